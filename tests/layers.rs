@@ -172,6 +172,22 @@ fn folders_make_no_cycle() {
     assert!(graph.is_empty(), "these folders use each other in a cycle: {graph:?}");
 }
 
+/// Whoever replaces raft-rs has to know these files only.
+#[test]
+fn few_files_use_raft_rs() {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let uses = |file: &PathBuf| {
+        let text = code(file);
+        let mut paths = text.split(|c: char| !is_part(c));
+        paths.any(|path| path.starts_with("raft::") || path.starts_with("::raft::"))
+    };
+    let mut using: Vec<PathBuf> =
+        sources().into_iter().filter(|file| !is_test(file) && uses(file)).collect();
+    using.sort();
+    let expected = ["core", "log", "ready", "wire"];
+    assert_eq!(using, expected.map(|name| PathBuf::from(format!("node/raft/{name}.rs"))));
+}
+
 #[test]
 fn the_core_is_deterministic() {
     for file in sources() {

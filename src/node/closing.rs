@@ -72,7 +72,7 @@ impl Node {
         }
         let progress = if done { Progress::Done } else { Progress::Busy };
         self.closing.others.insert(from, (progress, self.now.mono + self.patience()));
-        if self.raw.raft.lead_transferee == Some(from) {
+        if self.raft.heir() == Some(from) {
             // It refuses the lead.
             self.resign();
         }
@@ -125,14 +125,13 @@ impl Node {
     /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
     /// elect the next leader.
     pub(crate) fn is_needed_to_close(&self, led: bool) -> bool {
-        let raft = &self.raw.raft;
-        let leads = crate::node::raft_leads(&self.raw);
+        let leads = self.raft.leads();
         let is_reached = |node| {
             let mut known = self.peer_problems.iter();
             known.any(|(peer, problem)| *peer == node && problem.is_none())
         };
         let heir = self.others().any(|node| is_reached(node) && !self.is_closing(node));
-        (heir && (leads || (led && raft.leader_id == 0))) || self.is_needed_by_closers()
+        (heir && (leads || (led && self.raft.leader() == 0))) || self.is_needed_by_closers()
     }
 
     /// Whether other members that are being closed still close sessions, and cannot do so without this one.
@@ -142,14 +141,14 @@ impl Node {
         let stays = |node| busy(node) || (self.answers(node) && !self.is_closing(node));
         self.is_voter(self.id)
             && self.others().any(busy)
-            && (crate::node::raft_leads(&self.raw) || !self.others_decide(stays))
+            && (self.raft.leads() || !self.others_decide(stays))
             && !planted(Bug::CloserLeavesOthers)
     }
 
     /// Whether nothing can be decided any more, since a majority has been closed.
     pub(crate) fn is_abandoned(&self) -> bool {
         let gone = |node| self.closer_is(node, Progress::Gone);
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let lacks = |voters: &[NodeId]| {
             let left = voters.iter().filter(|voter| !gone(**voter)).count();
             2 * left <= voters.len() && !voters.is_empty()

@@ -32,7 +32,7 @@ pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
 /// How many messages with entries may be under way to a voter, each with [`MESSAGE_ENTRIES_BYTES`]
 /// or one entry.
 ///
-/// [`MESSAGE_ENTRIES_BYTES`]: super::start::MESSAGE_ENTRIES_BYTES
+/// [`MESSAGE_ENTRIES_BYTES`]: super::raft::core::MESSAGE_ENTRIES_BYTES
 pub(super) const VOTER_WINDOW: usize = 256;
 /// The same for a learner. There may be many slow learners, and no write waits for them. Later
 /// entries go into the next message.
@@ -82,13 +82,13 @@ impl Membership {
 impl Node {
     /// Whether a node is a voter, by the present or the former members of a joint change.
     pub(crate) fn is_voter(&self, node: NodeId) -> bool {
-        let members = self.raw.store().conf_state();
+        let members = self.raft.log().voting();
         members.voters.contains(&node) || members.voters_outgoing.contains(&node)
     }
 
     /// Whether a node is a member by this one's log.
     pub(crate) fn is_member(&self, node: NodeId) -> bool {
-        let members = self.raw.store().conf_state();
+        let members = self.raft.log().voting();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
     }
@@ -116,7 +116,7 @@ impl Node {
         if !self.serves() {
             self.note_blank(from, &member);
             // The instance may reach only a follower.
-            let leader = self.raw.raft.leader_id;
+            let leader = self.raft.leader();
             if node == from && ![0, self.id, from].contains(&leader) {
                 self.effects.messages.push((leader, PeerMessage::Join { member }));
             }
@@ -168,7 +168,7 @@ impl Node {
         if !self.is_member(self.id) {
             return;
         }
-        let index = self.raw.store().applied().index;
+        let index = self.raft.log().applied().index;
         self.effects.messages.push((to, PeerMessage::Removed { index }));
     }
 
@@ -180,7 +180,7 @@ impl Node {
             tracing::warn!(from = %self.named(from), "ignored a report of a removal that came from no member");
             return Ok(());
         }
-        let is_old = index <= self.raw.store().applied().index && !planted(Bug::RemovalOutdated);
+        let is_old = index <= self.raft.log().applied().index && !planted(Bug::RemovalOutdated);
         if !self.is_member(self.id) || is_old {
             return Ok(());
         }
@@ -188,13 +188,13 @@ impl Node {
     }
 
     pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>, placed: &[NodeId]) {
-        if from == self.raw.raft.leader_id {
+        if from == self.raft.leader() {
             if placed.contains(&self.id) && !self.membership.is_placed {
                 self.membership.is_placed = true;
                 let node = self.named(self.id);
                 tracing::info!(%node, "this member is level with the cluster, and has no vote");
             }
-            self.membership.note_silent(silent.into_iter().collect(), self.raw.raft.term);
+            self.membership.note_silent(silent.into_iter().collect(), self.raft.term());
         }
     }
 
@@ -274,7 +274,7 @@ impl Node {
         if self.membership.is_placed || self.local.read_index.fresh_at().is_none() {
             return;
         }
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let votes = voting.voters.contains(&self.id) && voting.voters_outgoing.is_empty();
         self.membership.is_placed = votes || planted(Bug::ReadyBeforePlace);
         if self.membership.is_placed {
@@ -308,7 +308,7 @@ impl Node {
         let others: Vec<NodeId> = self.others().collect();
         for peer in others {
             let window = if self.is_voter(peer) { VOTER_WINDOW } else { LEARNER_WINDOW };
-            self.raw.raft.adjust_max_inflight_msgs(peer, window);
+            self.raft.set_window(peer, window);
         }
     }
 
@@ -341,7 +341,7 @@ impl Node {
 
     /// Whether the cluster can decide, and how many members it could still lose.
     pub(super) fn availability(&self) -> Availability {
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let silent = self.membership.silent.iter().flatten().copied();
         Availability {
             voters: voting.voters.clone(),
@@ -349,7 +349,7 @@ impl Node {
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(|node| self.is_voter(*node)).collect(),
             // During an election, the former leader still counts.
-            is_reported: self.membership.health_of == self.raw.raft.term,
+            is_reported: self.membership.health_of == self.raft.term(),
             has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.lacks_leader(),
             disk_low: self.room.all_low(self.id).into_iter().collect(),
             refuses_writes: self.room.refuses_writes,

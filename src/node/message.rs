@@ -6,14 +6,13 @@
 //! message does not repeat it.
 
 use bytes::Bytes;
-use raft::eraftpb::{self, EntryType, MessageType};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::stored::{EntryKind, HardState, LogEntry, SnapshotMeta, Voting};
+use crate::node::stored::{LogEntry, SnapshotMeta};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -228,167 +227,6 @@ impl PeerMessage {
     }
 }
 
-impl From<&eraftpb::ConfState> for Voting {
-    fn from(state: &eraftpb::ConfState) -> Voting {
-        Voting {
-            voters: state.voters.clone(),
-            learners: state.learners.clone(),
-            voters_outgoing: state.voters_outgoing.clone(),
-            learners_next: state.learners_next.clone(),
-            auto_leave: state.auto_leave,
-        }
-    }
-}
-
-impl From<&Voting> for eraftpb::ConfState {
-    fn from(voting: &Voting) -> eraftpb::ConfState {
-        eraftpb::ConfState {
-            voters: voting.voters.clone(),
-            learners: voting.learners.clone(),
-            voters_outgoing: voting.voters_outgoing.clone(),
-            learners_next: voting.learners_next.clone(),
-            auto_leave: voting.auto_leave,
-            ..Default::default()
-        }
-    }
-}
-
-impl From<&eraftpb::HardState> for HardState {
-    fn from(raft: &eraftpb::HardState) -> HardState {
-        HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
-    }
-}
-
-impl From<&LogEntry> for eraftpb::Entry {
-    fn from(entry: &LogEntry) -> eraftpb::Entry {
-        let (entry_type, data, context) = match entry.kind {
-            EntryKind::Normal => (EntryType::EntryNormal, entry.data.clone(), Bytes::new()),
-            // raft-rs reads its own form of a change only where it is proposed. Elsewhere ours
-            // takes its place, in a field that raft-rs passes on unread.
-            EntryKind::Membership => {
-                (EntryType::EntryConfChangeV2, Bytes::new(), entry.data.clone())
-            }
-        };
-        let LogEntry { index, term, .. } = *entry;
-        eraftpb::Entry { index, term, entry_type, data, context, ..Default::default() }
-    }
-}
-
-impl From<&eraftpb::Entry> for LogEntry {
-    fn from(entry: &eraftpb::Entry) -> LogEntry {
-        let (kind, data) = match entry.get_entry_type() {
-            EntryType::EntryNormal => (EntryKind::Normal, &entry.data),
-            EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
-                (EntryKind::Membership, &entry.context)
-            }
-        };
-        LogEntry { index: entry.index, term: entry.term, kind, data: data.clone() }
-    }
-}
-
-/// What raft-rs puts into the vote requests of a leadership transfer.
-const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
-
-impl RaftBody {
-    /// The wire form of a message from raft-rs; `None` for a kind that stays in the node (and for
-    /// snapshots, which the node sends in its own way).
-    pub(crate) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
-        let &eraftpb::Message { index, log_term, commit, commit_term, reject, .. } = message;
-        let context = || message.context.clone();
-        Some(match message.msg_type {
-            MessageType::MsgAppend => {
-                let entries = message.entries.iter().map(LogEntry::from).collect();
-                RaftBody::Append { index, log_term, commit, entries }
-            }
-            MessageType::MsgAppendResponse => RaftBody::AppendResponse {
-                index,
-                log_term,
-                commit,
-                reject,
-                reject_hint: message.reject_hint,
-                request_snapshot: message.request_snapshot,
-            },
-            MessageType::MsgHeartbeat => RaftBody::Heartbeat { commit, context: context() },
-            MessageType::MsgHeartbeatResponse => {
-                RaftBody::HeartbeatResponse { commit, context: context() }
-            }
-            kind @ (MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) => {
-                let pre = kind == MessageType::MsgRequestPreVote;
-                let transfer = message.context == TRANSFER_CONTEXT;
-                RaftBody::Vote { pre, index, log_term, commit, commit_term, transfer }
-            }
-            kind @ (MessageType::MsgRequestVoteResponse
-            | MessageType::MsgRequestPreVoteResponse) => {
-                let pre = kind == MessageType::MsgRequestPreVoteResponse;
-                RaftBody::VoteResponse { pre, reject, commit, commit_term }
-            }
-            MessageType::MsgTimeoutNow => RaftBody::TimeoutNow,
-            _ => return None,
-        })
-    }
-
-    /// The message for raft-rs to step, once the guard has let it pass.
-    pub(crate) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
-        let of = |msg_type| eraftpb::Message { msg_type, from, to, term, ..Default::default() };
-        match *self {
-            RaftBody::Append { index, log_term, commit, ref entries } => eraftpb::Message {
-                index,
-                log_term,
-                commit,
-                entries: entries.iter().map(eraftpb::Entry::from).collect::<Vec<_>>().into(),
-                ..of(MessageType::MsgAppend)
-            },
-            RaftBody::AppendResponse {
-                index,
-                log_term,
-                commit,
-                reject,
-                reject_hint,
-                request_snapshot,
-            } => eraftpb::Message {
-                index,
-                log_term,
-                commit,
-                reject,
-                reject_hint,
-                request_snapshot,
-                ..of(MessageType::MsgAppendResponse)
-            },
-            RaftBody::Heartbeat { commit, ref context } => {
-                let context = context.clone();
-                eraftpb::Message { commit, context, ..of(MessageType::MsgHeartbeat) }
-            }
-            RaftBody::HeartbeatResponse { commit, ref context } => {
-                let context = context.clone();
-                eraftpb::Message { commit, context, ..of(MessageType::MsgHeartbeatResponse) }
-            }
-            RaftBody::Vote { pre, index, log_term, commit, commit_term, transfer } => {
-                let context = Bytes::from_static(if transfer { TRANSFER_CONTEXT } else { b"" });
-                let message = of(match pre {
-                    true => MessageType::MsgRequestPreVote,
-                    false => MessageType::MsgRequestVote,
-                });
-                eraftpb::Message { index, log_term, commit, commit_term, context, ..message }
-            }
-            RaftBody::VoteResponse { pre, reject, commit, commit_term } => {
-                let message = of(match pre {
-                    true => MessageType::MsgRequestPreVoteResponse,
-                    false => MessageType::MsgRequestVoteResponse,
-                });
-                eraftpb::Message { reject, commit, commit_term, ..message }
-            }
-            RaftBody::Snapshot { ref meta, .. } => {
-                let mut message = of(MessageType::MsgSnapshot);
-                let snapshot = message.mut_snapshot().mut_metadata();
-                (snapshot.index, snapshot.term) = (meta.index, meta.term);
-                snapshot.set_conf_state(eraftpb::ConfState::from(&meta.voting));
-                message
-            }
-            RaftBody::TimeoutNow => of(MessageType::MsgTimeoutNow),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,6 +239,7 @@ mod tests {
     use crate::node::io::{Availability, Holding, Problem, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
+    use crate::node::stored::{EntryKind, Voting};
     use crate::types::acl::{Acl, Id, Permissions};
     use crate::types::membership::Promise;
     use crate::types::reason::{Reason, ReasonKind};

@@ -64,12 +64,8 @@ mod ticks;
 pub(crate) mod timings;
 mod versions;
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-
-use ::raft::eraftpb;
-use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::admin::Administration;
 use self::bootstrap::driver::Bootstrap;
@@ -81,10 +77,10 @@ pub(crate) use self::leader::planner::MembershipPolicy;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
+use self::raft::core::Raft;
 use self::raft::divergence::Hashes;
 use self::raft::elections::{ELECTION_TICKS, Elections};
 use self::raft::heartbeats::LastAnswer;
-use self::raft::log::MemLog;
 use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::{Incoming, Received};
@@ -92,7 +88,6 @@ use self::replica::Replica;
 use self::room::Room;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
-use self::stored::HardState;
 use self::ticks::Ticks;
 use self::versions::Versions;
 use crate::machine::command::Batch;
@@ -119,7 +114,7 @@ pub(crate) struct Node {
     /// This node as a member.
     me: Member,
     config: NodeConfig,
-    raw: RawNode<MemLog>,
+    raft: Raft,
     machine: Machine,
     now: Now,
     ticks: Ticks,
@@ -144,8 +139,6 @@ pub(crate) struct Node {
     leading: Option<Leading>,
     replica: Replica,
 
-    /// The entries that raft-rs has handed out and that are not applied yet.
-    unapplied: VecDeque<eraftpb::Entry>,
     /// The entry that is being prepared: see [`Machine::prepare`].
     preparing: Option<(u64, Batch)>,
     /// How many requests this step has applied, and whether it leaves some to the next.
@@ -171,7 +164,7 @@ impl std::fmt::Debug for Node {
         f.debug_struct("Node")
             .field("id", &self.id)
             .field("leadership", &self.leadership)
-            .field("applied", &self.raw.store().applied())
+            .field("applied", &self.raft.log().applied())
             .field("stopped", &self.stopped)
             .finish_non_exhaustive()
     }
@@ -234,18 +227,16 @@ impl Node {
             self.take(input)?;
         }
         if self.ticks.take(now.mono, from_leader) {
-            if self.may_campaign()
-                || (self.persistence.installing.is_none() && raft_leads(&self.raw))
-            {
-                self.elections.tick(&mut self.raw.raft);
-                self.raw.tick();
+            if self.may_campaign() || (self.persistence.installing.is_none() && self.raft.leads()) {
+                self.elections.tick(&mut self.raft);
+                self.raft.tick();
             }
             self.hasten_election()?;
             self.tick();
         }
         self.step_bootstrap()?;
         self.drive()?;
-        self.elections.draw_timeout(&mut self.raw.raft);
+        self.elections.draw_timeout(&mut self.raft);
         self.finish();
         Ok(())
     }
@@ -253,9 +244,8 @@ impl Node {
     /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
     /// relies on that, and a node that cannot write should not lead. Neither should one that is being closed.
     fn may_campaign(&self) -> bool {
-        let log = &self.raw.raft.raft_log;
         self.persistence.installing.is_none()
-            && log.persisted == log.last_index()
+            && self.raft.persisted() == self.raft.last_index()
             && !self.leaves_election()
     }
 
@@ -277,7 +267,7 @@ impl Node {
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 self.closer_back(peer);
-                if peer == self.raw.raft.leader_id {
+                if peer == self.raft.leader() {
                     self.local.send_again(self.now.mono);
                     self.replica.clients.again();
                 }
@@ -294,11 +284,11 @@ impl Node {
                 self.replica.drop_client(peer);
                 self.admin_peer_lost(peer);
                 self.closer_gone(peer);
-                self.raw.report_unreachable(peer);
+                self.raft.unreachable(peer);
                 if let Some(leading) = &mut self.leading {
                     leading.probes.lost(peer);
                     if leading.outgoing.abort(peer, None) {
-                        self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+                        self.raft.state_sent(peer, false);
                     }
                 }
                 self.connection_lost(peer)?;
@@ -366,7 +356,7 @@ impl Node {
 
     /// The members except this node.
     fn others(&self) -> impl Iterator<Item = NodeId> {
-        let members = self.raw.store().conf_state();
+        let members = self.raft.log().voting();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.into_iter().flatten().copied().filter(|member| *member != self.id)
     }
@@ -382,12 +372,12 @@ impl Node {
         let mut expired = Vec::new();
         if let Some(leading) = &mut self.leading {
             for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {
-                self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+                self.raft.state_sent(peer, false);
             }
             if leading.serves() {
                 expired = leading.expire_sessions(&self.machine, now);
-                let last = self.raw.raft.raft_log.last_index();
-                leading.reap(self.raw.store().applied().index, last, &self.machine, now);
+                let last = self.raft.last_index();
+                leading.reap(self.raft.log().applied().index, last, &self.machine, now);
             }
         }
         self.note_expired(&expired);
@@ -403,7 +393,7 @@ impl Node {
     /// Runs Raft until it has nothing more to do.
     fn drive(&mut self) -> Result<(), String> {
         // The `Ready` of raft-rs goes first: a snapshot in it is of the present state.
-        if self.applies_on && !self.raw.has_ready() {
+        if self.applies_on && !self.raft.has_ready() {
             self.go_on_applying()?;
         }
         loop {
@@ -416,18 +406,17 @@ impl Node {
             self.propose();
             self.request_read_index();
             self.read_index();
-            if !self.raw.has_ready() {
+            if !self.raft.has_ready() {
                 return Ok(());
             }
-            while self.raw.has_ready() {
+            while self.raft.has_ready() {
                 self.ready()?;
             }
         }
     }
 
     fn observe_leader(&mut self) {
-        let raft = &self.raw.raft;
-        let leadership = Leadership { term: raft.term, leader: raft.leader_id };
+        let leadership = Leadership { term: self.raft.term(), leader: self.raft.leader() };
         if leadership != self.leadership {
             self.leadership = leadership;
             let Leadership { term, leader } = leadership;
@@ -448,7 +437,7 @@ impl Node {
             }
         }
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
-            && self.raw.raft.apply_to_current_term()
+            && self.raft.has_committed_in_term()
         {
             leading.serve(self.now, &self.machine);
             self.replica.clients.again();
@@ -459,7 +448,7 @@ impl Node {
     fn finish(&mut self) {
         // raft-rs hands out the entries on this disk. A member whose disk hangs still applies the
         // log. It must not count as fresh, since the cluster cannot rely on its disk.
-        self.local.read_index.applied(self.raw.raft.raft_log.applied);
+        self.local.read_index.applied(self.raft.handed_out());
         self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;
@@ -508,12 +497,4 @@ fn mixed(state: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
-}
-
-fn raft_leads(raw: &RawNode<MemLog>) -> bool {
-    raw.raft.state == StateRole::Leader
-}
-
-fn hard_state(raw: &RawNode<MemLog>) -> HardState {
-    HardState::from(&raw.raft.hard_state())
 }

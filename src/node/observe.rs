@@ -1,7 +1,5 @@
 //! What a simulator inspects: the positions of the log and the state machine.
 
-use raft::{GetEntriesContext, Storage};
-
 use super::Node;
 use crate::node::leader::Leading;
 use crate::node::raft::log::Position;
@@ -10,7 +8,7 @@ use crate::node::stored::{HardState, LogEntry, Voting};
 impl Node {
     /// The last entry that was applied.
     pub(crate) fn applied(&self) -> Position {
-        self.raw.store().applied()
+        self.raft.log().applied()
     }
 
     /// The log time that this node stamps, if it serves as the leader.
@@ -21,28 +19,21 @@ impl Node {
 
     /// The voters and learners, as far as this replica has applied the log.
     pub(crate) fn voting(&self) -> Voting {
-        Voting::from(self.raw.store().conf_state())
+        self.raft.log().voting().clone()
     }
 
     /// The node's hard state, and the end of its log.
     pub(crate) fn recovered(&self) -> (HardState, u64) {
-        (super::hard_state(&self.raw), self.raw.raft.raft_log.last_index())
+        (self.raft.hard_state(), self.raft.last_index())
     }
 
     /// The bytes of the entries in memory.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.raw.store().bytes()
+        self.raft.log().bytes()
     }
 
     /// The applied entries after `after`, as far as they are still in memory.
     pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
-        let log = self.raw.store();
-        let first = log.first_index().unwrap_or(u64::MAX).max(after + 1);
-        let next = log.applied().index + 1;
-        if first >= next {
-            return Vec::new();
-        }
-        let entries = log.entries(first, next, None, GetEntriesContext::empty(false));
-        entries.unwrap_or_default().iter().map(LogEntry::from).collect()
+        self.raft.log().applied_after(after)
     }
 }

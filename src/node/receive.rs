@@ -1,12 +1,11 @@
 //! How a node handles its peers' messages.
 
-use raft::{SnapshotStatus, StateRole};
-
 use super::Node;
 use super::message::{PeerMessage, RaftBody};
 use crate::machine::Machine;
 use crate::node::leader::read_index::Asked;
 use crate::node::raft::guard::{self, View, Violation};
+use crate::node::raft::log::Position;
 use crate::node::raft::snapshot_transfer::Received;
 use crate::types::membership::NodeId;
 use crate::types::version;
@@ -62,13 +61,13 @@ impl Node {
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
                 let newest = self.config.version;
                 // Only the leader sends snapshots. A node that knows no leader yet may receive one.
-                if ![0, from].contains(&self.raw.raft.leader_id) {
+                if ![0, from].contains(&self.raft.leader()) {
                     self.abort_transfer(from, transfer);
                     return Ok(());
                 }
                 let answer = match self.incoming.chunk(from, transfer, number, &bytes, newest) {
                     Ok(answer) => answer,
-                    Err(version) if from == self.raw.raft.leader_id => {
+                    Err(version) if from == self.raft.leader() => {
                         return Err(version::too_old(version, newest));
                     }
                     Err(_) => PeerMessage::SnapshotAbort { transfer },
@@ -80,7 +79,7 @@ impl Node {
                 let (more, done) = leading.outgoing.acked(from, transfer, next, self.now.mono);
                 self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
                 if done {
-                    self.raw.report_snapshot(from, SnapshotStatus::Finish);
+                    self.raft.state_sent(from, true);
                 }
             }
             PeerMessage::Announce { announcement } => self.take_announcement(from, announcement),
@@ -100,7 +99,7 @@ impl Node {
                 if let Some(leading) = &mut self.leading
                     && leading.outgoing.abort(from, Some(transfer))
                 {
-                    self.raw.report_snapshot(from, SnapshotStatus::Failure);
+                    self.raft.state_sent(from, false);
                 }
             }
         }
@@ -154,16 +153,16 @@ impl Node {
             // Dropped as if lost: the leader sends the entries again.
             return Ok(());
         }
-        let raft = &self.raw.raft;
+        let raft = &self.raft;
         let view = View {
             id: self.id,
-            term: raft.term,
-            leader: raft.leader_id,
-            is_leader: raft.state == StateRole::Leader,
-            last_index: raft.raft_log.last_index(),
-            committed: raft.raft_log.committed,
-            durable: raft.raft_log.persisted == raft.raft_log.last_index(),
-            term_at: &|index| raft.raft_log.term(index).ok(),
+            term: raft.term(),
+            leader: raft.leader(),
+            is_leader: raft.leads(),
+            last_index: raft.last_index(),
+            committed: raft.committed(),
+            durable: raft.persisted() == raft.last_index(),
+            term_at: &|index| raft.term_at(index),
         };
         match guard::check(&view, from, term, body) {
             Ok(()) => {}
@@ -190,24 +189,21 @@ impl Node {
         {
             return Ok(());
         }
-        let message = body.to_raft(from, self.id, term);
         let stepped = match body {
-            RaftBody::Heartbeat { .. } => self.step_heartbeat(message),
-            RaftBody::HeartbeatResponse { .. } => self.step_heartbeat_response(message),
-            _ => self.raw.step(message),
+            RaftBody::Heartbeat { context, .. } => self.step_heartbeat(from, term, body, context),
+            RaftBody::HeartbeatResponse { .. } => self.step_heartbeat_response(from, term, body),
+            _ => self.raft.step(from, term, body),
         };
         if let Err(error) = stepped {
             tracing::debug!(from = %self.named(from), %error, "raft did not take a message");
         }
-        if leads && from == self.raw.raft.leader_id {
+        if leads && from == self.raft.leader() {
             self.elections.led_at = self.now.mono;
         }
         if let Some(received) = received {
             // Raft may have refused this snapshot, and may have taken another one before.
-            let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
-            let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
             let meta = &received.meta;
-            if taken.is_some_and(|taken| taken.index == meta.index && taken.term == meta.term) {
+            if self.raft.takes_state(Position { index: meta.index, term: meta.term }) {
                 self.staged = Some(received);
             }
         }

@@ -170,7 +170,7 @@ impl Node {
 
     /// The leader reports which members have little room.
     pub(super) fn take_room_report(&mut self, from: NodeId, low: Vec<NodeId>, refuses: bool) {
-        if from == self.raw.raft.leader_id && low.len() <= MEMBERS_MAX {
+        if from == self.raft.leader() && low.len() <= MEMBERS_MAX {
             self.note_room_report(low.into_iter().collect(), refuses);
         }
     }
@@ -214,7 +214,7 @@ impl Node {
         let others = leading.members.disk_low.keys().copied();
         let low: BTreeSet<NodeId> =
             others.chain([self.id]).filter(|node| self.is_disk_low(*node)).collect();
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let lacks_room = |voters: &[NodeId]| {
             let have =
                 voters.iter().filter(|voter| !low.contains(voter) && !silent.contains(voter));

@@ -1,11 +1,10 @@
 //! The status and metrics of a node.
 
-use raft::StateRole;
-
 use crate::machine::Machine;
 use crate::node::Node;
 use crate::node::bootstrap::Founding;
 use crate::node::io::{NodeStatus, WatchId};
+use crate::node::raft::core::Role;
 use crate::node::stored::Identity;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Member, Named, NodeId};
@@ -22,9 +21,9 @@ impl Node {
             sessions: Some(self.machine.session_count() as u64),
             clients: self.replica.clients.count() as u64,
             zxid: Some(self.machine.zxid()),
-            applied_index: Some(self.raw.store().applied().index),
-            durable_index: Some(self.raw.raft.raft_log.persisted),
-            log_bytes: Some(self.raw.store().disk_bytes()),
+            applied_index: Some(self.raft.log().applied().index),
+            durable_index: Some(self.raft.persisted()),
+            log_bytes: Some(self.raft.log().disk_bytes()),
             checkpoint_bytes: Some(self.persistence.state_bytes),
             disk_free_bytes: self.room.free,
             disk_low: self.room.is_low,
@@ -60,24 +59,23 @@ impl Node {
 
     /// How many entries of its log it has not applied.
     pub(crate) fn unapplied(&self) -> u64 {
-        let log = &self.raw.raft.raft_log;
-        log.last_index().saturating_sub(log.applied)
+        self.raft.last_index().saturating_sub(self.raft.handed_out())
     }
 
     /// The end of the log.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn last_index(&self) -> u64 {
-        self.raw.raft.raft_log.last_index()
+        self.raft.last_index()
     }
 
     #[cfg(any(test, fuzzing))]
     pub(crate) fn committed(&self) -> u64 {
-        self.raw.raft.raft_log.committed
+        self.raft.committed()
     }
 
     #[cfg(any(test, fuzzing))]
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
-        self.raw.raft.raft_log.term(index).ok()
+        self.raft.term_at(index)
     }
 
     /// The state machine.
@@ -95,25 +93,25 @@ impl Node {
 
     /// The term, the leader (0: none known) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
-        let raft = &self.raw.raft;
-        let wrong = planted(Bug::PreCandidateLeads) && raft.state == StateRole::PreCandidate;
-        (raft.term, raft.leader_id, raft.state == StateRole::Leader || wrong)
+        let raft = &self.raft;
+        let wrong = planted(Bug::PreCandidateLeads) && raft.role() == Role::PreCandidate;
+        (raft.term(), raft.leader(), raft.leads() || wrong)
     }
 
     /// Whether it has a leader, as far as it knows.
     pub(crate) fn has_leader(&self) -> bool {
-        self.raw.raft.leader_id != 0
+        self.raft.leader() != 0
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
-        let raft = &self.raw.raft;
-        let leads = raft.state == StateRole::Leader;
+        let raft = &self.raft;
+        let leads = raft.leads();
         let peers = self.peer_problems.iter().map(|(peer, _)| *peer);
         NodeStatus {
-            leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
+            leader: (raft.leader() != 0 && self.stopped.is_none()).then_some(raft.leader()),
             is_leader: leads && self.stopped.is_none(),
             leads_since: self.leading.as_ref().and_then(|leading| leading.serves_since),
-            term: raft.term,
+            term: raft.term(),
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),
             fresh_at: self.local.read_index.fresh_at(),

@@ -14,13 +14,13 @@ mod recent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::node::Node;
 use crate::node::bootstrap::Founding;
 use crate::node::io::{RequestId, Time};
 use crate::node::leader;
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::node::sessions::audit;
-use crate::node::{Node, raft_leads};
 use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -144,7 +144,7 @@ impl Node {
         }
         let is_action = matches!(asked, AdminRequest::Act { .. });
         let targets: Vec<NodeId> = match is_action {
-            true => vec![self.raw.raft.leader_id],
+            true => vec![self.raft.leader()],
             false => self.known().into_iter().map(|(member, _)| member.node).collect(),
         };
         let mut replies = Vec::new();
@@ -231,24 +231,24 @@ impl Node {
     }
 
     fn report(&self) -> Report {
-        let (log, store) = (&self.raw.raft.raft_log, self.raw.store());
+        let (raft, log) = (&self.raft, self.raft.log());
         let now = self.now.mono;
         let (commit, disk_sync) = self.administration.recent.latencies(&self.metrics);
         Report {
             version: self.machine.version(),
-            term: self.raw.raft.term,
-            leader: self.raw.raft.leader_id,
+            term: raft.term(),
+            leader: raft.leader(),
             zxid: self.machine.zxid(),
-            last: log.last_index(),
-            durable: log.persisted,
-            committed: log.committed,
-            applied: log.applied,
+            last: raft.last_index(),
+            durable: raft.persisted(),
+            committed: raft.committed(),
+            applied: raft.handed_out(),
             stale_by: self.local.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
             sessions: (self.local.len() + self.replica.clients.session_count()) as u64,
             clients: self.replica.clients.count() as u64,
             watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
-            log_bytes: store.bytes() + store.outline().bytes_between(0, u64::MAX),
+            log_bytes: log.bytes() + log.outline().bytes_between(0, u64::MAX),
             checkpoint_bytes: self.persistence.state_bytes,
             checkpoint_age: now.saturating_sub(self.persistence.checkpoint_at),
             disk_free: self.room.free,
@@ -291,7 +291,7 @@ impl Node {
 
     /// Begins an operator's action, or returns why not.
     fn act(&mut self, action: &Action) -> AdminReply {
-        if leader::serving(&mut self.leading).is_none() || !raft_leads(&self.raw) {
+        if leader::serving(&mut self.leading).is_none() || !self.raft.leads() {
             return AdminReply::NoLeader;
         }
         match *action {
@@ -318,7 +318,7 @@ impl Node {
         if !self.is_member(to) {
             return refused("it is not a member");
         }
-        if !self.raw.store().conf_state().voters.contains(&to) {
+        if !self.raft.log().voting().voters.contains(&to) {
             return refused("it has no vote, and only voters can lead");
         }
         if !self.answers(to) {
@@ -328,8 +328,8 @@ impl Node {
             return refused("it is being closed");
         }
         // Writes wait until the new leader has all of the log, and fail if that takes long.
-        let last = self.raw.raft.raft_log.last_index();
-        let matched = self.raw.raft.prs().get(to).map_or(0, |progress| progress.matched);
+        let last = self.raft.last_index();
+        let matched = self.raft.progress(to).map_or(0, |progress| progress.matched);
         if last.saturating_sub(matched) > LACKED_MAX {
             return refused("it lacks much of the log; try again when it has caught up");
         }
@@ -350,7 +350,7 @@ impl Node {
                     .to_owned(),
             );
         }
-        let voters = &self.raw.store().conf_state().voters;
+        let voters = &self.raft.log().voting().voters;
         let left: Vec<NodeId> = voters.iter().copied().filter(|node| *node != member).collect();
         let alive = left.iter().filter(|node| **node == self.id || self.answers(**node)).count();
         if 2 * alive <= left.len() {

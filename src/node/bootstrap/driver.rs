@@ -6,8 +6,8 @@ use crate::node::bootstrap::message::Announcement;
 use crate::node::bootstrap::{Founding, Outcome};
 use crate::node::io::{DiskOp, Time};
 use crate::node::message::PeerMessage;
+use crate::node::raft::core::Raft;
 use crate::node::raft::log::Position;
-use crate::node::start::raft;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
 use crate::types::membership::{Genesis, NodeId, Promise};
@@ -109,11 +109,11 @@ impl Node {
         self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
-        self.raw = raft(self.id, &Boot::without_log(hard_state, meta.clone()))?;
+        self.raft = Raft::start(self.id, &Boot::without_log(hard_state, meta.clone()))?;
         self.machine = Machine::from_state(state.clone());
         // Without a cluster, Raft had no messages to send.
         self.persistence.awaiting.clear();
-        self.leadership = Leadership { term: self.raw.raft.term, leader: 0 };
+        self.leadership = Leadership { term: self.raft.term(), leader: 0 };
         self.leading = None;
         self.persistence.replaced(checkpoint, 0, self.now.mono);
         self.replica.history.begin_after(self.machine.zxid());
@@ -123,8 +123,8 @@ impl Node {
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         self.belong_to(genesis.cluster);
         self.members_changed();
-        if self.raw.store().conf_state().voters == [self.id] {
-            self.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
+        if self.raft.log().voting().voters == [self.id] {
+            self.raft.campaign()?;
         }
         Ok(())
     }

@@ -146,26 +146,24 @@ impl Node {
     pub(in crate::node) fn keep_members(&mut self) {
         let patience = self.patience();
         let Some(leading) = &mut self.leading else { return };
-        let (raft, now) = (&self.raw.raft, self.now.mono);
-        let others = raft.prs().iter().filter(|(node, _)| **node != self.id);
-        let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
+        let (raft, now) = (&self.raft, self.now.mono);
+        let others = raft.all_progress().filter(|(node, _)| *node != self.id);
+        let matched = others.map(|(node, progress)| (node, progress.matched)).collect();
         let before = now.saturating_sub(self.config.timings().election());
-        leading.members.look(&matched, raft.raft_log.last_index(), now, before);
-        let log = &raft.raft_log;
-        leading.members.note_committed(log.committed, log.last_index(), now);
-        leading.members.note_own_disk(log.persisted, log.committed, now);
+        leading.members.look(&matched, raft.last_index(), now, before);
+        leading.members.note_committed(raft.committed(), raft.last_index(), now);
+        leading.members.note_own_disk(raft.persisted(), raft.committed(), now);
         // This also counts before the leader serves, which takes until its own disk has the first entry
         // of its term.
         if self.is_in_the_way() {
             tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
-            let term = self.raw.raft.term;
-            self.raw.raft.become_follower(term, 0);
+            self.raft.step_down();
             return;
         }
         if self.has_the_slow_disk() {
-            let first = self.raw.raft.lead_transferee.is_none();
+            let first = self.raft.heir().is_none();
             self.resign();
-            if first && self.raw.raft.lead_transferee.is_some() {
+            if first && self.raft.heir().is_some() {
                 tracing::warn!(node = %self.named(self.id), "a leader with a slow disk hands over to another");
             }
         }
@@ -175,11 +173,11 @@ impl Node {
 
         let Some(leading) = &mut self.leading else { return };
         let Some(serves_since) = leading.serves_since else { return };
-        let (raft, voting) = (&self.raw.raft, self.raw.store().conf_state());
-        let busy = !leading.members.may_change(self.raw.store().applied().index)
+        let (raft, voting) = (&self.raft, self.raft.log().voting());
+        let busy = !leading.members.may_change(self.raft.log().applied().index)
             || !voting.voters_outgoing.is_empty()
-            || raft.has_pending_conf()
-            || raft.lead_transferee.is_some();
+            || raft.is_changing()
+            || raft.heir().is_some();
         // A new leader has not observed the members yet: a leaving voter may have an heir that is
         // not known to be level.
         if now < serves_since + patience + self.config.heartbeat || busy {
@@ -201,15 +199,15 @@ impl Node {
                 let (_, version) = self.machine.roster();
                 let requests = vec![own_request(Command::Configure { version, seats })];
                 let batch = Batch { time: leading.log_time(), requests };
-                self.raw.propose(Vec::new(), batch.encode())
+                self.raft.propose(batch.encode())
             }
             // raft-rs may put an empty entry in its place. Then the next heartbeat proposes it
             // again.
-            Action::Vote(change) => self.raw.propose_conf_change(change.encode(), change.to_raft()),
+            Action::Vote(change) => self.raft.propose_change(&change),
             Action::HandOver => return self.resign(),
         };
-        if proposed.is_ok() {
-            leading.members.changing = Some(self.raw.raft.raft_log.last_index());
+        if proposed {
+            leading.members.changing = Some(self.raft.last_index());
         }
     }
 
@@ -242,7 +240,7 @@ impl Node {
 
     fn view(&self) -> Option<View> {
         let leading = self.leading.as_ref()?;
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
         let (roster, _) = self.machine.roster();
         let Observed { reports, leavers, given_up, .. } = &leading.members;
@@ -268,15 +266,15 @@ impl Node {
         let stuck = leading.members.stuck.is_some_and(|(_, since)| {
             self.now.mono.saturating_sub(since) >= self.config.timings().stuck()
         });
-        let raft = &self.raw.raft;
+        let raft = &self.raft;
         let has_more =
-            |voter| raft.prs().get(voter).is_some_and(|has| has.matched > raft.raft_log.committed);
+            |voter| raft.progress(voter).is_some_and(|has| has.matched > raft.committed());
         stuck && self.others_decide(|voter| has_more(voter) || !self.answers(voter))
     }
 
     /// Whether the other voters for which `holds` is true are a majority.
     pub(in crate::node) fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
-        let voting = self.raw.store().conf_state();
+        let voting = self.raft.log().voting();
         let decide = |voters: &[NodeId]| {
             let of = voters.iter().filter(|voter| **voter != self.id && holds(**voter));
             voters.is_empty() || 2 * of.count() > voters.len()
@@ -293,8 +291,8 @@ impl Node {
         let patience = self.patience();
         let late = |(_, since): (u64, Time)| self.now.mono.saturating_sub(since) > patience;
         let seen = &leading.members;
-        let (log, outline) = (&self.raw.raft.raft_log, self.raw.store().outline());
-        let lacks = outline.bytes_between(log.persisted + 1, log.committed + 1);
+        let (raft, outline) = (&self.raft, self.raft.log().outline());
+        let lacks = outline.bytes_between(raft.persisted() + 1, raft.committed() + 1);
         let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
         // If another needed disk is as slow, an election would only cost time.
         let is_level = |voter| self.is_level(leading, voter);
@@ -303,7 +301,7 @@ impl Node {
 
     /// Whether a voter answers, and has stored the log as it was an election time ago.
     pub(in crate::node) fn is_level(&self, leading: &Leading, voter: NodeId) -> bool {
-        let progress = self.raw.raft.prs().get(voter).zip(leading.members.level());
+        let progress = self.raft.progress(voter).zip(leading.members.level());
         self.answers(voter) && progress.is_some_and(|(progress, level)| progress.matched >= level)
     }
 
@@ -335,7 +333,7 @@ impl Node {
             refuses_writes,
         };
         self.note_room_report(disk_low, refuses_writes);
-        self.membership.note_silent(silent, self.raw.raft.term);
+        self.membership.note_silent(silent, self.raft.term());
         if let Some(leading) = &mut self.leading {
             leading.members.health_at = now + HEALTH_PERIOD;
             leading.members.placed = placed;

@@ -22,8 +22,6 @@ pub(crate) mod reaper;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use raft::StateRole;
-
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::{Machine, SessionRecord};
 use crate::node::io::{Now, Time};
@@ -318,7 +316,7 @@ impl Node {
         let requests = vec![own_request(Command::RaiseVersion { version })];
         let batch = Batch { time: leading.log_time(), requests };
         // Refused while leadership is handed over. Then the next step or the next leader does it.
-        if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
+        if self.raft.propose(batch.encode()) {
             tracing::info!(from = present, to = version, "raising the cluster's version");
             leading.admission.raise(version);
         }
@@ -331,11 +329,10 @@ impl Node {
         let Some(leading) = serving(&mut self.leading) else { return };
         while let Some(batch) = leading.admission.next_batch(leading.log_time(), &self.machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
-            if self.raw.propose(Vec::new(), batch.encode()).is_err() {
+            if !self.raft.propose(batch.encode()) {
                 return leading.admission.put_back(batch);
             }
-            let raft = &self.raw.raft;
-            let at = (raft.raft_log.last_index(), raft.term);
+            let at = (self.raft.last_index(), self.raft.term());
             leading.proposed.push(at, batch, self.now.mono);
         }
     }
@@ -345,7 +342,7 @@ impl Node {
         let patience = self.config.heartbeat;
         if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
             let boot = self.local.read_index.boot();
-            self.raw.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
+            self.raft.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
         }
     }
 
@@ -383,17 +380,17 @@ impl Node {
     /// died or has not received the message, and one that is being closed refuses it. Then another voter is
     /// chosen, if there is one.
     pub(super) fn resign(&mut self) {
-        if self.raw.raft.state != StateRole::Leader {
+        if !self.raft.leads() {
             return;
         }
         let now = self.now.mono;
         let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
-        let last = self.raw.raft.lead_transferee;
+        let last = self.raft.heir();
         let waits = now < since + self.config.heartbeat * HEIR_TICKS;
         if last.is_some_and(|heir| waits && !self.is_closing(heir)) {
             return;
         }
-        self.raw.raft.abort_leader_transfer();
+        self.raft.abort_transfer();
         if let Some(heir) = self.heir(last) {
             self.hand_over_to(heir);
         }
@@ -404,22 +401,21 @@ impl Node {
         if let Some(leading) = &mut self.leading {
             leading.heir_since = self.now.mono;
         }
-        self.raw.transfer_leader(heir);
+        self.raft.transfer_to(heir);
     }
 
     /// The voter that can lead soonest: one that answers, is not being closed, and has the most of the log.
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
-        let voters = &self.raw.store().conf_state().voters;
-        let progress = self.raw.raft.prs().iter();
-        let candidates = progress.filter(|(id, progress)| {
+        let voters = &self.raft.log().voting().voters;
+        let candidates = self.raft.all_progress().filter(|(id, progress)| {
             // raft-rs forgets in each election timeout who was active.
-            let is_alive = progress.recent_active || self.answers(**id);
-            **id != self.id && voters.contains(id) && is_alive && !self.is_closing(**id)
+            let is_alive = progress.is_active || self.answers(*id);
+            *id != self.id && voters.contains(id) && is_alive && !self.is_closing(*id)
         });
         let best = candidates.max_by_key(|(id, progress)| {
-            let has_room = !self.is_disk_low(**id);
-            (Some(**id) != last, self.answers(**id), has_room, progress.matched, **id)
+            let has_room = !self.is_disk_low(*id);
+            (Some(*id) != last, self.answers(*id), has_room, progress.matched, *id)
         });
-        best.map(|(id, _)| *id)
+        best.map(|(id, _)| id)
     }
 }

@@ -6,10 +6,9 @@
 
 use std::collections::VecDeque;
 
-use raft::eraftpb::Entry;
-
 use crate::machine::command::Batch;
 use crate::node::io::Time;
+use crate::node::raft::log::Position;
 
 #[derive(Debug, Default)]
 pub(in crate::node) struct Proposed {
@@ -36,18 +35,18 @@ impl Proposed {
         (first == index).then(|| self.times.pop_front()).map(|_| at)
     }
 
-    /// The batch in this entry, if this node has proposed it in the present term.
-    pub(in crate::node) fn take(&mut self, entry: &Entry) -> Option<Batch> {
-        while self.batches.front().is_some_and(|(index, _, _)| *index < entry.index) {
+    /// The batch in the entry at this position, if this node has proposed it in the present term.
+    pub(in crate::node) fn take(&mut self, at: Position, data: &[u8]) -> Option<Batch> {
+        while self.batches.front().is_some_and(|(index, _, _)| *index < at.index) {
             self.batches.pop_front();
         }
         let (index, term, _) = self.batches.front()?;
-        if (*index, *term) != (entry.index, entry.term) {
+        if (*index, *term) != (at.index, at.term) {
             return None;
         }
         let (_, _, batch) = self.batches.pop_front()?;
         #[cfg(any(test, feature = "simulator"))]
-        assert_eq!(Batch::decode(&entry.data).as_ref(), Ok(&batch), "decoded, it is another batch");
+        assert_eq!(Batch::decode(data).as_ref(), Ok(&batch), "decoded, it is another batch");
         Some(batch)
     }
 }
@@ -60,8 +59,8 @@ mod tests {
         Batch { time, requests: Vec::new() }
     }
 
-    fn entry(index: u64, term: u64, batch: &Batch) -> Entry {
-        Entry { index, term, data: batch.encode().into(), ..Entry::default() }
+    fn take(proposed: &mut Proposed, index: u64, term: u64, batch: &Batch) -> Option<Batch> {
+        proposed.take(Position { index, term }, &batch.encode())
     }
 
     #[test]
@@ -70,11 +69,11 @@ mod tests {
         for index in [4, 5, 7, 8] {
             proposed.push((index, 2), batch(index), Time::from_secs(index));
         }
-        assert_eq!(proposed.take(&entry(3, 2, &batch(3))), None);
-        assert_eq!(proposed.take(&entry(5, 2, &batch(5))), Some(batch(5)));
-        assert_eq!(proposed.take(&entry(5, 2, &batch(5))), None);
-        assert_eq!(proposed.take(&entry(7, 3, &batch(70))), None, "another leader's");
-        assert_eq!(proposed.take(&entry(8, 2, &batch(8))), Some(batch(8)));
+        assert_eq!(take(&mut proposed, 3, 2, &batch(3)), None);
+        assert_eq!(take(&mut proposed, 5, 2, &batch(5)), Some(batch(5)));
+        assert_eq!(take(&mut proposed, 5, 2, &batch(5)), None);
+        assert_eq!(take(&mut proposed, 7, 3, &batch(70)), None, "another leader's");
+        assert_eq!(take(&mut proposed, 8, 2, &batch(8)), Some(batch(8)));
         let times = [3, 5, 5, 6, 8, 9].map(|index| proposed.applied(index));
         let at = |seconds| Some(Time::from_secs(seconds));
         assert_eq!(times, [None, at(5), None, None, at(8), None]);

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
 
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
@@ -64,19 +63,6 @@ impl VotingChange {
         }
         Ok(change)
     }
-
-    pub(crate) fn to_raft(&self) -> eraftpb::ConfChangeV2 {
-        let steps = self.steps.iter().map(|(node, part)| {
-            let change_type = match part {
-                Part::Voter => ConfChangeType::AddNode,
-                Part::Learner => ConfChangeType::AddLearnerNode,
-                Part::Gone => ConfChangeType::RemoveNode,
-            };
-            ConfChangeSingle { node_id: *node, change_type, ..Default::default() }
-        });
-        let changes = steps.collect::<Vec<_>>().into();
-        eraftpb::ConfChangeV2 { changes, ..Default::default() }
-    }
 }
 
 #[cfg(test)]
@@ -100,6 +86,5 @@ mod tests {
         long.push(0);
         assert!(VotingChange::decode(&long).is_err());
         assert!(VotingChange::decode(&[0]).is_err());
-        assert_eq!(change.to_raft().get_changes().len(), 3);
     }
 }

@@ -1,11 +1,9 @@
 //! When this node stands for election, and how long it waits for a leader before that.
 
-use raft::{Raft, StateRole};
-
 use crate::node::io::Time;
 use crate::node::mixed;
+use crate::node::raft::core::{Raft, Role};
 use crate::node::raft::leader_loss::LeaderLoss;
-use crate::node::raft::log::MemLog;
 use crate::types::membership::NodeId;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
@@ -20,7 +18,7 @@ pub(in crate::node) struct Elections {
     random: u64,
     /// Our own election timeout, in ticks, and the term, role and leader it was drawn for.
     timeout: usize,
-    drawn_for: (u64, StateRole, NodeId),
+    drawn_for: (u64, Role, NodeId),
     leaderless_ticks: usize,
     /// The loss of the connection to the leader.
     pub(in crate::node) loss: Option<LeaderLoss>,
@@ -34,7 +32,7 @@ impl Elections {
         Elections {
             random: seed.rotate_left(32) ^ id,
             timeout: ELECTION_TICKS,
-            drawn_for: (0, StateRole::Leader, 0),
+            drawn_for: (0, Role::Leader, 0),
             leaderless_ticks: 0,
             loss: None,
             led_at: now,
@@ -42,16 +40,16 @@ impl Elections {
     }
 
     /// A tick is about to pass.
-    pub(in crate::node) fn tick(&mut self, raft: &mut Raft<MemLog>) {
-        self.leaderless_ticks += usize::from(raft.leader_id == 0);
+    pub(in crate::node) fn tick(&mut self, raft: &mut Raft) {
+        self.leaderless_ticks += usize::from(raft.leader() == 0);
         self.draw_timeout(raft);
     }
 
     /// Replaces the election timeout that raft-rs draws from a generator that cannot be seeded.
     /// Ours changes with the term, the role and the leader. It also changes now and then while
     /// there is no leader, so that two nodes do not block each other for long.
-    pub(in crate::node) fn draw_timeout(&mut self, raft: &mut Raft<MemLog>) {
-        let drawn_for = (raft.term, raft.state, raft.leader_id);
+    pub(in crate::node) fn draw_timeout(&mut self, raft: &mut Raft) {
+        let drawn_for = (raft.term(), raft.role(), raft.leader());
         let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;
         if drawn_for != self.drawn_for || tired {
             self.drawn_for = drawn_for;
@@ -59,6 +57,6 @@ impl Elections {
             self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
             self.timeout = ELECTION_TICKS + (mixed(self.random) % ELECTION_SPREAD) as usize;
         }
-        raft.set_randomized_election_timeout(self.timeout);
+        raft.set_election_timeout(self.timeout);
     }
 }

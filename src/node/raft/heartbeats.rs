@@ -4,10 +4,10 @@
 //! So a follower answers every second heartbeat only, and all that confirm a read. For Raft, the others are
 //! lost.
 
-use raft::eraftpb::{Message, MessageType};
-
 use crate::node::Node;
 use crate::node::io::Time;
+use crate::node::message::RaftBody;
+use crate::types::membership::NodeId;
 
 /// The last answer of a follower, and its term.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,26 +19,26 @@ pub(in crate::node) struct LastAnswer {
 }
 
 impl Node {
-    /// Steps raft-rs with a heartbeat.
-    pub(in crate::node) fn step_heartbeat(&mut self, message: Message) -> raft::Result<()> {
-        let (confirms, term, now) = (!message.context.is_empty(), message.term, self.now.mono);
-        let before = self.raw.raft.msgs.len();
-        let result = self.raw.step(message);
-        let is_answer = |made: &Message| made.get_msg_type() == MessageType::MsgHeartbeatResponse;
-        if !self.raw.raft.msgs[before..].iter().any(is_answer) {
-            return result;
-        }
-        let last = self.last_answer;
+    /// Takes in a heartbeat.
+    pub(in crate::node) fn step_heartbeat(
+        &mut self,
+        from: NodeId,
+        term: u64,
+        body: &RaftBody,
+        context: &[u8],
+    ) -> Result<(), String> {
+        let (confirms, now, last) = (!context.is_empty(), self.now.mono, &mut self.last_answer);
         // After a lost heartbeat, the next one is answered.
         let is_late = now >= last.at + self.config.heartbeat * 3 / 2;
-        if confirms || last.term != term || last.skipped || is_late {
-            self.last_answer = LastAnswer { at: now, term, skipped: false };
-        } else {
-            self.last_answer.skipped = true;
-            let made = self.raw.raft.msgs.split_off(before);
-            self.raw.raft.msgs.extend(made.into_iter().filter(|made| !is_answer(made)));
-        }
-        result
+        let answers = || {
+            let answers = confirms || last.term != term || last.skipped || is_late;
+            match answers {
+                true => *last = LastAnswer { at: now, term, skipped: false },
+                false => last.skipped = true,
+            }
+            answers
+        };
+        self.raft.step_heartbeat(from, term, body, answers)
     }
 }
 

@@ -26,11 +26,10 @@ pub(in crate::node) struct LeaderLoss {
 impl Node {
     /// The connection to a peer has ended, or could not be made.
     pub(in crate::node) fn connection_lost(&mut self, peer: NodeId) -> Result<(), String> {
-        let raft = &mut self.raw.raft;
-        if peer != raft.leader_id || peer == self.id {
+        if peer != self.raft.leader() || peer == self.id {
             return Ok(());
         }
-        raft.leader_id = 0;
+        self.raft.forget_leader();
         self.elections.loss = Some(LeaderLoss { leader: peer, ticks: 0 });
         self.hasten_election()
     }
@@ -40,17 +39,15 @@ impl Node {
         let Some(LeaderLoss { leader, ticks }) = self.elections.loss.take() else {
             return Ok(());
         };
-        let raft = &self.raw.raft;
-        let mut voters: Vec<NodeId> = self.raw.store().conf_state().voters.clone();
+        let mut voters: Vec<NodeId> = self.raft.log().voting().voters.clone();
         voters.retain(|voter| *voter != leader);
         voters.sort_unstable();
         let place = voters.iter().position(|voter| *voter == self.id);
-        let (Some(place), 0, false) = (place, raft.leader_id, crate::node::raft_leads(&self.raw))
-        else {
+        let (Some(place), 0, false) = (place, self.raft.leader(), self.raft.leads()) else {
             return Ok(());
         };
         if ticks % voters.len() == place && self.may_campaign() {
-            self.raw.campaign().map_err(|error| format!("Raft does not campaign: {error}"))?;
+            self.raft.campaign()?;
         }
         if ticks + 1 < TURNS * voters.len() {
             self.elections.loss = Some(LeaderLoss { leader, ticks: ticks + 1 });

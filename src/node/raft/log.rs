@@ -15,6 +15,7 @@ use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::node::log_outline::LogOutline;
+use crate::node::stored::{LogEntry, Voting};
 
 /// An entry's place in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(crate) struct MemLog {
     /// The bytes of `entries`.
     bytes: u64,
     hard_state: HardState,
-    conf_state: ConfState,
+    voting: Voting,
     /// The position of the state machine, which a snapshot made now would have.
     applied: Position,
     /// Entries of the outline that were read from the disk and are being handed to raft-rs.
@@ -59,7 +60,7 @@ impl MemLog {
         outline: LogOutline,
         entries: impl IntoIterator<Item = Entry>,
         hard_state: HardState,
-        conf_state: ConfState,
+        voting: Voting,
         applied: Position,
     ) -> MemLog {
         let entries: VecDeque<Entry> = entries.into_iter().collect();
@@ -70,7 +71,7 @@ impl MemLog {
             entries,
             bytes,
             hard_state,
-            conf_state,
+            voting,
             applied,
             read: Vec::new(),
             wants_disk: Cell::new(false),
@@ -149,26 +150,33 @@ impl MemLog {
         self.applied = applied;
     }
 
-    pub(crate) fn set_conf_state(&mut self, conf_state: ConfState) {
-        self.conf_state = conf_state;
+    pub(crate) fn set_voting(&mut self, voting: Voting) {
+        self.voting = voting;
     }
 
     pub(crate) fn applied(&self) -> Position {
         self.applied
     }
 
-    pub(crate) fn conf_state(&self) -> &ConfState {
-        &self.conf_state
+    /// The voters and learners, as far as the log is applied.
+    pub(crate) fn voting(&self) -> &Voting {
+        &self.voting
+    }
+
+    /// The applied entries after this one, as far as they are still in memory.
+    pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
+        let is_meant = |entry: &&Entry| entry.index > after && entry.index <= self.applied.index;
+        self.entries.iter().filter(is_meant).map(LogEntry::from).collect()
     }
 
     /// Forgets all entries: the state at `base` came from a leader.
-    pub(crate) fn reset(&mut self, base: Position, conf_state: ConfState) {
+    pub(crate) fn reset(&mut self, base: Position, voting: Voting) {
         self.outline.clear();
         self.entries.clear();
         self.bytes = 0;
         self.base = base;
         self.applied = base;
-        self.conf_state = conf_state;
+        self.voting = voting;
         self.hard_state.commit = self.hard_state.commit.max(base.index);
     }
 
@@ -243,17 +251,17 @@ impl MemLog {
 
     /// Hands entries that were read from the disk to raft-rs, until the next call. Returns whether they
     /// belong to this log.
-    pub(crate) fn lend(&mut self, entries: Vec<Entry>) -> bool {
+    pub(crate) fn lend(&mut self, entries: &[LogEntry]) -> bool {
         let ours =
             entries.iter().all(|entry| self.outline.term_at(entry.index) == Some(entry.term));
-        self.read = if ours { entries } else { Vec::new() };
+        self.read = entries.iter().filter(|_| ours).map(Entry::from).collect();
         ours
     }
 }
 
 impl Storage for MemLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
+        Ok(RaftState::new(self.hard_state.clone(), ConfState::from(&self.voting)))
     }
 
     fn entries(
@@ -310,7 +318,7 @@ impl Storage for MemLog {
         let meta = snapshot.mut_metadata();
         meta.index = self.applied.index;
         meta.term = self.applied.term;
-        meta.set_conf_state(self.conf_state.clone());
+        meta.set_conf_state(ConfState::from(&self.voting));
         Ok(snapshot)
     }
 }
@@ -336,7 +344,7 @@ mod tests {
     fn log(base: u64, upto: u64) -> MemLog {
         let position = Position { index: base, term: 1 };
         let entries = (base + 1..=upto).map(|index| entry(index, 1, 10));
-        let (hard_state, voting) = (HardState::default(), ConfState::default());
+        let (hard_state, voting) = (HardState::default(), Voting::default());
         MemLog::new(position, LogOutline::default(), entries, hard_state, voting, position)
     }
 
@@ -393,11 +401,12 @@ mod tests {
         let wanted = log.entries(3, 11, None, GetEntriesContext::empty(true));
         assert_eq!(wanted, Err(StorageError::LogTemporarilyUnavailable.into()));
         assert!(log.take_wants_disk() && !log.take_wants_disk());
-        assert!(log.lend(all[2..5].to_vec()));
+        let ours: Vec<LogEntry> = all.iter().map(LogEntry::from).collect();
+        assert!(log.lend(&ours[2..5]));
         assert_eq!(log.entries(3, 11, None, GetEntriesContext::empty(true)).unwrap(), all[2..5]);
         assert_eq!(log.entries(4, 11, Some(0), context()).unwrap(), all[3..4]);
         assert!(log.entries(6, 11, None, GetEntriesContext::empty(true)).is_err());
-        assert!(!log.lend(vec![entry(3, 2, 10)]), "of another term");
+        assert!(!log.lend(&[LogEntry::from(&entry(3, 2, 10))]), "of another term");
         // Runs are kept or dropped as a whole.
         assert_eq!((log.keep_from(6, 100_000), log.keep_from(6, 5 * (10 + ENTRY_BYTES))), (1, 7));
         log.compact(4, 6);
@@ -431,7 +440,7 @@ mod tests {
         log.set_applied(Position { index: 4, term: 1 });
         assert_eq!(log.snapshot(0, 2).unwrap().get_metadata().index, 4);
         assert!(log.snapshot(5, 2).is_err());
-        log.reset(Position { index: 20, term: 3 }, ConfState::default());
+        log.reset(Position { index: 20, term: 3 }, Voting::default());
         assert_eq!(log.last(), Position { index: 20, term: 3 });
         assert_eq!(log.first_index().unwrap(), 21);
     }

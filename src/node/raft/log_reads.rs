@@ -4,13 +4,10 @@
 //! them. Then raft-rs sends them. So a peer that was away for long is brought up to date by the log, one
 //! message at a time, as long as the disk has the log from the peer's position on.
 
-use raft::ProgressState;
-use raft::eraftpb::Entry;
-
 use crate::node::Node;
 use crate::node::io::DiskOp;
+use crate::node::raft::core::{MESSAGE_ENTRIES_BYTES, Sends};
 use crate::node::raft::probes;
-use crate::node::start::MESSAGE_ENTRIES_BYTES;
 use crate::node::stored::LogEntry;
 
 /// How many reads may be under way, for all peers together.
@@ -22,27 +19,25 @@ const UNACKNOWLEDGED_BYTES_MAX: u64 = 4 * MESSAGE_ENTRIES_BYTES;
 impl Node {
     /// Has the disk read the entries that peers need next, voters first.
     pub(in crate::node) fn read_log(&mut self) {
-        if !self.raw.store().take_wants_disk() {
+        if !self.raft.log().take_wants_disk() {
             return;
         }
         let (now, patience) = (self.now.mono, self.config.timings().election());
         let peers: Vec<_> = self.others().collect();
         let Some(leading) = &mut self.leading else { return };
         let mut lost = Vec::new();
-        let outline = self.raw.store().outline();
+        let outline = self.raft.log().outline();
         for peer in peers {
-            let Some(progress) = self.raw.raft.prs().get(peer) else { continue };
-            let from = progress.next_idx;
+            let Some(progress) = self.raft.progress(peer) else { continue };
+            let from = progress.next;
             // Where the disk is damaged, a checkpoint is due that drops the log. Then raft-rs sends the peer a
             // snapshot.
             let is_rotten = from < self.persistence.rotten_below;
-            if progress.is_paused() || !outline.contains(from) || is_rotten {
+            if progress.is_paused || !outline.contains(from) || is_rotten {
                 continue;
             }
             let unacknowledged = outline.bytes_between(progress.matched + 1, from);
-            if progress.state == ProgressState::Replicate
-                && unacknowledged >= UNACKNOWLEDGED_BYTES_MAX
-            {
+            if progress.sends == Sends::Entries && unacknowledged >= UNACKNOWLEDGED_BYTES_MAX {
                 // raft-rs tries again when the peer acknowledges something. If the sent entries are lost,
                 // the peer never does, and all of them must be sent again.
                 let since = leading.unacknowledged.entry(peer).or_insert((progress.matched, now));
@@ -55,12 +50,12 @@ impl Node {
             }
             leading.unacknowledged.remove(&peer);
             if leading.reads.len() >= READS_MAX {
-                self.raw.store().want_disk();
+                self.raft.log().want_disk();
                 break;
             }
             if leading.reads.insert(from) {
-                let bytes = match progress.state {
-                    ProgressState::Replicate => MESSAGE_ENTRIES_BYTES,
+                let bytes = match progress.sends {
+                    Sends::Entries => MESSAGE_ENTRIES_BYTES,
                     _ => probes::BYTES_MAX as u64,
                 };
                 self.effects.disk.push(DiskOp::Read { from, bytes });
@@ -68,7 +63,7 @@ impl Node {
         }
         for peer in lost {
             leading.unacknowledged.remove(&peer);
-            self.raw.report_unreachable(peer);
+            self.raft.unreachable(peer);
         }
     }
 
@@ -78,22 +73,22 @@ impl Node {
             return;
         }
         // raft-rs takes entries from memory if they are still there.
-        let outline = self.raw.store().outline();
+        let outline = self.raft.log().outline();
         let entries = entries.iter().take_while(|entry| outline.contains(entry.index));
-        let entries: Vec<Entry> = entries.map(Entry::from).collect();
+        let entries: Vec<LogEntry> = entries.cloned().collect();
         let Some(last) = entries.last().map(|entry| entry.index) else { return };
-        if !self.raw.mut_store().lend(entries) {
+        if !self.raft.log_mut().lend(&entries) {
             tracing::warn!(from, "the disk has other entries than this log");
             return;
         }
         for peer in self.others().collect::<Vec<_>>() {
-            let progress = self.raw.raft.prs().get(peer);
-            if progress.is_some_and(|progress| (from..=last).contains(&progress.next_idx)) {
-                self.raw.raft.send_append(peer);
+            let progress = self.raft.progress(peer);
+            if progress.is_some_and(|progress| (from..=last).contains(&progress.next)) {
+                self.raft.send_entries(peer);
             }
         }
-        self.raw.mut_store().lend(Vec::new());
+        self.raft.log_mut().lend(&[]);
         // These peers may need more.
-        self.raw.store().want_disk();
+        self.raft.log().want_disk();
     }
 }

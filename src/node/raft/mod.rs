@@ -2,6 +2,7 @@
 //! persistence, and the check that stands between raft-rs and the network.
 
 pub(crate) mod configuration;
+pub(in crate::node) mod core;
 pub(crate) mod divergence;
 pub(in crate::node) mod elections;
 pub(crate) mod guard;
@@ -15,6 +16,7 @@ pub(in crate::node) mod probes;
 pub(crate) mod quorum_loss;
 mod ready;
 pub(crate) mod snapshot_transfer;
+pub(in crate::node) mod wire;
 
 /// Where the numbers of a term begin. No two terms have a number in common, as long as none uses 2^32
 /// of them.

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use raft::eraftpb;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::node::LogLimits;
 use crate::node::io::Time;
 use crate::node::raft::log::Position;
+use crate::node::raft::wire::Message;
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries may wait for the disk of a follower, or to be applied. A follower's answers to
@@ -29,7 +29,7 @@ pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) snapshot: Option<u64>,
     /// The bytes of its entries.
     pub(in crate::node) bytes: usize,
-    pub(in crate::node) messages: Vec<eraftpb::Message>,
+    pub(in crate::node) messages: Vec<Message>,
 }
 
 #[derive(Debug, Default)]

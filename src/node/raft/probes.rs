@@ -12,13 +12,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use raft::eraftpb::{Entry, Message, MessageType};
-use raft::{ProgressState, RawNode};
-
 use crate::node::Node;
 use crate::node::io::Time;
-use crate::node::raft::log::MemLog;
-use crate::node::start::MESSAGE_ENTRIES_BYTES;
+use crate::node::message::RaftBody;
+use crate::node::raft::core::{Raft, Sends};
+use crate::node::stored::LogEntry;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
@@ -47,7 +45,7 @@ impl Probes {
         &mut self,
         peer: NodeId,
         index: u64,
-        entries: &mut Vec<Entry>,
+        entries: &mut Vec<LogEntry>,
         now: Time,
         again: Duration,
     ) -> bool {
@@ -78,67 +76,55 @@ fn is_due(
 }
 
 /// Whether raft-rs does not know how far the peer has the log.
-fn probes(raw: &RawNode<MemLog>, peer: NodeId) -> bool {
-    raw.raft.prs().get(peer).is_some_and(|progress| progress.state == ProgressState::Probe)
+fn probes(raft: &Raft, peer: NodeId) -> bool {
+    raft.progress(peer).is_some_and(|progress| progress.sends == Sends::Probes)
 }
 
 impl Node {
     /// Cuts an append to a peer whose log position is not known. Returns whether to send it.
-    pub(in crate::node) fn is_to_send(&mut self, message: &mut Message) -> bool {
-        if message.get_msg_type() != MessageType::MsgAppend || !probes(&self.raw, message.to) {
+    pub(in crate::node) fn is_to_send(&mut self, to: NodeId, message: &mut RaftBody) -> bool {
+        let RaftBody::Append { index, entries, .. } = message else { return true };
+        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raft, to)) else {
             return true;
-        }
-        let Some(leading) = &mut self.leading else { return true };
+        };
         let (now, again) = (self.now.mono, self.config.timings().election());
-        let mut entries = message.take_entries().into_vec();
-        let sends = leading.probes.cut(message.to, message.index, &mut entries, now, again);
-        message.set_entries(entries.into());
-        sends
+        leading.probes.cut(to, *index, entries, now, again)
     }
 
     /// Steps raft-rs with an answer to a heartbeat. The same append is sent to the peer at most once for each
     /// of them.
     pub(in crate::node) fn step_heartbeat_response(
         &mut self,
-        message: Message,
-    ) -> raft::Result<()> {
-        let from = message.from;
-        let next = self.raw.raft.prs().get(from).map_or(0, |progress| progress.next_idx);
-        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raw, from)) else {
-            return self.raw.step(message);
+        from: NodeId,
+        term: u64,
+        body: &RaftBody,
+    ) -> Result<(), String> {
+        let next = self.raft.progress(from).map_or(0, |progress| progress.next);
+        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raft, from)) else {
+            return self.raft.step(from, term, body);
         };
         // An answer may come a little sooner after its heartbeat than the last one did.
         let (now, again) = (self.now.mono, self.config.heartbeat / 2);
         let is_due = is_due(&mut leading.probes.answering, from, next, now, again)
             || planted(Bug::ProbesUnbounded);
-        let before = self.raw.raft.msgs.len();
-        // raft-rs copies the entries of each append. It always sends at least one.
-        self.raw.raft.r.max_msg_size = if is_due { BYTES_MAX as u64 } else { 0 };
-        let result = self.raw.step(message);
-        self.raw.raft.r.max_msg_size = MESSAGE_ENTRIES_BYTES;
-        if !is_due {
-            // Dropped as if lost.
-            let made = self.raw.raft.msgs.split_off(before);
-            let others =
-                made.into_iter().filter(|made| made.get_msg_type() != MessageType::MsgAppend);
-            self.raw.raft.msgs.extend(others);
-        }
-        result
+        let append = is_due.then_some(BYTES_MAX as u64);
+        self.raft.step_with_append_of(append, from, term, body)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::stored::EntryKind;
 
     const S: Time = Time::from_secs(1);
 
-    fn entries(sizes: &[usize]) -> Vec<Entry> {
-        let entry = |(index, size): (usize, &usize)| Entry {
+    fn entries(sizes: &[usize]) -> Vec<LogEntry> {
+        let entry = |(index, size): (usize, &usize)| LogEntry {
             index: 8 + index as u64,
             term: 1,
+            kind: EntryKind::Normal,
             data: vec![0; *size].into(),
-            ..Entry::default()
         };
         sizes.iter().enumerate().map(entry).collect()
     }

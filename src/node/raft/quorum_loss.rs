@@ -25,7 +25,7 @@ pub(in crate::node) struct QuorumLoss {
 impl Node {
     /// Notes an instance that asks to join, while this node knows no leader.
     pub(in crate::node) fn note_blank(&mut self, from: NodeId, member: &Member) {
-        if self.raw.raft.leader_id != 0 {
+        if self.raft.leader() != 0 {
             return;
         }
         let until = self.now.mono + REQUEST_TIME;
@@ -58,7 +58,7 @@ impl Node {
 
     /// How many voters there are, and the addresses of those that this member does not reach.
     fn voters_missing(&self) -> (usize, Vec<String>) {
-        let conf = self.raw.store().conf_state();
+        let conf = self.raft.log().voting();
         let voters: BTreeSet<NodeId> =
             conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
         let (roster, _) = self.machine.roster();
@@ -72,7 +72,7 @@ impl Node {
 
     /// The addresses of the instances that asked to join while there is no leader.
     pub(in crate::node) fn blank(&self) -> Vec<String> {
-        if self.raw.raft.leader_id != 0 {
+        if self.raft.leader() != 0 {
             return Vec::new();
         }
         let blank = self.quorum_loss.blank.values().filter(|(_, until)| self.now.mono < *until);
@@ -83,7 +83,7 @@ impl Node {
     /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is
     /// one, or if enough voters are there to elect one.
     pub(in crate::node) fn quorum_loss(&self) -> Option<String> {
-        if self.raw.raft.leader_id != 0 || self.bootstrap.founding.is_some() {
+        if self.raft.leader() != 0 || self.bootstrap.founding.is_some() {
             return None;
         }
         let now = self.now.mono;

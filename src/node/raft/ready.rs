@@ -5,20 +5,20 @@
 //! node does not wait for the disk.
 
 use raft::eraftpb::{self, MessageType};
-use raft::{ProgressState, SnapshotStatus};
 
 use crate::machine::command::Batch;
+use crate::node::Node;
 use crate::node::io::DiskOp;
 use crate::node::membership::REMOVED;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::raft::core::Sends;
 use crate::node::raft::divergence::{self, Verdict};
 use crate::node::raft::log::{Position, changes_voting, size};
 use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
 use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta, Voting};
-use crate::node::{Node, hard_state, raft_leads};
 use crate::planted::{Bug, if_planted, planted, strikes, unless};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -33,7 +33,7 @@ const REQUEST_BYTES: usize = 4096;
 impl Node {
     /// Handles one `Ready` of raft-rs. The contract is in the documentation of `RawNode`.
     pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
-        let mut ready = self.raw.ready();
+        let mut ready = self.raft.raw.ready();
         let waits = |_: &eraftpb::Message| planted(Bug::LeaderAwaitsDisk);
         let (after_disk, at_once) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
         self.post(at_once);
@@ -46,7 +46,7 @@ impl Node {
             snapshot = Some(ready.snapshot().get_metadata().index);
             self.persistence.installing = snapshot;
         }
-        let store = self.raw.mut_store();
+        let store = self.raft.log_mut();
         store.append(ready.entries());
         if let Some(hard_state) = ready.hs() {
             store.set_hard_state(hard_state.clone());
@@ -54,7 +54,7 @@ impl Node {
         let only_installed = disk.is_some() && ready.entries().is_empty();
         if ready.must_sync() && !only_installed {
             let write = LogWrite {
-                hard_state: Some(hard_state(&self.raw)),
+                hard_state: Some(self.raft.hard_state()),
                 entries: ready.entries().iter().map(LogEntry::from).collect(),
             };
             let number = self.persistence.next_number();
@@ -71,11 +71,11 @@ impl Node {
         let pending =
             AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
         self.persistence.hold_until_written(pending);
-        self.raw.advance_append_async(ready);
+        self.raft.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+            self.raft.state_sent(peer, false);
         }
-        self.unapplied.extend(committed);
+        self.raft.unapplied.extend(committed);
         self.go_on_applying()?;
         self.settle();
         Ok(())
@@ -95,20 +95,20 @@ impl Node {
                 self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
             }
             self.post(durable.messages);
-            self.raw.on_persist_ready(durable.ready);
+            self.raft.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {
-                self.raw.advance_apply_to(index);
+                self.raft.raw.advance_apply_to(index);
                 self.persistence.installing.take_if(|newest| *newest == index);
             }
         }
     }
 
     fn post(&mut self, messages: Vec<eraftpb::Message>) {
-        for mut message in messages {
+        for message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.post_snapshot(&message);
-            } else if self.is_to_send(&mut message)
-                && let Some(body) = RaftBody::from_raft(&message)
+            } else if let Some(mut body) = RaftBody::from_raft(&message)
+                && self.is_to_send(message.to, &mut body)
             {
                 let term = message.term;
                 self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
@@ -120,7 +120,7 @@ impl Node {
     fn post_snapshot(&mut self, message: &eraftpb::Message) {
         let mut meta = self.snapshot_meta();
         let current =
-            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == meta.index;
+            self.raft.leads() && message.get_snapshot().get_metadata().index == meta.index;
         let (is_voter, named) = (self.is_voter(message.to), self.named(message.to));
         let outgoing = self.leading.as_mut().map(|leading| &mut leading.outgoing);
         let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
@@ -156,11 +156,11 @@ impl Node {
         self.replaced = Some(self.machine.state());
         self.machine = machine;
         self.effects.zxid = self.machine.zxid();
-        self.unapplied.clear();
+        self.raft.unapplied.clear();
         (self.preparing, self.applies_on) = (None, false);
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
-        self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
+        self.raft.log_mut().reset(position, Voting::from(raft_meta.get_conf_state()));
         self.persistence.replaced(position, bytes, self.now.mono);
         // The clients get these updates from another member, or from this one after they attach
         // again.
@@ -178,7 +178,7 @@ impl Node {
         self.members_changed();
         self.local.applied();
         let number = self.persistence.next_number();
-        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
+        let mut hard_state = ready.hs().map_or_else(|| self.raft.hard_state(), HardState::from);
         // Entries of the same step, which may be committed, are written after the state.
         hard_state.commit = position.index;
         if_planted(Bug::VoteLostAtInstall, || hard_state.vote = 0);
@@ -193,20 +193,19 @@ impl Node {
     pub(in crate::node) fn go_on_applying(&mut self) -> Result<(), String> {
         self.applies_on = false;
         let mut last = None;
-        while let Some(entry) = self.unapplied.pop_front() {
-            if entry.index > self.raw.store().applied().index && !self.apply_entry(&entry)? {
-                self.unapplied.push_front(entry);
+        while let Some(entry) = self.raft.unapplied.pop_front() {
+            if entry.index > self.raft.log().applied().index && !self.apply_entry(&entry)? {
+                self.raft.unapplied.push_front(entry);
                 self.applies_on = true;
                 break;
             }
             last = Some(entry.index);
         }
         if let Some(last) = last {
-            self.raw.advance_apply_to(last);
+            self.raft.raw.advance_apply_to(last);
         }
         if self.persistence.installing.is_none() && !self.applies_on {
-            while let Some(entry) = self.raw.store().next_to_apply(self.raw.raft.raft_log.committed)
-            {
+            while let Some(entry) = self.raft.log().next_to_apply(self.raft.committed()) {
                 if !self.apply_entry(&entry)? {
                     self.applies_on = true;
                     break;
@@ -220,7 +219,7 @@ impl Node {
     /// Whether so much waits to be applied that the node should take no more entries for now.
     pub(in crate::node) fn applies_too_late(&self) -> bool {
         let most = self.config.log.memory_bytes + BACKLOG_BYTES_MAX as u64;
-        self.applies_on && self.raw.store().bytes() > most
+        self.applies_on && self.raft.log().bytes() > most
     }
 
     /// Returns whether the entry is applied. If not, the next step goes on with it.
@@ -235,7 +234,8 @@ impl Node {
         // A new leader's first entry is empty.
         else if !entry.data.is_empty() {
             let preparing = self.preparing.take().filter(|(index, _)| *index == entry.index);
-            let proposed = || self.leading.as_mut()?.proposed.take(entry);
+            let at = Position { index: entry.index, term: entry.term };
+            let proposed = || self.leading.as_mut()?.proposed.take(at, &entry.data);
             let batch = match preparing.map(|(_, batch)| batch).or_else(proposed) {
                 Some(batch) => batch,
                 None => Batch::decode(&entry.data).map_err(|reason| {
@@ -260,7 +260,7 @@ impl Node {
         {
             self.metrics.commit.record(self.now.mono.saturating_sub(at));
         }
-        self.raw.mut_store().set_applied(position);
+        self.raft.log_mut().set_applied(position);
         self.persistence.applied(size(entry));
         if of_voters && !self.bootstrap.joins && !self.is_member(self.id) {
             return Err(REMOVED.to_owned());
@@ -276,10 +276,9 @@ impl Node {
         let change = VotingChange::decode(&entry.context).map_err(|reason| {
             format!("entry {} has no valid change of the voters: {reason}", entry.index)
         })?;
-        match self.raw.apply_conf_change(&change.to_raft()) {
-            Ok(voting) => {
+        match self.raft.apply_change(&change) {
+            Ok(()) => {
                 tracing::info!(index = entry.index, ?change, "the voters have changed");
-                self.raw.mut_store().set_conf_state(voting);
                 self.members_changed();
                 for (node, part) in &change.steps {
                     if *part == Part::Gone
@@ -294,12 +293,10 @@ impl Node {
                 tracing::warn!(index = entry.index, %error, "an impossible change of the voters was ignored")
             }
         }
-        let votes = &self.raw.raft.prs().conf().voters();
-        if raft_leads(&self.raw) && !votes.contains(self.id) {
+        if self.raft.leads() && !self.raft.has_vote(self.id) {
             // Only the former leader can have proposed that. raft-rs would go on leading, and
             // panic.
-            let term = self.raw.raft.term;
-            self.raw.raft.become_follower(term, 0);
+            self.raft.step_down();
         }
         Ok(())
     }
@@ -318,8 +315,8 @@ impl Node {
         of: NodeId,
         hash: u64,
     ) -> Result<(), String> {
-        let voters = &self.raw.store().conf_state().voters;
-        let near = self.raw.store().applied().index + divergence::AHEAD_MAX;
+        let voters = &self.raft.log().voting().voters;
+        let near = self.raft.log().applied().index + divergence::AHEAD_MAX;
         if (of != self.id && !voters.contains(&of)) || index > near {
             return Ok(());
         }
@@ -341,14 +338,14 @@ impl Node {
         if let Some(state) = self.replaced.take() {
             self.effects.disk.push(DiskOp::Drop { state });
         }
-        let applied = self.raw.store().applied();
+        let applied = self.raft.log().applied();
         self.maybe_checkpoint(applied);
-        let handed_out = self.raw.raft.raft_log.applied.min(applied.index);
+        let handed_out = self.raft.handed_out().min(applied.index);
         // With a slow disk, raft-rs hands out some of the cut entries only later.
         let keeps_from = self.persistence.keeps_from;
-        self.raw.mut_store().compact(keeps_from, handed_out);
+        self.raft.log_mut().compact(keeps_from, handed_out);
         let memory_bytes = unless(Bug::LogUntrimmed, self.config.log.memory_bytes, u64::MAX);
-        self.raw.mut_store().trim(memory_bytes, handed_out);
+        self.raft.log_mut().trim(memory_bytes, handed_out);
     }
 
     fn maybe_checkpoint(&mut self, applied: Position) {
@@ -362,8 +359,8 @@ impl Node {
         let sound_from = if sound_from <= applied.index + 1 { sound_from } else { 0 };
         let keep_from = self.keep_from(applied).max(sound_from);
         // From now on no peer is sent entries that the disk is about to drop.
-        let handed_out = self.raw.raft.raft_log.applied;
-        self.raw.mut_store().compact(keep_from, handed_out);
+        let handed_out = self.raft.handed_out();
+        self.raft.log_mut().compact(keep_from, handed_out);
         self.metrics.checkpoints += 1;
         self.persistence.checkpoint_begun(applied, self.machine.bytes(), now);
         self.persistence.keeps_from = keep_from;
@@ -382,10 +379,10 @@ impl Node {
     /// the end, and would never be level as long as others write. The same holds for a peer that is sent
     /// the log. A peer that falls behind by more than the bound starts again with a new state.
     fn keep_from(&self, applied: Position) -> u64 {
-        let (log, limits) = (self.raw.store(), &self.config.log);
+        let (log, limits) = (self.raft.log(), &self.config.log);
         let retained = self.persistence.retained_bytes(limits);
         let keep_from = log.keep_from(applied.index, retained);
-        if !raft_leads(&self.raw) {
+        if !self.raft.leads() {
             return keep_from;
         }
         let bound = log.keep_from(applied.index, limits.catch_up_bytes.max(retained));
@@ -393,12 +390,12 @@ impl Node {
         let alive =
             |peer: &NodeId| self.membership.last_received(*peer).is_some_and(|at| at >= since);
         let needed = self.others().filter(alive).filter_map(|peer| {
-            let progress = self.raw.raft.prs().get(peer)?;
-            Some(match progress.state {
-                ProgressState::Snapshot => progress.pending_snapshot + 1,
+            let progress = self.raft.progress(peer)?;
+            Some(match progress.sends {
+                Sends::State(index) => index + 1,
                 // The peer has all of a state, and its disk may still be writing it.
-                ProgressState::Probe => progress.next_idx,
-                ProgressState::Replicate => progress.matched + 1,
+                Sends::Probes => progress.next,
+                Sends::Entries => progress.matched + 1,
             })
         });
         let kept = needed.filter(|index| *index >= bound).fold(keep_from, u64::min);
@@ -407,8 +404,8 @@ impl Node {
 
     /// The metadata of a snapshot or a checkpoint of the present state.
     pub(in crate::node) fn snapshot_meta(&self) -> SnapshotMeta {
-        let Position { index, term } = self.raw.store().applied();
-        let mut voting = Voting::from(self.raw.store().conf_state());
+        let Position { index, term } = self.raft.log().applied();
+        let mut voting = self.raft.log().voting().clone();
         if_planted(Bug::LearnersForgotten, || voting.learners.clear());
         if_planted(Bug::JointForgotten, || voting.voters_outgoing.clear());
         SnapshotMeta { index, term, zxid: self.machine.zxid(), hash: self.machine.hash(), voting }

@@ -153,7 +153,7 @@ impl Node {
     }
 
     pub(in crate::node) fn answer_waits(&mut self) {
-        let index = self.raw.store().applied().index;
+        let index = self.raft.log().applied().index;
         let (watches, history) = (&mut self.replica.watches, &self.replica.history);
         self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
         self.answer_clients();

@@ -69,16 +69,16 @@ fn states_go_to_a_few_learners_at_a_time() {
         // Their only message is that they have none of the log.
         for learner in learners.clone() {
             let node = cluster.node(leader);
-            let Some(progress) = node.raw.raft.prs().get(learner) else { continue };
+            let Some(progress) = node.raft.progress(learner) else { continue };
             let body = RaftBody::AppendResponse {
-                index: progress.next_idx - 1,
+                index: progress.next - 1,
                 log_term: 0,
                 commit: 0,
                 reject: true,
                 reject_hint: 0,
                 request_snapshot: 0,
             };
-            let term = node.raw.raft.term;
+            let term = node.raft.term();
             cluster.deliver(learner, leader, PeerMessage::Raft { term, body });
         }
         cluster.advance(HEARTBEAT);

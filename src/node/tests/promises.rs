@@ -95,8 +95,8 @@ fn checkpoint_has_former_voters() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let node = cluster.hosts.get_mut(&1).unwrap().node.as_mut().unwrap();
-    let mut joint = node.raw.store().conf_state().clone();
+    let mut joint = node.raft.log().voting().clone();
     joint.voters_outgoing = vec![1, 2];
-    node.raw.mut_store().set_conf_state(joint);
+    node.raft.log_mut().set_voting(joint);
     assert_eq!(node.snapshot_meta().voting.voters_outgoing, [1, 2]);
 }

@@ -190,7 +190,7 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
     }
     assert_eq!(cluster.stopped.get(&laggard), None);
     let node = cluster.node(laggard);
-    assert_eq!((node.raw.store().applied().index, node.status().hash), (taken, hash));
+    assert_eq!((node.raft.log().applied().index, node.status().hash), (taken, hash));
     assert!(node.staged.is_none());
     cluster.heal();
     cluster.advance(HEARTBEAT * 40);

@@ -217,7 +217,7 @@ impl Node {
 
     /// Answers the clients' requests whose turn has come.
     pub(in crate::node) fn answer_clients(&mut self) {
-        let applied = self.raw.store().applied().index;
+        let applied = self.raft.log().applied().index;
         let time = (self.now.mono, self.config.heartbeat);
         self.replica.answer_clients(&self.machine, applied, time, &mut self.effects);
     }

@@ -12,8 +12,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use quorate::recipes::{
-    Barrier, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector, Naming,
-    ReadWriteLock, Registry, SharedSemaphore,
+    Barrier, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector,
+    MultiLock, Naming, PersistentEphemeral, ReadWriteLock, ReentrantLock, Registry,
+    SharedSemaphore,
 };
 use quorate::{Coordinator, Gateway, Result, Session};
 
@@ -55,6 +56,13 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
     let selector = || Ok(LeaderSelector::new(session, path, "rust")?.with_naming(naming));
     Ok(match kind {
         "lock" => held!(session.lock(path)?.with_naming(naming).acquire()?, is_held, release),
+        "reentrant" => {
+            let lock = ReentrantLock::new(session, path)?.with_naming(naming);
+            let first = lock.acquire()?;
+            let again = lock.acquire()?;
+            drop(first);
+            held!(again, is_held, release)
+        }
         "read" => held!(shared()?.read()?, is_held, release),
         "write" => held!(shared()?.write()?, is_held, release),
         "latch" => {
@@ -86,6 +94,7 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             "done".to_owned()
         }
         "is-barrier" => Barrier::new(session, path)?.is_set()?.to_string(),
+        "revoke" => session.lock(path)?.revoke()?.to_string(),
         "register" => {
             let instance = Instance::new(value, "10.0.0.7", 80).with("zone", "a");
             let registry = Registry::new(session, path)?.in_json();
@@ -118,6 +127,9 @@ fn attempt(session: &Session, kind: &str, path: &str) -> Result<bool> {
     session.sync()?;
     Ok(match kind {
         "lock" => session.lock(path)?.with_naming(naming).try_acquire()?.is_some(),
+        "reentrant" => ReentrantLock::new(session, path)?.try_acquire()?.is_some(),
+        // With another lock, which is free.
+        "multi" => MultiLock::new(session, [path, "/free"])?.try_acquire()?.is_some(),
         "read" => shared()?.try_read()?.is_some(),
         "write" => shared()?.try_write()?.is_some(),
         "latch" => {
@@ -126,6 +138,17 @@ fn attempt(session: &Session, kind: &str, path: &str) -> Result<bool> {
         "selector" => selector()?.latch().try_campaign()?.is_some(),
         _ => SharedSemaphore::new(session, path, PERMITS, naming)?.try_acquire()?.is_some(),
     })
+}
+
+/// Holds a lock until somebody asks for it.
+fn until_asked(session: &Session, name: &str, path: &str) -> Result<()> {
+    let guard = session.lock(path)?.acquire()?;
+    let revocations = guard.revocations()?;
+    println!("* {name} holds");
+    if revocations.wait() {
+        println!("* {name} was asked");
+    }
+    guard.release()
 }
 
 /// Acquires, and releases when there is a message.
@@ -152,7 +175,7 @@ fn hold(session: &Session, name: &str, command: &str, path: &str, end: &Receiver
 }
 
 /// Writes what is held into a folder, which is a record that no cluster keeps: a file `holder` while somebody
-/// holds alone, and a file for each reader.
+/// holds alone, and a file for each reader and each permit.
 struct Record<'a> {
     folder: &'a str,
     file: String,
@@ -160,20 +183,24 @@ struct Record<'a> {
 
 impl Record<'_> {
     fn begin<'a>(folder: &'a str, name: &str, kind: &str, path: &str) -> io::Result<Record<'a>> {
-        let is_reader = kind.starts_with("read");
-        let file = if is_reader { format!("reader-{name}") } else { "holder".to_owned() };
+        // The name of the file, what it is not to be beside, and how many of these there may be.
+        let (file, others, most) = match naming(kind).0 {
+            "read" => (format!("reader-{name}"), "holder", 0),
+            "semaphore" => (format!("permit-{name}"), "permit", PERMITS as usize),
+            _ => ("holder".to_owned(), "reader", 0),
+        };
         let record = Record { folder, file };
         let mut file =
             OpenOptions::new().write(true).create_new(true).open(record.at(&record.file))?;
         file.write_all(name.as_bytes())?;
-        let others = |other: &str| other.starts_with(if is_reader { "holder" } else { "reader" });
+        let mut beside = 0;
         for entry in std::fs::read_dir(folder)? {
-            let other = entry?.file_name().to_string_lossy().into_owned();
-            if others(&other) {
-                return Err(io::Error::other(format!("{name} holds beside {other}")));
-            }
+            beside += usize::from(entry?.file_name().to_string_lossy().starts_with(others));
         }
-        if !is_reader {
+        if beside > most {
+            return Err(io::Error::other(format!("{name} holds beside {beside} with {others}")));
+        }
+        if record.file == "holder" {
             let mut order = OpenOptions::new().append(true).open(record.at("order"))?;
             order.write_all(format!("{name} {path}\n").as_bytes())?;
         }
@@ -271,6 +298,21 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 println!("= {error}");
                 continue;
             }
+        }
+        if command == "until-asked" {
+            std::thread::spawn(move || match until_asked(&session, &name, &path) {
+                Ok(()) => println!("* {name} has released"),
+                Err(error) => println!("* {name} {error}"),
+            });
+            println!("= done");
+            continue;
+        }
+        if command == "keep" {
+            let data = value.unwrap_or_default();
+            let kept = PersistentEphemeral::new(&coordinator, &path, data)?.recreate_deleted(true);
+            std::thread::spawn(move || kept.run());
+            println!("= done");
+            continue;
         }
         let (end, ended) = channel();
         ends.insert(name.clone(), end);

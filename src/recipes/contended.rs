@@ -274,6 +274,9 @@ mod tests {
             ("/kazoo", format!("{hex}__lock__")),
             ("/latch", format!("{uuid}-latch-")),
             ("/latch", format!("{hex}__lock__")),
+            ("/permits/leases", format!("{uuid}-lease-")),
+            ("/permits/leases", format!("{uuid}-lease-")),
+            ("/permits/locks", format!("{uuid}-lock-")),
             ("/rw", format!("{hex}__rlock__")),
             ("/rw", format!("{uuid}-__READ__")),
             ("/rw", format!("{hex}__lock__")),
@@ -293,6 +296,8 @@ mod tests {
             ("/go", "lock", 1, 0),
             ("/kazoo", "lock", 1, 0),
             ("/latch", "election", 1, 1),
+            ("/permits/leases", "semaphore", 2, 0),
+            ("/permits/locks", "lock", 1, 0),
             ("/rw", "read-write lock", 2, 1),
         ];
         assert_eq!(seen, expected);

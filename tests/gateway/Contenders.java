@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import java.util.UUID;
@@ -19,14 +20,18 @@ import org.apache.curator.framework.recipes.barriers.DistributedBarrier;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
 import org.apache.curator.framework.recipes.leader.LeaderSelector;
 import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.framework.recipes.nodes.GroupMember;
+import org.apache.curator.framework.recipes.nodes.PersistentNode;
 import org.apache.curator.retry.RetryForever;
 import org.apache.curator.x.discovery.ServiceDiscovery;
 import org.apache.curator.x.discovery.ServiceDiscoveryBuilder;
 import org.apache.curator.x.discovery.ServiceInstance;
+import org.apache.zookeeper.CreateMode;
 
 /**
  * Curator's locks and elections, driven by lines as examples/shared_recipes.rs: a name, a command, a path and a
@@ -79,6 +84,39 @@ public class Contenders {
                 return "done";
             case "is-barrier":
                 return "" + !new DistributedBarrier(curator, path).waitOnBarrier(0, TimeUnit.SECONDS);
+            case "revoke": {
+                var holder = new InterProcessMutex(curator, path).getParticipantNodes().iterator().next();
+                Revoker.attemptRevoke(curator, holder);
+                return "done";
+            }
+            case "until-asked":
+                new Thread(() -> {
+                    try {
+                        var asked = new CountDownLatch(1);
+                        var mutex = new InterProcessMutex(curator, path);
+                        mutex.makeRevocable(held -> asked.countDown());
+                        mutex.acquire();
+                        print("* " + name + " holds");
+                        asked.await();
+                        print("* " + name + " was asked");
+                        mutex.release();
+                        print("* " + name + " has released");
+                    } catch (Exception error) {
+                        print("* " + name + " " + error);
+                    }
+                }).start();
+                return "done";
+            case "try-multi": {
+                var locks = new InterProcessMultiLock(curator, List.of(path, "/free"));
+                boolean held = locks.acquire(0, TimeUnit.SECONDS);
+                if (held) {
+                    locks.release();
+                }
+                return "" + held;
+            }
+            case "keep":
+                new PersistentNode(curator, CreateMode.EPHEMERAL, false, path, value.getBytes()).start();
+                return "done";
             case "register":
                 discovery(curator, path).registerService(ServiceInstance.<Map>builder().name("billing").id(value)
                         .address("10.0.0.8").port(81).payload(Map.of("zone", "b")).build());
@@ -264,7 +302,7 @@ public class Contenders {
 
     /**
      * Acquires and releases again and again. What is held is written into a folder: a file "holder" while somebody
-     * holds alone, and a file for each reader.
+     * holds alone, and a file for each reader and each permit.
      */
     private static int contend(CuratorFramework curator, String name, String kind, String path, String folder, CountDownLatch end) throws Exception {
         int turns = 0;
@@ -276,20 +314,28 @@ public class Contenders {
                 // Its session has ended.
                 continue;
             }
-            boolean reads = kind.equals("read");
-            Path file = Path.of(folder, reads ? "reader-" + name : "holder");
-            Files.write(file, name.getBytes(), StandardOpenOption.CREATE_NEW);
+            String file = switch (kind) {
+                case "read" -> "reader-" + name;
+                case "semaphore" -> "permit-" + name;
+                default -> "holder";
+            };
+            Files.write(Path.of(folder, file), name.getBytes(), StandardOpenOption.CREATE_NEW);
+            String others = switch (kind) {
+                case "read" -> "holder";
+                case "semaphore" -> "permit";
+                default -> "reader";
+            };
             try (var all = Files.list(Path.of(folder))) {
-                String others = reads ? "holder" : "reader";
-                if (all.anyMatch(other -> other.getFileName().toString().startsWith(others))) {
-                    throw new IllegalStateException(name + " holds beside a " + others);
+                long beside = all.filter(other -> other.getFileName().toString().startsWith(others)).count();
+                if (beside > (others.equals("permit") ? PERMITS : 0)) {
+                    throw new IllegalStateException(name + " holds beside " + beside + " with " + others);
                 }
             }
-            if (!reads) {
+            if (file.equals("holder")) {
                 Files.write(Path.of(folder, "order"), (name + " " + held.path() + "\n").getBytes(), StandardOpenOption.APPEND);
             }
             Thread.sleep(3);
-            Files.delete(file);
+            Files.delete(Path.of(folder, file));
             turns++;
             try {
                 held.release();

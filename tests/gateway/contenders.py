@@ -233,14 +233,18 @@ class Kazoo:
             except KazooException:
                 # Its session has ended.
                 continue
-            reads = kind.startswith("read")
-            file = folder / (f"reader-{self.name}" if reads else "holder")
+            # The name of the file, what it is not to be beside, and how many of these there may be.
+            file, others, most = {
+                "read": (f"reader-{self.name}", "holder", 0),
+                "semaphore": (f"permit-{self.name}", "permit", 2),
+            }.get(kind.split("-")[0], ("holder", "reader", 0))
+            file = folder / file
             with open(file, "x") as holder:
                 holder.write(self.name)
-            others = "holder" if reads else "reader"
-            if beside := [other.name for other in folder.iterdir() if other.name.startswith(others)]:
+            beside = [other.name for other in folder.iterdir() if other.name.startswith(others)]
+            if len(beside) > most:
                 raise AssertionError(f"{self.name} holds beside {beside}")
-            if not reads:
+            if file.name == "holder":
                 with open(folder / "order", "a") as order:
                     order.write(f"{self.name} {path}/{lock.node}\n")
             time.sleep(0.003)

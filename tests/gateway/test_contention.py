@@ -16,12 +16,16 @@ from cluster import wait_until
 from contenders import Application, Kazoo, Proxy, curator
 
 SECONDS = 25
-# For each path: what Rust and Curator do there, and what kazoo does.
+# What contends at each path: in Rust, with Curator, and with kazoo.
 ROWS = {
-    "/lock": ([("lock", "lock-shared")]),
-    "/rw": ([("write", "write-shared"), ("read", "read-shared")]),
-    "/leader": ([("latch", "latch-shared")]),
+    "/lock": [("lock", "lock", "lock-shared")],
+    "/rw": [("write", "write", "write-shared"), ("read", "read", "read-shared")],
+    "/leader": [("latch", "latch", "latch-shared")],
+    "/permits": [("semaphore", "semaphore", None)],
+    "/permits-kazoo": [("semaphore-kazoo", None, "semaphore-default")],
 }
+# The parents of what contenders create.
+PARENTS = ["/lock", "/rw", "/leader", "/permits/locks", "/permits/leases", "/permits-kazoo", "/permits-kazoo-__lock__"]
 
 
 class Contention(unittest.TestCase):
@@ -32,11 +36,14 @@ class Contention(unittest.TestCase):
         for proxy in self.proxies:
             self.addCleanup(proxy.end)
         hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
-        self.contending = [(kind, path) for path, kinds in ROWS.items() for kind in kinds]
-        names = [f"java-{kind}" for (kind, _), _ in self.contending]
+        all_kinds = [(kinds, path) for path, rows in ROWS.items() for kinds in rows]
+        self.rust = [(rust, path) for (rust, _, _), path in all_kinds]
+        self.curator = [(java, path) for (_, java, _), path in all_kinds if java]
+        names = [f"java-{kind}" for kind, _ in self.curator]
         self.java = curator(self.folder, hosts, *names)
         self.addCleanup(self.java.end)
-        self.kazoos = [(Kazoo(hosts, f"python-{kind}"), kind, path) for (_, kind), path in self.contending]
+        self.kazoos = [
+            (Kazoo(hosts, f"python-{python}"), python, path) for (_, _, python), path in all_kinds if python]
         for kazoo, _, _ in self.kazoos:
             self.addCleanup(kazoo.end)
         for path in ROWS:
@@ -48,7 +55,7 @@ class Contention(unittest.TestCase):
 
     def begin(self, place, run):
         """Starts the application's contenders at a member."""
-        for (kind, _), path in self.contending:
+        for kind, path in self.rust:
             name = f"rust{place}-{run}-{kind}"
             self.assertEqual(self.application.members[place].run(f"{name} {kind} {path} {self.record(path)}"), "done")
 
@@ -81,7 +88,7 @@ class Contention(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(len(self.kazoos)) as pool:
             kazoos = {kazoo.name: pool.submit(kazoo.contend, kind, path, self.record(path), stop)
                       for kazoo, kind, path in self.kazoos}
-            for (kind, _), path in self.contending:
+            for kind, path in self.curator:
                 self.assertEqual(self.java.run(f"java-{kind} {kind} {path} {self.record(path)}"), "done")
             for place in range(3):
                 self.begin(place, 0)
@@ -99,9 +106,9 @@ class Contention(unittest.TestCase):
                     self.begin(place, runs[place])
             stop.set()
             turns = {name: future.result(60) for name, future in kazoos.items()}
-            turns |= self.end(self.java, [f"java-{kind}" for (kind, _), _ in self.contending])
+            turns |= self.end(self.java, [f"java-{kind}" for kind, _ in self.curator])
             for place, run in enumerate(runs):
-                names = [f"rust{place}-{run}-{kind}" for (kind, _), _ in self.contending]
+                names = [f"rust{place}-{run}-{kind}" for kind, _ in self.rust]
                 turns |= self.end(self.application.members[place], names)
         print(turns, "members were killed", sum(runs), "times")
         # The contenders of members that were just started may not have had their turn yet.
@@ -112,7 +119,8 @@ class Contention(unittest.TestCase):
             # Whoever was killed may not have finished its line.
             numbers = [int(number) for number in re.findall(r"(\d{10})\n", text)]
             self.assertEqual(numbers, sorted(set(numbers)), f"nobody is overtaken at {path}")
-            client = self.kazoos[0][0].client
+        client = self.kazoos[0][0].client
+        for path in PARENTS:
             wait_until("nothing is left", lambda: not client.exists(path) or not client.get_children(path))
 
 

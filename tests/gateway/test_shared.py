@@ -57,6 +57,42 @@ class Shared(unittest.TestCase):
         self.exclude("/rust-and-kazoo", [(self.rust, "lock"), (self.python, "lock")])
         self.exclude("/all", [(self.rust, "lock"), (self.java, "lock"), (self.python, "lock-shared")])
 
+    def test_locks_that_are_acquired_again_and_several_as_one(self):
+        self.exclude("/again", [(self.rust, "reentrant"), (self.java, "lock")])
+        self.exclude("/again-kazoo", [(self.rust, "reentrant"), (self.python, "lock")])
+        for one, kind, other in (self.rust, "lock", self.java), (self.java, "lock", self.rust), (
+                self.python, "lock", self.rust), (self.python, "lock-shared", self.java):
+            with self.subTest(holds=one.language, wants_both=other.language):
+                one.begin(kind, "/both")
+                one.wait_held()
+                self.assertEqual(other.attempt("multi", "/both"), False)
+                one.release()
+                wait_until("nothing is left", lambda: not self.children("/both"))
+                self.assertEqual(other.attempt("multi", "/both"), True)
+
+    def test_holders_are_asked_to_release(self):
+        rust = self.application.members[0]
+        for holder, name, other, command in (self.java.program, "java", rust, "rust revoke"), (
+                rust, "rust", self.java.program, "java revoke"):
+            self.assertEqual(holder.run(f"{name} until-asked /asked"), "done")
+            holder.wait_for(f"* {name} holds")
+            self.assertIn(other.run(f"{command} /asked"), ("done", "1"))
+            holder.wait_for(f"* {name} was asked", f"* {name} has released")
+
+    def test_ephemerals_that_are_kept_are_seen_by_all(self):
+        self.python.client.ensure_path("/kept")
+        self.assertEqual(self.application.members[0].run("rust keep /kept/rust up"), "done")
+        self.assertEqual(self.java.program.run("java keep /kept/java up"), "done")
+        for name in "rust", "java":
+            path = f"/kept/{name}"
+            wait_until(f"{path} is there", lambda: self.python.client.exists(path))
+            data, stat = self.python.client.get(path)
+            self.assertEqual(data, b"up")
+            self.assertNotEqual(stat.ephemeralOwner, 0)
+            # Whoever deletes it, it comes back.
+            self.python.client.delete(path)
+            wait_until(f"{path} is back", lambda: self.python.client.exists(path))
+
     def test_a_lock_of_kazoos_names_needs_no_setting_there(self):
         self.exclude("/kazoo", [(self.rust, "lock-kazoo"), (self.python, "lock-default")])
 

@@ -34,7 +34,10 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![BATCH_FORMAT])
+        let requests = self.requests.iter().map(|request| request.command.size());
+        let mut bytes = Vec::with_capacity(64 + requests.sum::<usize>());
+        bytes.push(BATCH_FORMAT);
+        postcard::to_extend(self, bytes)
             .expect("encoding to a Vec fails only for types that have no length, and none is used")
     }
 
@@ -111,6 +114,30 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// About how many bytes a request with this command takes in the log.
+    pub(crate) fn size(&self) -> usize {
+        const OVERHEAD: usize = 40;
+        let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
+        OVERHEAD
+            + match self {
+                Command::Op(op) => of(op),
+                Command::Multi(ops) => ops.iter().map(of).sum(),
+                Command::Open { .. }
+                | Command::Resume { .. }
+                | Command::Close
+                | Command::RaiseVersion { .. }
+                | Command::Expire { .. } => 32,
+                Command::Reap { path } => path.len(),
+                Command::Configure { seats, .. } => seats
+                    .iter()
+                    .map(|seat| 40 + seat.member.address.len() + seat.member.zone.len())
+                    .sum(),
+                Command::Authenticate { ids } => {
+                    ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
+                }
+            }
+    }
+
     /// The lowest version of a cluster that may have this in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {

@@ -484,6 +484,11 @@ impl Machine {
         Ok(Reply::Done)
     }
 
+    /// When the members last changed; `None` if there are none.
+    pub(crate) fn roster_changed(&self) -> Option<Zxid> {
+        self.state.tree.get(CONFIG).map(|znode| znode.fields().mzxid)
+    }
+
     /// The members, and how many times they were replaced.
     pub(crate) fn roster(&self) -> (Roster, u64) {
         self.state.tree.get(CONFIG).map_or_else(Default::default, |znode| {

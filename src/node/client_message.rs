@@ -327,9 +327,7 @@ impl FromClient {
     pub(crate) fn size(&self) -> usize {
         FIXED
             + match self {
-                FromClient::Write(request) => {
-                    crate::node::leader::admission::size(&request.command)
-                }
+                FromClient::Write(request) => request.command.size(),
                 FromClient::Watch(held) => held.path.len(),
                 FromClient::Query { query, .. } => query.path().map_or(0, str::len),
                 FromClient::ReadIndex { sessions, .. } => sessions.len() * 10,

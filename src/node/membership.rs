@@ -21,6 +21,7 @@ use super::message::PeerMessage;
 use crate::node::leader::{self, Leading};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
+use crate::types::znode::Zxid;
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
@@ -59,6 +60,8 @@ pub(super) struct Membership {
     notified_removed: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the host.
     pub(super) handed: Option<Vec<Member>>,
+    /// The last change of the roster that was looked at for that.
+    handed_at: Option<Zxid>,
 }
 
 impl Membership {
@@ -331,6 +334,11 @@ impl Node {
 
     /// Hands the members to the host, when they have changed.
     pub(super) fn hand_members(&mut self) {
+        let changed_at = self.machine.roster_changed();
+        if changed_at == self.membership.handed_at {
+            return;
+        }
+        self.membership.handed_at = changed_at;
         let (roster, _) = self.machine.roster();
         let members: Vec<Member> = roster.members().cloned().collect();
         if !members.is_empty() && self.membership.handed.as_ref() != Some(&members) {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::machine::Machine;
-use crate::machine::command::{Batch, Command, Op, Request};
+use crate::machine::command::{Batch, Command, Request};
 use crate::planted::{Bug, planted};
 use crate::types::version::is_above;
 use crate::types::znode::SessionId;
@@ -69,7 +69,7 @@ impl Admission {
             return;
         }
         // The node sends the request again after a while.
-        let size = size(&request.command);
+        let size = request.command.size();
         if self.bytes > 0 && self.bytes + size > QUEUE_BYTES_MAX {
             return;
         }
@@ -99,7 +99,7 @@ impl Admission {
         let mut bytes = 0;
         let mut count = 0;
         for request in self.queue.iter().take(BATCH_REQUESTS_MAX) {
-            let (more, is_large) = (size(&request.command), machine.is_large(request));
+            let (more, is_large) = (request.command.size(), machine.is_large(request));
             if count > 0 && (bytes + more > BATCH_BYTES_MAX || is_large) {
                 break;
             }
@@ -116,39 +116,16 @@ impl Admission {
     /// Raft did not take the batch: it becomes the next one again.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         for request in batch.requests.into_iter().rev() {
-            self.bytes += size(&request.command);
+            self.bytes += request.command.size();
             self.queue.push_front(request);
         }
     }
 }
 
-/// About how many bytes a request with this command takes in the log.
-pub(crate) fn size(command: &Command) -> usize {
-    const OVERHEAD: usize = 40;
-    let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
-    OVERHEAD
-        + match command {
-            Command::Op(op) => of(op),
-            Command::Multi(ops) => ops.iter().map(of).sum(),
-            Command::Open { .. }
-            | Command::Resume { .. }
-            | Command::Close
-            | Command::RaiseVersion { .. }
-            | Command::Expire { .. } => 32,
-            Command::Reap { path } => path.len(),
-            Command::Configure { seats, .. } => seats
-                .iter()
-                .map(|seat| 40 + seat.member.address.len() + seat.member.zone.len())
-                .sum(),
-            Command::Authenticate { ids } => {
-                ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
-            }
-        }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::command::Op;
 
     const SESSION: SessionId = SessionId(9);
     const SECRET: [u8; 16] = [7; 16];

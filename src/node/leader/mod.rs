@@ -138,7 +138,7 @@ impl Leading {
         } else if self.serves() {
             self.admission.admit(request, machine);
         } else {
-            let size = admission::size(&request.command);
+            let size = request.command.size();
             let before = &mut self.before_serving;
             if before.requests.len() < EARLY_MAX && before.bytes + size <= EARLY_BYTES_MAX {
                 before.bytes += size;

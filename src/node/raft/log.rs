@@ -164,6 +164,7 @@ impl MemLog {
     }
 
     /// The applied entries after this one, as far as they are still in memory.
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
         let is_meant = |entry: &&Entry| entry.index > after && entry.index <= self.applied.index;
         self.entries.iter().filter(is_meant).map(LogEntry::from).collect()

@@ -168,6 +168,9 @@ const SHARE: u64 = 1024;
 /// to five quarters. It differs for each member and each checkpoint, so that not all disks are busy
 /// at once.
 fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
-    let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
+    let mut both = [0; 16];
+    both[..8].copy_from_slice(&node.to_le_bytes());
+    both[8..].copy_from_slice(&checkpoint.to_le_bytes());
+    let drawn = xxh3_64(&both);
     SHARE * 3 / 4 + drawn % (SHARE / 2)
 }

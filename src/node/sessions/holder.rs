@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::machine::command::{Command, OpError, Reply};
 use crate::node::client_message::Claim;
 use crate::node::io::{Effects, Holding, RequestId, Time};
-use crate::node::leader::admission;
 use crate::node::query::Answer;
 use crate::node::sessions::queue::{Queue, Viewer};
 use crate::planted::{Bug, planted};
@@ -139,7 +138,7 @@ impl LocalSession {
     /// Gives a write the next number.
     pub(super) fn push(&mut self, request: RequestId, command: Command) {
         self.issued += 1;
-        let size = admission::size(&command);
+        let size = command.size();
         self.writes.push_back(PendingWrite { request, command, size, refused: None });
     }
 

@@ -5,7 +5,6 @@ use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
 use crate::node::io::{ClientRequest, Effects, Holding};
-use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
 use crate::node::message::{PeerMessage, in_parts};
 use crate::node::replica::watches::Fired;
@@ -62,7 +61,7 @@ impl Node {
         if requests.is_empty() {
             return;
         }
-        for requests in in_parts(requests, FORWARD_BYTES_MAX, |of| admission::size(&of.command)) {
+        for requests in in_parts(requests, FORWARD_BYTES_MAX, |of| of.command.size()) {
             self.effects.messages.push((leader, PeerMessage::Forward { requests }));
         }
     }

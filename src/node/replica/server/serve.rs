@@ -3,8 +3,8 @@
 use crate::machine::command::Request;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::io::Holding;
+use crate::node::leader::may_ask;
 use crate::node::leader::read_index::Asked;
-use crate::node::leader::{admission, may_ask};
 use crate::node::message::{PeerMessage, in_parts};
 use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
 use crate::node::sessions::queue::Turn;
@@ -188,7 +188,7 @@ impl Node {
         if leader == self.id {
             return self.take_forwarded(client, writes);
         }
-        for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| admission::size(&of.command)) {
+        for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| of.command.size()) {
             self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests }));
         }
     }

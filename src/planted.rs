@@ -493,6 +493,26 @@ bugs! {
         [],
     DialsNoMore: "a peer is not dialled again after its connection was lost";
         [],
+    TakenBeforeGreeting: "a gateway takes requests before it has replied to a client's first packet";
+        [],
+    RemovedEarly: "a gateway forgets the watches of a client before it has replied to what came before their removal";
+        [],
+    EventAfterClose: "a gateway's client receives events after the reply to the close of its session";
+        [],
+    SyncOvertaken: "a gateway's client has a sync overtaken by its later writes";
+        [],
+    MissedUnordered: "what a gateway's client has missed comes watch by watch, not in the order of the changes";
+        [],
+    EventBehindReply: "a gateway sends an event after a reply that shows its change";
+        [],
+    WatchesFromNow: "the watches that a gateway's client sets again miss the changes in between";
+        [],
+    MissedUnsent: "a gateway's client is not notified of a change that it missed while it was away";
+        [],
+    MovedGoesOn: "a gateway's connection goes on when its session has moved to another one";
+        [],
+    UnreadUnbounded: "a gateway writes to a client that does not read, without a limit";
+        [],
     RemovalOutdated: "a member believes a report of a removal from before it became a member";
         ["I31 no node stops by itself"],
     FullDisksIgnored: "writes go on although the disks of a majority are nearly full";

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::fair_queue::FairQueue;
 use crate::runtime::mailbox::{Delivery, Recipient};
@@ -23,11 +23,18 @@ const WAITING_MAX: usize = 256;
 /// The longest credentials.
 const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
 
-/// The thread that checks credentials. It ends when the last handle is dropped.
+/// Requests checks of credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticator {
     /// A message for each job.
     added: Sender<()>,
+    jobs: Arc<Mutex<FairQueue<Job>>>,
+}
+
+/// The requested checks. Its owner runs them, a thread or a test.
+pub(super) struct Checks {
+    shared: Arc<NodeShared>,
+    additions: Receiver<()>,
     jobs: Arc<Mutex<FairQueue<Job>>>,
 }
 
@@ -41,28 +48,19 @@ struct Job {
 }
 
 impl Authenticator {
-    pub(super) fn start(shared: Arc<NodeShared>) -> io::Result<Authenticator> {
+    pub(super) fn new(shared: Arc<NodeShared>) -> (Authenticator, Checks) {
         let (added, additions) = unbounded();
         let jobs: Arc<Mutex<FairQueue<Job>>> = Arc::default();
-        let queue = Arc::clone(&jobs);
-        let run = move || {
-            for () in additions {
-                let Some(Job { of, asker, scheme, credentials }) = lock(&queue).pop() else {
-                    continue;
-                };
-                if asker.strong_count() == 0 {
-                    continue;
-                }
-                let check = || shared.schemes.authenticate(&scheme, &credentials);
-                let ids = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|_| {
-                    let reason = "its provider panicked".to_owned();
-                    Err(Error::AuthFailed { scheme: scheme.clone(), reason })
-                });
-                of.send(Delivery::Authenticated(ids));
-            }
-        };
+        let checks = Checks { shared, additions, jobs: Arc::clone(&jobs) };
+        (Authenticator { added, jobs }, checks)
+    }
+
+    /// Starts the thread that checks credentials. It ends when the last handle is dropped.
+    pub(super) fn start(shared: Arc<NodeShared>) -> io::Result<Authenticator> {
+        let (authenticator, mut checks) = Authenticator::new(shared);
+        let run = move || while checks.run_next() {};
         thread::Builder::new().name("quorate-gateway-auth".to_owned()).spawn(run)?;
-        Ok(Authenticator { added, jobs })
+        Ok(authenticator)
     }
 
     /// Requests a check, whose result goes to the connection's port. Each connection requests one check at
@@ -88,6 +86,34 @@ impl Authenticator {
         // The thread ends after the last handle.
         let _ = self.added.send(());
         Ok(())
+    }
+}
+
+impl Checks {
+    /// Waits for the next check, and runs it, unless nobody waits for its result any more. Returns `false` when
+    /// the last handle is gone.
+    pub(super) fn run_next(&mut self) -> bool {
+        if self.additions.recv().is_err() {
+            return false;
+        }
+        let Some(Job { of, asker, scheme, credentials }) = lock(&self.jobs).pop() else {
+            return true;
+        };
+        if asker.strong_count() > 0 {
+            let check = || self.shared.schemes.authenticate(&scheme, &credentials);
+            let ids = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|_| {
+                let reason = "its provider panicked".to_owned();
+                Err(Error::AuthFailed { scheme: scheme.clone(), reason })
+            });
+            of.send(Delivery::Authenticated(ids));
+        }
+        true
+    }
+
+    /// Whether no check is requested now.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.additions.is_empty()
     }
 }
 

@@ -25,6 +25,7 @@ use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::machine::Tree;
 use crate::node::io::{ClientRequest, RequestId, WatchId};
 use crate::node::query::{Answer, Query};
+use crate::planted::{Bug, planted, unless};
 use crate::runtime::mailbox::{Delivery, Recipient, SharedEvent};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
@@ -173,7 +174,7 @@ impl Connection {
             && self.authenticating.is_none()
             && self.waiting.len() < WAITING_MAX
             && self.waiting_bytes < WAITING_BYTES
-            && !self.reads_on()
+            && !self.last_is_first()
             && self.out.len() < UNREAD_BYTES
     }
 
@@ -267,11 +268,14 @@ impl Connection {
         }
     }
 
-    /// Whether requests after the last one wait. None of the reads of a multiRead may show their effects.
-    /// Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
+    /// Whether requests after the last one wait for it. None of the reads of a multiRead may show their effects,
+    /// and a sync, alone or for the first packet, would let later writes overtake it, and the reads behind it show
+    /// them. Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
     /// lists, so that a client does not receive many at once.
-    fn reads_on(&self) -> bool {
+    fn last_is_first(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
+            ReplyKind::Connect(_) => !planted(Bug::TakenBeforeGreeting),
+            ReplyKind::Path(_) => last.missing > 0 && !planted(Bug::SyncOvertaken),
             ReplyKind::MultiRead(_) => last.missing > 0,
             ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
             ReplyKind::Children { is_long, .. } => is_long && last.missing > 0,
@@ -325,7 +329,8 @@ impl Connection {
             // After the end of the session no more requests are taken; existing answers are still
             // sent.
             Delivery::State(state) => {
-                if state.is_final() && state != SessionState::Closed {
+                let goes_on = state == SessionState::Moved && planted(Bug::MovedGoesOn);
+                if state.is_final() && state != SessionState::Closed && !goes_on {
                     let is_opened = self.replied > 0;
                     self.close(if is_opened {
                         Ending::SessionOver
@@ -337,16 +342,27 @@ impl Connection {
         }
     }
 
+    /// Takes an event, in the order of the changes: what several watches have missed comes watch by watch.
     pub(super) fn take_event(&mut self, watch: WatchId, event: Arc<SharedEvent>) {
         self.events_bytes += event.bytes();
-        self.events.push_back((watch, event));
+        let place = |of: &SharedEvent| (of.zxid, of.position);
+        let later = self.events.iter().rev();
+        let later = later.take_while(|(_, queued)| place(queued) > place(&event)).count();
+        let later = unless(Bug::MissedUnordered, later, 0);
+        self.events.insert(self.events.len() - later, (watch, event));
+    }
+
+    /// Its session is closed: the writes behind that are none of its business.
+    pub(super) fn forget_events(&mut self) {
+        self.events.clear();
+        self.events_bytes = 0;
     }
 
     /// Writes all replies and events whose turn has come. Called when all messages of a step of the node
     /// are taken; `zxid` is the last write that the node has applied by then.
-    pub(super) fn flush(&mut self, zxid: Zxid) {
+    pub(super) fn flush(&mut self, zxid: Zxid, now: Duration) {
         while let Some(at) = self.next_reply_at() {
-            self.send_events(at);
+            self.send_events(unless(Bug::EventBehindReply, at, 0));
             if !self.has_room() {
                 break;
             }
@@ -356,7 +372,6 @@ impl Connection {
             let Waiting { xid, op, arrived, bytes, .. } = waiting;
             self.waiting_bytes -= bytes;
             self.reply(waiting);
-            let now = self.shared.clock.now();
             let latency = now.saturating_sub(arrived);
             self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
         }
@@ -380,23 +395,17 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        self.ended.is_none() && self.out.len() < UNREAD_BYTES
+        self.ended.is_none()
+            && self.out.len() < unless(Bug::UnreadUnbounded, UNREAD_BYTES, usize::MAX)
     }
 
     /// Whether replies or events are held back.
     pub(super) fn holds_back(&self) -> bool {
-        self.next_reply_at().is_some() || (self.sends_events() && !self.events.is_empty())
-    }
-
-    /// Whether its first packet is replied to. Until then, the client takes whatever comes for that reply. It may
-    /// have sent its watches along with that packet, and what they have missed is older than the reply.
-    fn sends_events(&self) -> bool {
-        self.replied > 0
+        self.next_reply_at().is_some() || !self.events.is_empty()
     }
 
     fn send_events(&mut self, up_to: Zxid) {
-        while self.sends_events()
-            && self.has_room()
+        while self.has_room()
             && let Some((_, event)) = self.events.front()
             && event.zxid <= up_to
             && let Some((watch, event)) = self.events.pop_front()
@@ -478,6 +487,25 @@ impl Connection {
             // The client does not know of its session.
             self.shared.close_session(&session);
         }
+    }
+}
+
+#[cfg(test)]
+impl Connection {
+    /// Checks what is true after each turn: no bound is exceeded by more than one message.
+    pub(super) fn check_bounds(&self) {
+        /// Longer than any message of the tests.
+        const MESSAGE: usize = 16 << 10;
+        assert!(self.waiting.len() <= WAITING_MAX);
+        let counted: usize = self.waiting.iter().map(|waiting| waiting.bytes).sum();
+        assert_eq!(self.waiting_bytes, counted, "what waits is counted");
+        let counted: usize = self.events.iter().map(|(_, event)| event.bytes()).sum();
+        assert_eq!(self.events_bytes, counted, "the events are counted");
+        assert!(self.events_bytes <= EVENTS_BYTES || self.is_ended());
+        assert!(self.out.len() < UNREAD_BYTES + MESSAGE, "{} bytes are unread", self.out.len());
+        // All parts that are expected belong to requests that wait.
+        let (first, after) = (self.replied, self.replied + self.waiting.len() as u64);
+        assert!(self.asked.values().all(|(request, _)| (first..after).contains(request)));
     }
 }
 

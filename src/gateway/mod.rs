@@ -1,13 +1,15 @@
 //! How ZooKeeper's own clients reach an instance: a port that speaks their protocol.
 //!
 //! ```text
-//! socket -> server -> connection -> requests -> node        (in order, many at once)
-//! node -> mailbox -> server -> connection: replies + events -> socket
+//! socket -> server -> clients -> connection -> requests -> node        (in order, many at once)
+//! node -> mailbox -> clients -> connection: replies + events -> server -> socket
 //! ```
 //!
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
 //! - [`server`] is the thread with the sockets, [`stream`] is one socket, and [`tls`] has the
 //!   certificates.
+//! - [`clients`] are all clients together: who may connect, whose turn it is, and who is disconnected. Neither it
+//!   nor what follows has a thread, a socket or a clock.
 //! - [`connection`] is one client: its pending requests ([`waiting`]), its watches, and the order of its replies
 //!   and events.
 //! - [`greeting`] is its first packet, which opens its session.
@@ -27,6 +29,7 @@
 //! connected. The gateway decides nothing about znodes: the node answers, in the order of the requests.
 
 mod authentication;
+mod clients;
 mod connection;
 mod convert;
 mod counts;

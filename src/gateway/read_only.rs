@@ -126,10 +126,8 @@ impl Connection {
                 }
             }
             Query::Watch { .. } => Ok(Answer::Watching),
-            Query::RemoveWatches { path, which } if self.watches.remove(path, *which) => {
-                Ok(Answer::Reply(Reply::Done))
-            }
-            Query::RemoveWatches { path, .. } => Err(Error::NoWatch { path: path.clone() }),
+            // They are removed when this is replied to.
+            Query::RemoveWatches { .. } => Ok(Answer::Reply(Reply::Done)),
             // Refused before (`may_not`).
             Query::Sync => {
                 return self.end(Ending::Failure("a write in a read-only session".into()));

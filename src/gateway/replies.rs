@@ -20,6 +20,7 @@ use super::wire::response::{
 use crate::machine::command::Reply;
 use crate::node::io::WatchId;
 use crate::node::query::Answer;
+use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::znode::{OpResult, Stat, Zxid};
 
@@ -58,6 +59,16 @@ impl Connection {
                 return match self.watches.has(&path, which) {
                     true => self.succeed(xid, &()),
                     false => self.fail(xid, ErrorCode::NoWatcher),
+                };
+            }
+            // The node may still have a watch whose event stands before this reply.
+            ReplyKind::RemoveWatches { path, which } => {
+                let failed = parts.find_map(|(_, answer)| answer.err());
+                let failed = failed.filter(|error| !matches!(error, Error::NoWatch { .. }));
+                return match (failed, self.watches.remove(&path, which)) {
+                    (Some(error), _) => self.refuse(xid, &error),
+                    (None, true) => self.succeed(xid, &()),
+                    (None, false) => self.fail(xid, ErrorCode::NoWatcher),
                 };
             }
             ReplyKind::MultiRead(_) => return self.multi_read(xid, parts),
@@ -145,6 +156,9 @@ impl Connection {
                 self.session = None;
                 self.close(Ending::SessionClosed);
                 self.succeed(xid, &());
+                if !planted(Bug::EventAfterClose) {
+                    self.forget_events();
+                }
             }
             _ => self.end(UNFIT),
         }
@@ -167,6 +181,10 @@ impl Connection {
                 };
                 let results = (0..kinds.len()).map(|place| Err(of(place).into()));
                 self.succeed(xid, &MultiReply { results: results.collect() });
+            }
+            // A client gives up for good after an AuthFailed.
+            (ReplyKind::Auth, error) if code(error) != Some(ErrorCode::AuthFailed) => {
+                self.end(Ending::Unanswered(error.clone()));
             }
             (ReplyKind::Auth, _) => {
                 self.close(Ending::AuthFailed(error.to_string()));
@@ -266,7 +284,7 @@ impl Connection {
                             Some(EventType::NodeDeleted)
                         }
                         (OneShot::Data, Some(Ok(Answer::Exists(Some(stat)))))
-                            if stat.mzxid > from =>
+                            if stat.mzxid > from && !planted(Bug::MissedUnsent) =>
                         {
                             Some(EventType::NodeDataChanged)
                         }

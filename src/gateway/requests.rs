@@ -20,6 +20,7 @@ use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
+use crate::planted::{Bug, unless};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -165,7 +166,7 @@ impl Connection {
                 let which = watcher_type(body.kind)?;
                 let path = body.path.filter(|path| path::validate(path).is_ok());
                 let path = path.ok_or(ErrorCode::NoWatcher)?;
-                self.expect(xid, ReplyKind::Done, 1);
+                self.expect(xid, ReplyKind::RemoveWatches { path: path.clone(), which }, 1);
                 self.ask_query(0, Query::RemoveWatches { path, which });
             }
             Request::GetEphemerals(body) => {
@@ -371,7 +372,8 @@ impl Connection {
             for path in named(list).filter(valid) {
                 let path: Arc<str> = path.into();
                 let (watch, again) = (self.shared.next_watch(), self.shared.next_watch());
-                for (watch, from) in [(watch, Some(from)), (again, None)] {
+                let since = unless(Bug::WatchesFromNow, Some(from), None);
+                for (watch, from) in [(watch, since), (again, None)] {
                     let path = Arc::clone(&path);
                     queries.push(Query::Watch { watch, path, recursive, from, data: false });
                 }

@@ -6,6 +6,7 @@ use bytes::BytesMut;
 use mio::net::TcpStream;
 
 use super::GatewayBuilder;
+use super::clients::ByteStream;
 use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
 use crate::transport::secure::tls::TlsChannel;
@@ -39,86 +40,6 @@ impl Stream {
         })
     }
 
-    /// The client's id by its certificate, once it has sent anything.
-    pub(super) fn certified(&self) -> Option<Id> {
-        #[cfg(feature = "tls")]
-        if let Some(subject) = self.tls.as_ref().and_then(|channel| channel.subject()) {
-            let id = Id::new("x509", subject);
-            match id.check() {
-                Ok(()) => return Some(id),
-                Err(reason) => tracing::warn!(reason, "a client's certificate gives it no id"),
-            }
-        }
-        None
-    }
-
-    /// Whether the client has closed the TLS connection for sending.
-    pub(super) fn is_closed(&self) -> bool {
-        #[cfg(feature = "tls")]
-        if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
-            return true;
-        }
-        false
-    }
-
-    /// Reads once, through `scratch`, and appends received bytes to `to`; there may be none yet. Returns 0 at
-    /// the end.
-    pub(super) fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
-        if self.is_closed() {
-            return Ok(0);
-        }
-        let read = self.socket.read(scratch)?;
-        #[cfg(feature = "tls")]
-        if let Some(channel) = &mut self.tls {
-            let mut plain = Vec::new();
-            let received = channel.receive(&scratch[..read], &mut plain, &mut self.sealed);
-            if let Err(fault) = received {
-                // The client gets the reason as an alert, if there is room for it.
-                let _ = self.flush();
-                return Err(fault.into());
-            }
-            to.extend_from_slice(&plain);
-            return Ok(read);
-        }
-        to.extend_from_slice(&scratch[..read]);
-        Ok(read)
-    }
-
-    /// Writes as much as the socket takes. The rest stays in `out`, or in `sealed`.
-    pub(super) fn write(&mut self, out: &mut Output) -> io::Result<()> {
-        #[cfg(feature = "tls")]
-        while self.tls.is_some() {
-            self.flush()?;
-            if out.is_empty() || !self.sealed.is_empty() {
-                return Ok(());
-            }
-            if let Some(channel) = &mut self.tls {
-                let taken = channel.send(out.first(), &mut self.sealed)?;
-                out.advance(taken);
-            }
-        }
-        while !out.is_empty() {
-            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
-            let count = out.slices(&mut slices);
-            let socket = &mut self.socket;
-            match write_some(|| socket.write_vectored(&slices[..count]))? {
-                Some(written) => out.advance(written),
-                None => return Ok(()),
-            }
-        }
-        Ok(())
-    }
-
-    /// How many encrypted bytes wait for the socket.
-    pub(super) fn len(&self) -> usize {
-        self.sealed.len()
-    }
-
-    /// Whether encrypted bytes wait for the socket.
-    pub(super) fn is_behind(&self) -> bool {
-        !self.sealed.is_empty()
-    }
-
     /// Sends TLS's notice of the end, as far as the socket has room for it.
     pub(super) fn close(&mut self) {
         #[cfg(feature = "tls")]
@@ -143,6 +64,77 @@ impl Stream {
             self.sealed = Vec::new();
         }
         Ok(())
+    }
+}
+
+impl ByteStream for Stream {
+    fn certified(&self) -> Option<Id> {
+        #[cfg(feature = "tls")]
+        if let Some(subject) = self.tls.as_ref().and_then(|channel| channel.subject()) {
+            let id = Id::new("x509", subject);
+            match id.check() {
+                Ok(()) => return Some(id),
+                Err(reason) => tracing::warn!(reason, "a client's certificate gives it no id"),
+            }
+        }
+        None
+    }
+
+    fn is_closed(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
+            return true;
+        }
+        false
+    }
+
+    fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
+        if self.is_closed() {
+            return Ok(0);
+        }
+        let read = self.socket.read(scratch)?;
+        #[cfg(feature = "tls")]
+        if let Some(channel) = &mut self.tls {
+            let mut plain = Vec::new();
+            let received = channel.receive(&scratch[..read], &mut plain, &mut self.sealed);
+            if let Err(fault) = received {
+                // The client gets the reason as an alert, if there is room for it.
+                let _ = self.flush();
+                return Err(fault.into());
+            }
+            to.extend_from_slice(&plain);
+            return Ok(read);
+        }
+        to.extend_from_slice(&scratch[..read]);
+        Ok(read)
+    }
+
+    fn write(&mut self, out: &mut Output) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        while self.tls.is_some() {
+            self.flush()?;
+            if out.is_empty() || !self.sealed.is_empty() {
+                return Ok(());
+            }
+            if let Some(channel) = &mut self.tls {
+                let taken = channel.send(out.first(), &mut self.sealed)?;
+                out.advance(taken);
+            }
+        }
+        while !out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let count = out.slices(&mut slices);
+            let socket = &mut self.socket;
+            match write_some(|| socket.write_vectored(&slices[..count]))? {
+                Some(written) => out.advance(written),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.sealed.len()
     }
 }
 

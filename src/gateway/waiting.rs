@@ -132,6 +132,10 @@ pub(super) enum ReplyKind {
         path: String,
         which: WatcherType,
     },
+    RemoveWatches {
+        path: String,
+        which: WatcherType,
+    },
     Ephemerals {
         prefix: String,
     },

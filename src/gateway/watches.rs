@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::gateway::wire::codes::EventType;
 use crate::node::io::WatchId;
 use crate::node::replica::watch_kind::WatchKind;
+use crate::planted::{Bug, planted};
 use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 
@@ -81,7 +82,9 @@ impl Watches {
             EventKind::Deleted => EventType::NodeDeleted,
             EventKind::DataChanged => EventType::NodeDataChanged,
             EventKind::ChildrenChanged => EventType::NodeChildrenChanged,
-            // The client itself removes its watch when its request to remove it is answered.
+            // It is removed here when the request to remove it is replied to, since earlier requests may still
+            // wait for their replies.
+            _ if !planted(Bug::RemovedEarly) => return None,
             _ => {
                 self.forget(watch);
                 return None;

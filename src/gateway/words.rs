@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::clients::{Client, Clients};
 use super::files::files_max;
 use super::quorum::Service;
-use super::server::{Client, Server};
 use super::wire::codes::OpCode;
 use crate::machine::{SessionRecord, State};
 use crate::runtime::engine::Engine;
@@ -48,7 +48,7 @@ pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
 const VERSION: &str = concat!("3.9.4-quorate-", env!("CARGO_PKG_VERSION"));
 
 /// The data for the answers.
-impl Server {
+impl Clients {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
         match (status.is_leader, status.leader) {
@@ -70,7 +70,7 @@ impl Server {
     }
 
     fn waiting(&self) -> usize {
-        self.clients.values().map(|client| client.connection.waiting.len()).sum()
+        self.connected.values().map(|client| client.connection.waiting.len()).sum()
     }
 
     /// The ephemeral znodes, by session.
@@ -103,7 +103,7 @@ impl Client {
 }
 
 /// The answer to a word. (Writing to a string cannot fail.)
-pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
+pub(super) fn answer(word: [u8; 4], seen: &Clients) -> String {
     let mut text = String::new();
     match &word {
         b"ruok" => text.push_str("imok"),
@@ -131,12 +131,12 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
                 let paths = client.connection.watches.paths().map(str::to_owned);
                 (format!("{:#x}", client.session()), paths.collect::<Vec<_>>())
             };
-            let by_session: BTreeMap<_, _> = seen.clients.values().map(of).collect();
+            let by_session: BTreeMap<_, _> = seen.connected.values().map(of).collect();
             groups(&mut text, by_session);
         }
         b"wchp" => {
             let mut by_path: BTreeMap<String, Vec<String>> = BTreeMap::new();
-            for client in seen.clients.values() {
+            for client in seen.connected.values() {
                 for path in client.connection.watches.paths() {
                     let session = format!("{:#x}", client.session());
                     by_path.entry(path.to_owned()).or_default().push(session);
@@ -145,7 +145,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
             groups(&mut text, by_path);
         }
         b"cons" => {
-            for client in seen.clients.values() {
+            for client in seen.connected.values() {
                 connection(&mut text, seen, client, true);
             }
             text.push('\n');
@@ -165,10 +165,10 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
     text
 }
 
-fn configuration(text: &mut String, seen: &Server) {
+fn configuration(text: &mut String, seen: &Clients) {
     let limits = seen.shared.limits;
     let tick = limits.tick.as_millis();
-    let port = i32::from(seen.port.address().port());
+    let port = i32::from(seen.address.port());
     let (plain, secure) = if seen.settings.is_secure() { (-1, port) } else { (port, -1) };
     let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
     if let Some(directory) = seen.shared.directory() {
@@ -190,12 +190,12 @@ fn server_id(node: NodeId) -> u64 {
     node & (u64::MAX >> 1)
 }
 
-fn server(text: &mut String, seen: &Server, with_clients: bool) {
+fn server(text: &mut String, seen: &Clients, with_clients: bool) {
     let (zxid, znodes) = seen.contents();
     let _ = writeln!(text, "Zookeeper version: {VERSION}, built on -");
     if with_clients {
         let _ = writeln!(text, "Clients:");
-        for client in seen.clients.values() {
+        for client in seen.connected.values() {
             connection(text, seen, client, false);
         }
         text.push('\n');
@@ -204,14 +204,14 @@ fn server(text: &mut String, seen: &Server, with_clients: bool) {
     let _ = writeln!(text, "Latency min/avg/max: {least}/{mean:?}/{most}");
     let _ = writeln!(text, "Received: {}", seen.counts.received);
     let _ = writeln!(text, "Sent: {}", seen.counts.sent);
-    let _ = writeln!(text, "Connections: {}", seen.clients.len());
+    let _ = writeln!(text, "Connections: {}", seen.connected.len());
     let _ = writeln!(text, "Outstanding: {}", seen.waiting());
     let _ = writeln!(text, "Zxid: {zxid:#x}");
     let _ = writeln!(text, "Mode: {}", seen.state());
     let _ = writeln!(text, "Node count: {znodes}");
 }
 
-fn connection(text: &mut String, seen: &Server, client: &Client, in_full: bool) {
+fn connection(text: &mut String, seen: &Clients, client: &Client, in_full: bool) {
     let Client { address, connection, counts, since, .. } = client;
     let session = connection.session.as_ref();
     let _ = write!(
@@ -276,7 +276,7 @@ fn short_name(op: i32) -> &'static str {
     }
 }
 
-fn monitor(text: &mut String, seen: &Server) {
+fn monitor(text: &mut String, seen: &Clients) {
     let status = seen.shared.status();
     let mut line = |name: &str, value: &dyn Display| {
         let _ = writeln!(text, "zk_{name}\t{value}");
@@ -289,7 +289,7 @@ fn monitor(text: &mut String, seen: &Server) {
     line("max_latency", &most);
     line("packets_received", &seen.counts.received);
     line("packets_sent", &seen.counts.sent);
-    line("num_alive_connections", &seen.clients.len());
+    line("num_alive_connections", &seen.connected.len());
     line("outstanding_requests", &seen.waiting());
     line("uptime", &seen.shared.clock.now().saturating_sub(seen.since).as_millis());
     for (reason, count) in seen.endings.counts() {
@@ -298,7 +298,7 @@ fn monitor(text: &mut String, seen: &Server) {
     line("buffered_bytes", &seen.held_bytes());
     line("znode_count", &seen.contents().1);
     line("global_sessions", &status.sessions);
-    let watches = seen.clients.values().map(|client| client.connection.watches.len());
+    let watches = seen.connected.values().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
         let replica = seen.replica();
@@ -323,7 +323,7 @@ fn monitor(text: &mut String, seen: &Server) {
         line("synced_observers", &observers.len());
         // A member without a vote is an observer.
         line("synced_non_voting_followers", &0);
-        let syncs = seen.clients.values().map(|client| client.connection.syncs());
+        let syncs = seen.connected.values().map(|client| client.connection.syncs());
         line("pending_syncs", &syncs.sum::<usize>());
         let since = status.leads_since.unwrap_or_else(|| seen.shared.clock.now());
         line("leader_uptime", &seen.shared.clock.now().saturating_sub(since).as_millis());
@@ -334,7 +334,7 @@ fn monitor(text: &mut String, seen: &Server) {
 const LOG: &str = "log";
 
 /// The bytes of the data directory without the log, and those of the log.
-fn sizes(seen: &Server) -> (u64, u64) {
+fn sizes(seen: &Clients) -> (u64, u64) {
     let Some(directory) = seen.shared.directory() else { return (0, 0) };
     let (all, log) = (size(directory.path()), size(&directory.path().join(LOG)));
     (all.saturating_sub(log), log)
@@ -351,8 +351,8 @@ fn size(directory: &Path) -> u64 {
     entries.flatten().map(of).sum()
 }
 
-fn watch_summary(text: &mut String, seen: &Server) {
-    let watches = || seen.clients.values().map(|client| &client.connection.watches);
+fn watch_summary(text: &mut String, seen: &Clients) {
+    let watches = || seen.connected.values().map(|client| &client.connection.watches);
     let watching = watches().filter(|watches| watches.paths().next().is_some()).count();
     let paths: BTreeSet<&str> = watches().flat_map(|watches| watches.paths()).collect();
     let all: usize = watches().map(|watches| watches.len()).sum();
@@ -371,8 +371,9 @@ fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
 }
 
 /// The sessions are those of the connections here, as in a ZooKeeper follower's answer.
-fn dump(text: &mut String, seen: &Server) {
-    let sessions = || seen.clients.values().filter_map(|client| client.connection.session.as_ref());
+fn dump(text: &mut String, seen: &Clients) {
+    let sessions =
+        || seen.connected.values().filter_map(|client| client.connection.session.as_ref());
     let _ = writeln!(text, "SessionTracker dump:\nGlobal Sessions({}):", sessions().count());
     for session in sessions() {
         let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());
@@ -386,9 +387,9 @@ fn dump(text: &mut String, seen: &Server) {
             let _ = writeln!(text, "\t{path}");
         }
     }
-    let count = seen.clients.len();
+    let count = seen.connected.len();
     let _ = writeln!(text, "Connections dump:\nConnections Sets ({count})/({count}):");
-    for client in seen.clients.values() {
+    for client in seen.connected.values() {
         let (address, session) = (client.address, client.session());
         let _ = writeln!(text, "\tip: /{address} sessionId: {session:#x}");
     }

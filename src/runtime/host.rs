@@ -283,8 +283,10 @@ impl Host {
         let former = self.sessions.get(&id).and_then(|(_, former)| former.upgrade());
         if let Some(former) = former {
             // This node holds the session and knows its password. With a wrong password the holder
-            // keeps the session; with the right one it loses the session now.
-            if former.secret != session.secret {
+            // keeps the session; with the right one it loses the session now. A holder that still waits
+            // for the session may be the one with the wrong password: the log decides.
+            let is_held = former.state() != SessionState::Connecting;
+            if is_held && former.secret != session.secret {
                 session.set_state(SessionState::Expired);
                 return Err(Error::WrongPassword { session: id });
             }

@@ -560,6 +560,51 @@ mod tests {
         assert!(matches!(answer, Err(Error::Stopped { .. })), "{answer:?}");
     }
 
+    /// While a resumption with a wrong password waited for its answer, its member refused the right password: the
+    /// client took its session for lost.
+    #[test]
+    fn a_wrong_password_that_waits_for_its_answer_does_not_refuse_the_right_one() {
+        let clock = Clock::manual();
+        let founding =
+            Genesis { cluster: 1, members: vec![Member::new(1, "127.0.0.1:1".to_owned())] };
+        let (mut member, shared) = member(0, &founding, &clock);
+        let (id, timeout) = (SessionId(1), Duration::from_secs(10));
+        let mut turn = || {
+            clock.advance(Duration::from_millis(50));
+            member.turn(&mut Outbox::default()).unwrap();
+        };
+        let opener = Arc::new(SessionShared::new(id, 1, [1; 16], timeout));
+        let open = |request| {
+            let (session, holder, secret) = (id, 1, [1; 16]);
+            ClientRequest::Open { request, session, holder, secret, timeout }
+        };
+        let mut opened = shared.ask(Asker::Opener(Arc::clone(&opener)), open, None, expect::opened);
+        while opened.try_take().is_none() {
+            turn();
+        }
+        assert!(shared.detach(&opener));
+        drop(opener);
+        turn();
+        let resume = |holder, secret| {
+            let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
+            let resume = |request| {
+                let (session, timeout) = (id, Some(timeout));
+                ClientRequest::Resume { request, session, holder, secret, timeout }
+            };
+            let asker = Asker::Opener(Arc::clone(&session));
+            (shared.ask(asker, resume, None, expect::opened), session)
+        };
+        let (_wrong, _its_session) = resume(2, [2; 16]);
+        let (mut right, _session) = resume(3, [1; 16]);
+        let answer = loop {
+            match right.try_take() {
+                Some(answer) => break answer,
+                None => turn(),
+            }
+        };
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+
     /// The channel of changes stayed open after a node had stopped for good, so nobody who waited for its
     /// end noticed it.
     #[test]

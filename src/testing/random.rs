@@ -28,8 +28,19 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
+    #[cfg(feature = "gateway")]
+    pub(crate) fn within(&self, range: std::ops::Range<u64>) -> u64 {
+        range.start + self.below(range.end.saturating_sub(range.start))
+    }
+
     pub(crate) fn index(&self, len: usize) -> usize {
         self.below(len as u64) as usize
+    }
+
+    /// True with a probability of this many millionths.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn chance(&self, ppm: u64) -> bool {
+        self.below(1_000_000) < ppm
     }
 
     pub(crate) fn percent(&self, percent: u64) -> bool {

@@ -140,7 +140,7 @@ impl Choices<'_> {
 }
 
 /// The body of a reply as text, without the times.
-fn text(request: &Request, mut body: Bytes) -> String {
+pub(super) fn text(request: &Request, mut body: Bytes) -> String {
     fn of<T: Jute + std::fmt::Debug>(body: &mut Bytes, change: impl FnOnce(&mut T)) -> String {
         let mut reply = T::read(body).expect("a body of this kind");
         assert!(body.is_empty(), "{} bytes behind {reply:?}", body.len());

@@ -11,6 +11,8 @@ mod read_only;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
+mod seeded;
+#[cfg(test)]
 mod sessions;
 #[cfg(all(test, feature = "tls"))]
 mod tls;

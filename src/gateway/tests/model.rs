@@ -19,7 +19,7 @@ pub(super) type Answered = (ErrorCode, String);
 /// The text of every reply without a body.
 pub(super) const NOTHING: &str = "nothing";
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Znode {
     data: Option<Bytes>,
     czxid: i64,
@@ -41,7 +41,7 @@ pub(super) struct Watches {
     pub(super) recursive: BTreeSet<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Client {
     pub(super) session: i64,
     pub(super) watches: Watches,
@@ -50,7 +50,15 @@ pub(super) struct Client {
     pub(super) is_away: bool,
 }
 
-#[derive(Debug)]
+/// A change of a znode that is known to have happened.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Created { path: String, data: Option<Bytes>, owner: i64 },
+    Set { path: String, data: Option<Bytes> },
+    Deleted { path: String },
+}
+
+#[derive(Clone, Debug)]
 pub(super) struct Model {
     znodes: BTreeMap<String, Znode>,
     pub(super) clients: Vec<Client>,
@@ -135,13 +143,17 @@ impl Attempt {
         if above.owner != 0 {
             return Err(ErrorCode::NoChildrenForEphemerals);
         }
-        let (zxid, owner) = (self.zxid, if ephemeral { self.session } else { 0 });
-        let (czxid, mzxid, pzxid, data) = (zxid, zxid, zxid, body.data.clone());
-        let znode = Znode { data, czxid, mzxid, pzxid, owner, ..Znode::default() };
-        self.znodes.insert(path.clone(), znode);
-        self.events.push((EventType::NodeCreated, path.clone()));
-        self.child_changed(&path, 1);
+        let owner = if ephemeral { self.session } else { 0 };
+        self.add(&path, body.data.clone(), owner);
         Ok(path)
+    }
+
+    fn add(&mut self, path: &str, data: Option<Bytes>, owner: i64) {
+        let (czxid, mzxid, pzxid) = (self.zxid, self.zxid, self.zxid);
+        let znode = Znode { data, czxid, mzxid, pzxid, owner, ..Znode::default() };
+        self.znodes.insert(path.to_owned(), znode);
+        self.events.push((EventType::NodeCreated, path.to_owned()));
+        self.child_changed(path, 1);
     }
 
     fn is_version(&self, path: &str, version: i32) -> Result<(), ErrorCode> {
@@ -171,12 +183,16 @@ impl Attempt {
     fn set(&mut self, body: &SetData) -> Result<Stat, ErrorCode> {
         let path = path_of(body.path.as_ref());
         self.is_version(&path, body.version)?;
-        if let Some(znode) = self.znodes.get_mut(&path) {
-            (znode.data, znode.mzxid) = (body.data.clone(), self.zxid);
+        self.change(&path, body.data.clone());
+        self.stat(&path).ok_or(ErrorCode::NoNode)
+    }
+
+    fn change(&mut self, path: &str, data: Option<Bytes>) {
+        if let Some(znode) = self.znodes.get_mut(path) {
+            (znode.data, znode.mzxid) = (data, self.zxid);
             znode.version += 1;
         }
-        self.events.push((EventType::NodeDataChanged, path.clone()));
-        self.stat(&path).ok_or(ErrorCode::NoNode)
+        self.events.push((EventType::NodeDataChanged, path.to_owned()));
     }
 
     fn multi_op(&mut self, op: &MultiOp) -> Result<MultiResult, ErrorCode> {
@@ -223,6 +239,33 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// Takes the changes of a write that has happened.
+    pub(super) fn happen(&mut self, zxid: i64, changes: &[Change]) {
+        let mut attempt = self.attempt(0, zxid);
+        for change in changes {
+            match change {
+                Change::Created { path, data, owner } => attempt.add(path, data.clone(), *owner),
+                Change::Set { path, data } => attempt.change(path, data.clone()),
+                Change::Deleted { path } => attempt.remove(path),
+            }
+        }
+        self.commit(attempt);
+    }
+
+    /// The same, without what has happened before.
+    pub(super) fn as_it_is(&self) -> Model {
+        let Model { znodes, clients, .. } = self;
+        Model { znodes: znodes.clone(), clients: clients.clone(), history: Vec::new() }
+    }
+
+    /// The first znode that differs between the two.
+    pub(super) fn differs(&self, other: &Model) -> Option<String> {
+        let paths = self.znodes.keys().chain(other.znodes.keys());
+        let of = |path: &&String| self.znodes.get(*path) != other.znodes.get(*path);
+        let path = paths.filter(of).min()?;
+        Some(format!("{path}: {:?}, not {:?}", self.znodes.get(path), other.znodes.get(path)))
     }
 
     /// Executes a request, and returns its reply; `zxid` is that of the gateway's reply.
@@ -360,6 +403,18 @@ impl Model {
         Ok(text)
     }
 
+    /// The changes after `zxid`.
+    pub(super) fn since(&self, zxid: i64) -> Vec<(i64, Event)> {
+        self.history.iter().filter(|(at, _)| *at > zxid).cloned().collect()
+    }
+
+    /// The events that a client's persistent watches get for the changes after `zxid`.
+    pub(super) fn lasting_since(&self, client: usize, zxid: i64) -> Vec<(i64, Event)> {
+        let watches = &self.clients[client].watches;
+        let after = self.history.iter().filter(|(at, _)| *at > zxid);
+        after.filter(|(_, (kind, path))| watches.lasting(*kind, path)).cloned().collect()
+    }
+
     /// The events that a client has missed since it saw `zxid`, when it sets its watches again.
     pub(super) fn missed(&mut self, client: usize, zxid: i64) -> BTreeSet<(i32, String)> {
         let mut missed = BTreeSet::new();
@@ -393,6 +448,11 @@ impl Model {
 }
 
 impl Watches {
+    pub(super) fn is_empty(&self) -> bool {
+        let Watches { data, exist, child, persistent, recursive } = self;
+        [data, exist, child, persistent, recursive].into_iter().all(BTreeSet::is_empty)
+    }
+
     fn all(&mut self) -> [&mut BTreeSet<String>; 5] {
         let Watches { data, exist, child, persistent, recursive } = self;
         [data, exist, child, persistent, recursive]
@@ -404,7 +464,7 @@ impl Watches {
     }
 
     /// Whether a change fires a watch of this client.
-    fn fire(&mut self, kind: EventType, path: &str) -> bool {
+    pub(super) fn fire(&mut self, kind: EventType, path: &str) -> bool {
         let once = match kind {
             EventType::NodeChildrenChanged => self.child.remove(path),
             EventType::NodeDeleted => {

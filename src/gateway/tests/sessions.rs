@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::gateway::SWEEP;
-use crate::gateway::wire::request::{PathOnly, Sasl, SetWatches, SetWatches2};
+use crate::gateway::wire::codes::AddWatchMode;
+use crate::gateway::wire::request::{AddWatch, PathOnly, Sasl, SetWatches, SetWatches2, WatchesOf};
 use crate::gateway::wire::response::{ChildrenReply, ClientInfo, DataReply, Stat};
 use crate::recipes::Group;
 use crate::types::znode::CreateMode;
@@ -399,5 +400,87 @@ fn no_event_comes_before_the_reply_to_the_first_packet() {
         let event = client.receive().event();
         assert_eq!(event, (EventType::NodeDataChanged, "/lasting".to_owned()));
         while client.receive().header.xid != xid {}
+    }
+}
+
+/// A client that set several watches again received what they had missed watch by watch: zxids went back, and a
+/// change that concerned several watches came several times.
+#[test]
+fn what_several_watches_have_missed_comes_in_the_order_of_the_changes() {
+    let cluster = Cluster::new(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(0).session();
+    for path in ["/one", "/two"] {
+        session.create(path, b"", CreateMode::Persistent).unwrap();
+    }
+    let mut client = Client::open(&gateway);
+    let seen = client.ask(&Request::Exists(read("/one", false))).header.zxid;
+    for path in ["/two", "/one", "/two"] {
+        session.set(path, b"new").unwrap();
+    }
+    let paths = ["/one", "/two"].map(|path| Some(path.to_owned()));
+    let xid = client.send(&Request::SetWatches2(SetWatches2 {
+        one_shot: SetWatches {
+            relative_zxid: seen,
+            data: Vec::new(),
+            exist: Vec::new(),
+            child: Vec::new(),
+        },
+        persistent: paths.to_vec(),
+        persistent_recursive: paths.to_vec(),
+    }));
+    for path in ["/two", "/one", "/two"] {
+        let event = client.receive().event();
+        assert_eq!(event, (EventType::NodeDataChanged, path.to_owned()));
+    }
+    assert_eq!(client.receive().header.xid, xid);
+}
+
+/// A watch was forgotten when the node had removed it, and not in its turn: the requests before its removal, which
+/// still waited for their replies, did not see it any more.
+#[test]
+fn a_watch_is_there_for_the_requests_before_its_removal() {
+    let cluster = Cluster::new(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let mut client = Client::open(&gateway);
+    client.ask(&create("/a", b""));
+    for round in 0..20 {
+        let mode = AddWatchMode::Persistent.into();
+        client.ask(&Request::AddWatch(AddWatch { path: Some("/a".into()), mode }));
+        // Nothing is replied to before this write is done.
+        client.send(&create(&format!("/b{round}"), b""));
+        let watches = || WatchesOf { path: Some("/a".into()), kind: 3 };
+        client.send(&Request::CheckWatches(watches()));
+        client.send(&Request::RemoveWatches(watches()));
+        client.send(&Request::CheckWatches(watches()));
+        let codes: Vec<i32> = (0..4).map(|_| client.receive().header.err).collect();
+        assert_eq!(codes, [0, 0, 0, ErrorCode::NoWatcher.into()], "in round {round}");
+    }
+}
+
+/// The write behind the close of a session could be in the same batch. Its event came after the reply to the close,
+/// with which a client counts its connection as ended.
+#[test]
+fn no_event_comes_after_the_reply_to_a_close() {
+    let cluster = Cluster::new(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let mut writer = Client::open(&gateway);
+    writer.ask(&create("/a", b""));
+    for round in 0..50 {
+        let mut client = Client::open(&gateway);
+        let mode = AddWatchMode::Persistent.into();
+        client.ask(&Request::AddWatch(AddWatch { path: Some("/a".into()), mode }));
+        for _ in 0..10 {
+            writer.send(&set("/a", b"new"));
+        }
+        let close = client.send(&Request::CloseSession);
+        for _ in 0..10 {
+            writer.send(&set("/a", b"new"));
+        }
+        while client.receive().header.xid != close {}
+        assert!(client.read().is_none(), "in round {round}");
+        for _ in 0..20 {
+            writer.receive();
+        }
     }
 }

@@ -1,0 +1,543 @@
+//! The clients of a gateway, as a state machine: it has no thread, socket or clock.
+//!
+//! [`server`](super::server) passes it what has arrived and the time, and the sockets as [`ByteStream`]s. It
+//! decides who may connect, whose turn it is, what is read and written, and which connections end and why.
+//! Seeded tests drive it in virtual time (`tests/seeded`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::authentication::Authenticator;
+use super::connection::Connection;
+use super::counts::Counts;
+use super::ending::{Ending, Endings};
+use super::files;
+use super::memory::{self, Memory};
+use super::output::Output;
+use super::quorum::{Quorum, Service};
+use super::wire::frame::{FrameDecoder, Incoming};
+use super::wire::jute::Sink;
+use super::words;
+use super::{GatewayBuilder, SWEEP};
+use crate::runtime::mailbox::{Arrived, Mailbox, Recipient};
+use crate::runtime::shared::NodeShared;
+use crate::transport::SHORT_READ_DRAINS;
+use crate::types::acl::Id;
+use crate::types::znode::{SessionId, Zxid};
+
+/// The longest first packet.
+const HANDSHAKE_BYTES: usize = 1 << 10;
+/// How many times one client is read and written before the next client's turn.
+const ROUNDS_MAX: usize = 16;
+/// How long a client may take for its first packet, including a TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The bytes from and to a client. No call blocks.
+pub(super) trait ByteStream {
+    /// Reads once, through `scratch`, and appends received bytes to `to`; there may be none yet. Returns 0 at
+    /// the end.
+    fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize>;
+
+    /// Writes as much as is taken. The rest stays in `out`, or in the stream.
+    fn write(&mut self, out: &mut Output) -> io::Result<()>;
+
+    /// How many bytes wait in the stream to be written.
+    fn len(&self) -> usize;
+
+    /// Whether the client has announced that it sends nothing more, in what was read so far.
+    fn is_closed(&self) -> bool;
+
+    /// The client's id by its certificate, once it has sent anything.
+    fn certified(&self) -> Option<Id>;
+}
+
+/// What a poll reports about a socket.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    pub(super) readable: bool,
+    /// The client sends nothing more.
+    pub(super) read_closed: bool,
+    /// Why the connection ends, if it is broken.
+    pub(super) failure: Option<Ending>,
+}
+
+pub(super) struct Clients {
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) settings: GatewayBuilder,
+    /// The port's own address.
+    pub(super) address: SocketAddr,
+    mailbox: Arc<Mailbox>,
+    pub(super) connected: BTreeMap<u64, Client>,
+    from: BTreeMap<IpAddr, usize>,
+    /// How many files the process could have open when that was last looked up.
+    pub(super) files_max: Option<usize>,
+    memory: Arc<Memory>,
+    /// What waits for each client alone, in all.
+    own_bytes: usize,
+    zxid: Zxid,
+    authenticator: Authenticator,
+    pub(super) counts: Counts,
+    pub(super) endings: Endings,
+    /// When it began.
+    pub(super) since: Duration,
+    pub(super) quorum: Quorum,
+    /// What clients have set by `stmk`. It has no effect.
+    pub(super) trace_mask: i64,
+    /// The clients whose turn it is.
+    touched: BTreeSet<u64>,
+    /// When the last turn began, and the last sweep.
+    turned: Duration,
+    swept: Duration,
+    /// The connections that have ended, whose streams are to be closed.
+    over: Vec<u64>,
+}
+
+pub(super) struct Client {
+    pub(super) address: SocketAddr,
+    /// When it connected.
+    pub(super) since: Duration,
+    pub(super) counts: Counts,
+    decoder: FrameDecoder,
+    /// The bytes that wait in its stream.
+    stream_bytes: usize,
+    /// What waits for it alone, as the server has counted it.
+    own_bytes: usize,
+    pub(super) connection: Connection,
+    /// The socket may have more to read.
+    readable: bool,
+    /// The client sends nothing more.
+    ended: bool,
+    greeted: bool,
+}
+
+impl Clients {
+    pub(super) fn new(
+        shared: Arc<NodeShared>,
+        address: SocketAddr,
+        settings: GatewayBuilder,
+        mailbox: Arc<Mailbox>,
+        authenticator: Authenticator,
+        files_max: Option<usize>,
+        now: Duration,
+    ) -> Clients {
+        let endings = Endings::default();
+        // So that a monitor sees the first increase of each.
+        endings.counts().for_each(|(reason, _)| shared.count_ended(reason, 0));
+        Clients {
+            zxid: shared.tree().zxid(),
+            shared,
+            settings,
+            address,
+            mailbox,
+            connected: BTreeMap::new(),
+            from: BTreeMap::new(),
+            files_max,
+            memory: Arc::default(),
+            own_bytes: 0,
+            authenticator,
+            counts: Counts::default(),
+            endings,
+            since: now,
+            quorum: Quorum::default(),
+            trace_mask: words::TRACE_MASK,
+            touched: BTreeSet::new(),
+            turned: now,
+            swept: now,
+            over: Vec::new(),
+        }
+    }
+
+    /// Whether a client may connect from this address. If not, that is counted and logged.
+    pub(super) fn admits(&mut self, from: SocketAddr, now: Duration) -> bool {
+        let of_address = self.from.get(&from.ip()).copied().unwrap_or(0);
+        let most = match self.settings.connections_per_address_max {
+            0 => usize::MAX,
+            most => most,
+        };
+        let (connected, all) = (self.connected.len(), self.settings.connections_max);
+        let refusal = match self.files_max {
+            _ if connected >= all => Ending::TooMany { most: all },
+            Some(files) if connected >= files::room(files) => {
+                Ending::TooManyFiles { most: connected, files }
+            }
+            _ if of_address >= most => Ending::TooManyOfAddress { most },
+            _ => return true,
+        };
+        self.ended(from, None, &refusal, now);
+        false
+    }
+
+    /// Whether the process may have no more files open for clients.
+    pub(super) fn is_out_of_files(&self) -> bool {
+        self.files_max.is_some_and(|files| self.connected.len() >= files::room(files))
+    }
+
+    /// A client has connected.
+    pub(super) fn connect(&mut self, number: u64, from: SocketAddr, now: Duration) {
+        *self.from.entry(from.ip()).or_default() += 1;
+        let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
+        let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
+        let (settings, memory) = (&self.settings, Arc::clone(&self.memory));
+        let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
+        let connection =
+            Connection::new(recipient, shared, from, settings, authenticator, memory, now);
+        let client = Client {
+            address: from,
+            since: now,
+            counts: Counts::default(),
+            decoder: FrameDecoder::new(most, words::KNOWN),
+            stream_bytes: 0,
+            own_bytes: 0,
+            connection,
+            readable: true,
+            ended: false,
+            greeted: false,
+        };
+        self.connected.insert(number, client);
+        self.touched.insert(number);
+    }
+
+    /// A client's socket may be read or written, or is broken.
+    pub(super) fn ready(&mut self, number: u64, readiness: Readiness) {
+        if let Some(client) = self.connected.get_mut(&number) {
+            client.ended |= readiness.read_closed;
+            client.readable |= readiness.readable || client.ended;
+            if let Some(failure) = readiness.failure {
+                client.connection.end(failure);
+            }
+        }
+        self.touched.insert(number);
+    }
+
+    /// Whether some clients have had no turn since something happened to them.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Takes what the node has sent, and lets all clients read and write to which something has happened.
+    pub(super) fn turn<S: ByteStream>(
+        &mut self,
+        now: Duration,
+        streams: &mut BTreeMap<u64, S>,
+        scratch: &mut [u8],
+    ) {
+        let Arrived { deliveries, events, zxid } = self.mailbox.take();
+        self.zxid = self.zxid.max(zxid);
+        for (number, delivery) in deliveries {
+            if let Some(client) = self.connected.get_mut(&number) {
+                client.connection.take(delivery);
+                self.touched.insert(number);
+            }
+        }
+        for (number, watch, event) in events {
+            if let Some(client) = self.connected.get_mut(&number) {
+                client.connection.take_event(watch, event);
+                self.touched.insert(number);
+            }
+        }
+        if now.saturating_sub(self.turned) > SWEEP {
+            // This thread was delayed. Bytes that clients have sent in the meantime are still to be
+            // read, so their silence proves nothing.
+            self.connected.values_mut().for_each(|client| client.connection.last_received = now);
+        }
+        self.turned = now;
+        self.serve_touched(now, streams, scratch);
+        self.bound_memory(now);
+    }
+
+    /// Whether it is time for a [`sweep`](Self::sweep).
+    pub(super) fn is_sweep_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.swept) >= SWEEP
+    }
+
+    /// Looks whether there is a quorum, and ends the sessions of clients that are silent.
+    pub(super) fn sweep<S: ByteStream>(
+        &mut self,
+        now: Duration,
+        streams: &mut BTreeMap<u64, S>,
+        scratch: &mut [u8],
+    ) {
+        self.swept = now;
+        self.endings.note_rest(now);
+        if self.quorum.look(&self.shared, self.settings.read_only, now) {
+            // These clients either have sessions and cannot be served, or have no sessions and could get
+            // one. They connect again, here or elsewhere.
+            for (number, client) in self.connected.iter_mut().filter(|(_, client)| client.greeted) {
+                client.connection.end(Ending::QuorumChanged);
+                self.touched.insert(*number);
+            }
+        }
+        let silent = |(number, client): (&u64, &Client)| {
+            let is_busy = self.touched.contains(number);
+            (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
+        };
+        for number in self.connected.iter().filter_map(silent).collect::<Vec<_>>() {
+            let Some(client) = self.connected.get(&number) else { continue };
+            // A client whose socket is not read at present may not be silent: its session stays open.
+            let is_read = client.connection.takes_requests() && !client.readable;
+            let ending = match &client.connection.session {
+                None => Ending::NoFirstPacket(HANDSHAKE),
+                Some(session) if is_read => Ending::Silent(session.timeout()),
+                Some(session) => Ending::Unread(session.timeout()),
+            };
+            self.drop_client(number, ending, now);
+        }
+        self.serve_touched(now, streams, scratch);
+    }
+
+    /// Ends all connections.
+    pub(super) fn stop(&mut self, now: Duration) {
+        for number in self.connected.keys().copied().collect::<Vec<_>>() {
+            self.drop_client(number, Ending::Stopped, now);
+        }
+        self.endings.note_rest(Duration::MAX);
+    }
+
+    /// The connections that have ended since the last call. Their streams are to be closed.
+    pub(super) fn take_over(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.over)
+    }
+
+    fn serve_touched<S: ByteStream>(
+        &mut self,
+        now: Duration,
+        streams: &mut BTreeMap<u64, S>,
+        scratch: &mut [u8],
+    ) {
+        for number in std::mem::take(&mut self.touched) {
+            if let Some(stream) = streams.get_mut(&number) {
+                self.serve(number, stream, scratch, now);
+            }
+        }
+    }
+
+    /// Reads requests, sends them to the node, and writes replies, as far as possible without
+    /// blocking.
+    fn serve<S: ByteStream>(
+        &mut self,
+        number: u64,
+        stream: &mut S,
+        scratch: &mut [u8],
+        now: Duration,
+    ) {
+        let Some(client) = self.connected.get_mut(&number) else { return };
+        let mut word = None;
+        let mut rounds = 0;
+        loop {
+            let was_full = !client.connection.takes_requests();
+            let service = self.quorum.service();
+            let taken = client.take_packets(now, stream, scratch, &mut word, service);
+            let mut more = match taken {
+                Ok(more) => more,
+                Err(ending) => {
+                    client.connection.end(ending);
+                    false
+                }
+            };
+            client.connection.flush(self.zxid, now);
+            if let Err(error) = stream.write(&mut client.connection.out) {
+                client.connection.end(error.into());
+            }
+            more |= was_full && client.connection.takes_requests();
+            let held_back = client.connection.holds_back() && client.connection.out.is_empty();
+            if client.connection.is_ended() || !(more || held_back) {
+                break;
+            }
+            rounds += 1;
+            if rounds == ROUNDS_MAX {
+                self.touched.insert(number);
+                break;
+            }
+        }
+        let fresh = std::mem::take(&mut client.connection.counts);
+        client.counts.add(&fresh);
+        self.counts.add(&fresh);
+        if let Some((word, argument)) = word {
+            let answer = self.answer(word, argument);
+            if let Some(client) = self.connected.get_mut(&number) {
+                client.connection.out.put_slice(answer.as_bytes());
+                client.connection.close(Ending::Word);
+                let _ = stream.write(&mut client.connection.out);
+            }
+        }
+        if let Some(client) = self.connected.get_mut(&number) {
+            client.stream_bytes = stream.len();
+            let own = client.count();
+            self.own_bytes = self.own_bytes - std::mem::replace(&mut client.own_bytes, own) + own;
+        }
+        if self.connected.get(&number).is_some_and(Client::is_over) {
+            // The client's connection is over for a reason.
+            self.drop_client(number, Ending::ClientLeft, now);
+        }
+    }
+
+    /// Disconnects the clients that hold most, until all of them together are within the bound.
+    fn bound_memory(&mut self, now: Duration) {
+        let limit = self.settings.buffer_bytes_max;
+        if self.held_bytes() <= limit {
+            return;
+        }
+        let weight = |(number, client): (&u64, &Client)| (client.weight(), *number);
+        let mut fattest: Vec<(usize, u64)> = self.connected.iter().map(weight).collect();
+        fattest.retain(|(bytes, _)| *bytes >= memory::LEAST);
+        fattest.sort_unstable();
+        while self.held_bytes() > limit
+            && let Some((bytes, number)) = fattest.pop()
+        {
+            self.drop_client(number, Ending::Memory { bytes, limit }, now);
+        }
+    }
+
+    /// About how many bytes wait for all clients, each that they share counted once.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.own_bytes + self.memory.bytes() + self.mailbox.event_bytes()
+    }
+
+    fn answer(&mut self, word: [u8; 4], argument: Option<i64>) -> String {
+        if !self.settings.words.contains(&word) {
+            let word = String::from_utf8_lossy(&word);
+            return format!("{word} is not executed because it is not in the whitelist.\n");
+        }
+        if self.quorum.service() == Service::Refused && !words::ALWAYS.contains(&word) {
+            return words::NOT_SERVING.to_owned();
+        }
+        match &word {
+            b"crst" => self.connected.values_mut().for_each(|of| of.counts = Counts::default()),
+            b"srst" => self.counts = Counts::default(),
+            b"stmk" => self.trace_mask = argument.unwrap_or(self.trace_mask),
+            _ => {}
+        }
+        words::answer(word, self)
+    }
+
+    /// Closes a connection, for this reason if it has none of its own.
+    fn drop_client(&mut self, number: u64, ending: Ending, now: Duration) {
+        let Some(mut client) = self.connected.remove(&number) else { return };
+        let session = client.connection.session.as_ref().map(|session| session.id);
+        let ending = client.connection.ending().cloned().unwrap_or(ending);
+        self.ended(client.address, session, &ending, now);
+        if matches!(ending, Ending::Silent(_)) {
+            client.connection.expire();
+        }
+        self.own_bytes -= client.own_bytes;
+        self.over.push(number);
+        client.connection.leave();
+        if let Some(count) = self.from.get_mut(&client.connection.from) {
+            *count -= 1;
+            if *count == 0 {
+                self.from.remove(&client.connection.from);
+            }
+        }
+    }
+
+    /// Counts and logs the end of a connection.
+    pub(super) fn ended(
+        &mut self,
+        from: SocketAddr,
+        session: Option<SessionId>,
+        ending: &Ending,
+        now: Duration,
+    ) {
+        self.shared.count_ended(ending.reason(), 1);
+        self.endings.note(from, session, ending, now);
+    }
+}
+
+impl Client {
+    /// About how many bytes wait for it alone.
+    fn count(&self) -> usize {
+        self.connection.own_bytes() + self.decoder.len() + self.stream_bytes
+    }
+
+    /// About how many bytes it holds, as if it shared none of them.
+    fn weight(&self) -> usize {
+        self.connection.weight() + self.decoder.len() + self.stream_bytes
+    }
+
+    /// Takes the received packets, as far as the connection takes requests. Returns whether there may be
+    /// more to do.
+    fn take_packets(
+        &mut self,
+        now: Duration,
+        stream: &mut impl ByteStream,
+        scratch: &mut [u8],
+        word: &mut Option<([u8; 4], Option<i64>)>,
+        service: Service,
+    ) -> Result<bool, Ending> {
+        let mut more = false;
+        while self.connection.takes_requests() {
+            match self.decoder.next_frame() {
+                Ok(Some(Incoming::Word(asked, argument))) => {
+                    *word = Some((asked, argument));
+                    return Ok(false);
+                }
+                Ok(Some(Incoming::Frame(frame))) => {
+                    more = true;
+                    self.connection.counts.received += 1;
+                    self.connection.arrived = now;
+                    if self.greeted {
+                        if !self.connection.request(frame) {
+                            return Err(Ending::Unreadable);
+                        }
+                    } else {
+                        self.greeted = true;
+                        self.connection.last_received = now;
+                        self.decoder.set_limit(self.connection.packet_bytes_max);
+                        self.connection.certified = stream.certified();
+                        if service == Service::Refused {
+                            return Err(Ending::NeedsQuorum);
+                        }
+                        self.connection.handshake(frame, service == Service::ReadOnly)?;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) if !self.greeted => return Err(Ending::Foreign),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !self.readable || !self.connection.takes_requests() {
+            return Ok(more);
+        }
+        match stream.read(scratch, self.decoder.buffer()) {
+            Ok(0) => Err(Ending::ClientLeft),
+            Ok(read) => {
+                let ended = self.ended || stream.is_closed();
+                self.readable = ended || read == scratch.len() || !SHORT_READ_DRAINS;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(more)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether it has had its last reply.
+    fn is_over(&self) -> bool {
+        self.connection.is_over() && (self.connection.is_ended() || self.stream_bytes == 0)
+    }
+}
+
+#[cfg(test)]
+impl Clients {
+    /// Checks what is true after each turn.
+    pub(super) fn check_bounds(&self) {
+        let of_clients = |of: fn(&Client) -> usize| self.connected.values().map(of).sum::<usize>();
+        assert_eq!(self.own_bytes, of_clients(|client| client.own_bytes), "the sum is kept");
+        let (held, limit) = (self.held_bytes(), self.settings.buffer_bytes_max);
+        let heaviest = self.connected.values().map(Client::weight).max().unwrap_or(0);
+        assert!(held <= limit || heaviest < memory::LEAST, "{held} bytes wait for clients");
+        let by_address = self.from.values().sum::<usize>();
+        assert_eq!(by_address, self.connected.len(), "each connection is counted");
+        for client in self.connected.values() {
+            client.connection.check_bounds();
+        }
+    }
+}

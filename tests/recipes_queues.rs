@@ -625,6 +625,25 @@ fn waiting_participants_are_woken_only_when_the_barrier_opens() {
     drop(last);
 }
 
+/// Curator and kazoo open a barrier by a znode, and count by names of another form.
+#[test]
+fn a_double_barrier_of_another_library_is_reported() {
+    for (name, mode) in [
+        ("41bb8ee8-bb0d-4f29-9c1f-0123456789ab", CreateMode::Ephemeral),
+        ("ready", CreateMode::Persistent),
+    ] {
+        let session = Cluster::new(1).node(0).session();
+        let path = format!("/round/{name}");
+        session.create_with_parents(&path, b"", mode).unwrap();
+        let barrier = DoubleBarrier::new(&session, "/round", 1).unwrap();
+        assert_eq!(barrier.enter().map(drop), Err(Error::UnknownContender { path: path.clone() }));
+        session.sync().unwrap();
+        assert_eq!(session.children("/round").unwrap(), [name], "nothing is left behind");
+        session.delete(&path).unwrap();
+        assert!(barrier.enter().is_ok());
+    }
+}
+
 #[test]
 fn a_double_barrier_of_zero_participants_is_refused() {
     let session = Cluster::new(1).node(0).session();

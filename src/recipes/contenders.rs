@@ -212,8 +212,8 @@ impl Contenders {
     }
 
     /// # Errors
-    /// [`Error::UnknownContender`] if another library has znodes of its semaphore here: ephemeral ones, whatever
-    /// their names, or the parents of these.
+    /// [`Error::UnknownContender`] if another library has znodes of its semaphore or double barrier here: ephemeral
+    /// ones, whatever their names, or those that these libraries create beside them.
     pub(super) fn refuse_others(&self, snapshot: &Snapshot) -> Result<()> {
         let children = snapshot.children(&self.path)?;
         for name in children.iter().filter(|name| name::parse(name, self.kinds).is_none()) {
@@ -222,7 +222,7 @@ impl Contenders {
                 let stat = snapshot.exists(&path)?;
                 Ok(stat.is_some_and(|stat| stat.ephemeral_owner.is_some()))
             };
-            if ["leases", "locks"].contains(&name.as_str()) || is_ephemeral()? {
+            if ["leases", "locks", "ready"].contains(&name.as_str()) || is_ephemeral()? {
                 return Err(Error::UnknownContender { path });
             }
         }

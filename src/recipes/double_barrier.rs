@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::contenders::{Contender, Contenders, PARTICIPANT};
@@ -113,7 +114,8 @@ impl DoubleBarrier {
     /// # Errors
     /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
     /// participant's znode, [`Error::Multi`] if there are more participants than one write can
-    /// take, [`Error::Busy`] and [`Error::System`].
+    /// take, [`Error::UnknownContender`] if there is a participant of Curator's or kazoo's double barrier, which
+    /// would not count this one, [`Error::Busy`] and [`Error::System`].
     pub fn enter(&self) -> Result<Inside> {
         blocking::forever(self.contenders.session(), self.enter_async())
     }
@@ -146,7 +148,9 @@ impl DoubleBarrier {
         let session = self.contenders.session();
         let contender = self.contenders.join(&PARTICIPANT, b"").await?;
         loop {
-            let all = participants(&self.contenders).await?;
+            let snapshot = session.nonblocking().snapshot_of(self.path()).await?;
+            self.contenders.refuse_others(&snapshot)?;
+            let all = participants_in(&self.contenders, &snapshot)?;
             let Some(at) = all.iter().position(|one| one.is(&contender)) else {
                 return Err(Error::NoNode { path: contender.path().to_owned() });
             };
@@ -199,11 +203,15 @@ impl Participant {
 /// All participants in order, as of the session's earlier calls.
 async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
     let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
+    participants_in(contenders, &snapshot)
+}
+
+fn participants_in(contenders: &Contenders, snapshot: &Snapshot) -> Result<Vec<Participant>> {
     let participant = |path: String| {
         let (round, stat) = snapshot.get(&path)?;
         Ok(Participant { path, czxid: stat.czxid, round })
     };
-    let listed = contenders.list_in(&snapshot)?;
+    let listed = contenders.list_in(snapshot)?;
     listed.into_iter().map(|contender| participant(contender.path)).collect()
 }
 

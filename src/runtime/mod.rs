@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `host` | the owner of a node or client (`engine`): it takes calls, steps, and delivers effects |
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
-//! | `disk` | the threads that write the log and the checkpoints; `watchdog` detects that they hang |
+//! | `disk` | the threads that write the log and the checkpoints; `watchdog` measures for how long they hang, and `disk_watch` decides what that means |
 //! | `shared`, `session` | the state that handles share with the host |
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
@@ -21,6 +21,7 @@ pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod discovery;
 pub(crate) mod disk;
+pub(crate) mod disk_watch;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;

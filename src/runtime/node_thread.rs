@@ -17,13 +17,14 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::discovery::Discovery;
 use crate::runtime::disk::Disk;
+use crate::runtime::disk_watch::DiskWatch;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::listening::Listening;
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, NodeShared};
-use crate::runtime::watchdog::{GAP_MAX, Watchdog};
+use crate::runtime::watchdog::GAP_MAX;
 use crate::security::Security;
 use crate::security::auth::Schemes;
 use crate::storage::LogStore;
@@ -35,15 +36,6 @@ use crate::types::membership::{Member, NodeId};
 
 /// How many inputs of each kind are taken before a step.
 const TAKEN_MAX: usize = 4096;
-/// A write that takes this long makes a leader hand over; a longer one stops the node. Only time in
-/// which this thread was running counts.
-pub(crate) const DISK_SLOW: Duration = Duration::from_secs(10);
-pub(crate) const DISK_DEAD: Duration = Duration::from_secs(60);
-/// A step of a checkpoint that takes this long stops the node, since its log only grows until then. The
-/// limit is this long because no write waits for a checkpoint, and because the hanging disk may belong
-/// to another coordinator: sled has one lock for all databases of a process.
-const CHECKPOINT_DEAD: Duration = Duration::from_secs(600);
-
 pub(crate) struct Start {
     pub(crate) engine: Engine,
     /// `None` for a client.
@@ -106,9 +98,7 @@ struct NodeThread {
     discovery: Option<Discovery>,
     listening: Option<Listening>,
     clock: Clock,
-    /// The watchdogs of writes and of checkpoints.
-    watchdogs: [Watchdog; 2],
-    resigned: bool,
+    disk_watch: DiskWatch,
 }
 
 impl Handler for NodeThread {
@@ -141,7 +131,7 @@ impl Handler for NodeThread {
         self.watch_names(network);
         self.listen(network);
         let mut pause = self.step(network)?;
-        if self.watchdogs.iter().any(Watchdog::is_on) {
+        if self.disk_watch.is_on() {
             pause = pause.min(GAP_MAX);
         }
         let now = self.clock.now();
@@ -189,8 +179,7 @@ impl NodeThread {
             discovery: None,
             listening: None,
             clock,
-            watchdogs: Default::default(),
-            resigned: false,
+            disk_watch: DiskWatch::default(),
         })
     }
 
@@ -299,23 +288,8 @@ impl NodeThread {
     /// A hanging disk reports nothing, so this thread has to check it.
     fn watch_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
-        let now = self.clock.now();
-        let [log, checkpoint] = disk.under_way();
-        let [log_watchdog, checkpoint_watchdog] = &mut self.watchdogs;
-        let busy = log_watchdog.look(now, log);
-        match disk_health(busy, checkpoint_watchdog.look(now, checkpoint)) {
-            DiskHealth::Failed { reason } => self.host.input(Input::Failed { reason }),
-            DiskHealth::Slow => {
-                if !self.resigned {
-                    tracing::warn!(
-                        ?busy,
-                        "the disk is slow; handing over leadership, if it is ours"
-                    );
-                    self.host.input(Input::Resign);
-                }
-                self.resigned = true;
-            }
-            DiskHealth::Healthy => self.resigned = false,
+        if let Some(input) = self.disk_watch.look(self.clock.now(), disk.under_way()) {
+            self.host.input(input);
         }
     }
 }
@@ -324,31 +298,6 @@ impl NodeThread {
 fn remote(members: &[Member], own: Option<NodeId>) -> Vec<RemotePeer> {
     let others = members.iter().filter(|of| !of.address.is_empty() && Some(of.node) != own);
     others.map(|of| RemotePeer { node: of.node, address: of.address.clone() }).collect()
-}
-
-/// Whether a disk is fast enough for its node.
-#[derive(Debug, PartialEq, Eq)]
-enum DiskHealth {
-    Healthy,
-    Slow,
-    Failed { reason: String },
-}
-
-/// The health of a disk, by how long a write and a step of a checkpoint have been in progress.
-fn disk_health(write: Duration, checkpoint: Duration) -> DiskHealth {
-    let dead = |what, time: Duration| {
-        let reason = format!("the disk failed: {what} has been under way for {time:?}");
-        DiskHealth::Failed { reason }
-    };
-    if write > DISK_DEAD {
-        dead("a write", write)
-    } else if checkpoint > CHECKPOINT_DEAD {
-        dead("a step of a checkpoint", checkpoint)
-    } else if write > DISK_SLOW {
-        DiskHealth::Slow
-    } else {
-        DiskHealth::Healthy
-    }
 }
 
 #[cfg(test)]
@@ -434,21 +383,6 @@ mod tests {
         fn listen(&mut self, _: TcpListener) -> std::io::Result<()> {
             Ok(())
         }
-    }
-
-    /// The hanging disk of another coordinator in the process delayed this coordinator's checkpoint. The
-    /// node stopped, though it could write.
-    #[test]
-    fn a_checkpoint_that_hangs_does_not_stop_a_node_that_can_write() {
-        let seconds = Duration::from_secs;
-        assert_eq!(disk_health(seconds(1), seconds(599)), DiskHealth::Healthy);
-        assert_eq!(disk_health(seconds(11), seconds(61)), DiskHealth::Slow);
-        let reason = |verdict| match verdict {
-            DiskHealth::Failed { reason } => reason,
-            other => panic!("{other:?}"),
-        };
-        assert!(reason(disk_health(seconds(61), seconds(0))).contains("a write"));
-        assert!(reason(disk_health(seconds(0), seconds(601))).contains("checkpoint"));
     }
 
     /// A leader that reached the end of its time to close did not send the messages of its last step, which

@@ -11,7 +11,7 @@ use super::workload::steady;
 use crate::node::TimeoutBounds;
 use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
-use crate::runtime::node_thread::DISK_DEAD;
+use crate::runtime::disk_watch::DISK_DEAD;
 use crate::runtime::shared::Limits;
 use crate::types::watch::WATCH_CAPACITY;
 

@@ -9,7 +9,7 @@ use super::kernel::Phase;
 use super::process::{Begun, Life, Process};
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
-use crate::runtime::node_thread::{DISK_DEAD, DISK_SLOW};
+use crate::runtime::disk_watch::{DISK_DEAD, DISK_SLOW};
 
 impl World {
     pub(super) fn watch_disk(&self, life: &mut Life) {

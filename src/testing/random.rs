@@ -38,7 +38,6 @@ impl Random {
     }
 
     /// True with a probability of this many millionths.
-    #[cfg(feature = "gateway")]
     pub(crate) fn chance(&self, ppm: u64) -> bool {
         self.below(1_000_000) < ppm
     }

@@ -5,7 +5,12 @@
 //! command, a path and a value; the name stands for one session. It answers each with a line that starts with
 //! `=`; lines with `*` say what a name holds, or no longer holds.
 
-use std::collections::HashMap;
+#![allow(
+    clippy::disallowed_methods,
+    reason = "an application has threads, and works while it holds something"
+)]
+
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -260,8 +265,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     coordinator.wait_ready(Duration::from_secs(60))?;
     println!("* ready");
 
-    let mut sessions: HashMap<String, Session> = HashMap::new();
-    let mut ends: HashMap<String, Sender<()>> = HashMap::new();
+    let mut sessions: BTreeMap<String, Session> = BTreeMap::new();
+    let mut ends: BTreeMap<String, Sender<()>> = BTreeMap::new();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();

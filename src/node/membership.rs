@@ -338,10 +338,11 @@ impl Node {
         if changed_at == self.membership.handed_at {
             return;
         }
-        self.membership.handed_at = changed_at;
         let (roster, _) = self.machine.roster();
         let members: Vec<Member> = roster.members().cloned().collect();
+        // Without a cluster there are none. Those of its founding have the same zxid.
         if !members.is_empty() && self.membership.handed.as_ref() != Some(&members) {
+            self.membership.handed_at = changed_at;
             self.membership.handed = Some(members.clone());
             self.effects.members = Some(members);
         }

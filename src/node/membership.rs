@@ -341,8 +341,11 @@ impl Node {
         let (roster, _) = self.machine.roster();
         let members: Vec<Member> = roster.members().cloned().collect();
         // Without a cluster there are none. Those of its founding have the same zxid.
-        if !members.is_empty() && self.membership.handed.as_ref() != Some(&members) {
-            self.membership.handed_at = changed_at;
+        if members.is_empty() {
+            return;
+        }
+        self.membership.handed_at = changed_at;
+        if self.membership.handed.as_ref() != Some(&members) {
             self.membership.handed = Some(members.clone());
             self.effects.members = Some(members);
         }

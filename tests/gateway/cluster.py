@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -14,10 +15,15 @@ PATIENCE = 60
 
 
 def free_ports(count):
-    """Ports that were free at one moment, all at once."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
+    """Ports that were free at one moment, all at once, and that the system gives to nobody by itself."""
+    sockets = []
+    while len(sockets) < count:
+        each = socket.socket()
+        try:
+            each.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
+            sockets.append(each)
+        except OSError:
+            each.close()
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()

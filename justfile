@@ -67,7 +67,7 @@ loom:
 examples:
     .ci/run examples
 
-# Simulates clusters under faults, and disks: known seeds and 40 fresh ones.
+# Simulates clusters under faults, and disks: known seeds and 20 fresh ones.
 [group('ci')]
 simulate:
     .ci/run simulate

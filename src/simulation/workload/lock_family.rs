@@ -291,7 +291,8 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         return Ok(());
     };
     client.think().await;
-    let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| &data[..] == b"revoke");
+    let asked =
+        handle.data_seen(guard.path()).await.is_ok_and(|data| data.ends_with(b"__REVOKE__"));
     let revocations = guard.revocations_async().await?;
     kernel.check(require(!asked || !revocations.events().is_empty(), "I24 revocation", || {
         "somebody asked for a lock, and its holder is not notified".to_owned()

@@ -281,7 +281,7 @@ fn taking_dropped_at_any_point_leaves_the_item_and_no_claim() {
 fn delayed_items_come_when_they_are_due_and_not_before() {
     let cluster = Cluster::new(3);
     let queue = queue(&cluster, 0);
-    queue.put(NewItem::new("late").delay(Duration::from_secs(60)).priority(-1)).unwrap();
+    queue.put(NewItem::new("late").delay(Duration::from_secs(120)).priority(-1)).unwrap();
     queue.put("now").unwrap();
     assert_eq!(queue.len().unwrap(), 2);
     assert_eq!(queue.pop().unwrap(), b"now");
@@ -290,18 +290,18 @@ fn delayed_items_come_when_they_are_due_and_not_before() {
     let other = Queue::new(&cluster.node(1).session(), "/deep/queue").unwrap();
     let mut popping = Box::pin(async { other.take_async().await });
     assert!(settle(&cluster, &mut popping).is_pending());
-    cluster.advance(Duration::from_secs(57));
+    cluster.advance(Duration::from_secs(90));
     assert!(settle(&cluster, &mut popping).is_pending());
-    cluster.advance(Duration::from_secs(2));
+    cluster.advance(Duration::from_secs(40));
     let Poll::Ready(popped) = settle(&cluster, &mut popping) else { panic!("it is due") };
     let popped = popped.unwrap();
     assert_eq!(popped.data(), b"late");
     popped.done().unwrap();
     // And without waiting.
-    queue.put(NewItem::new("late").delay(Duration::from_secs(60))).unwrap();
-    cluster.advance(Duration::from_secs(59));
+    queue.put(NewItem::new("late").delay(Duration::from_secs(120))).unwrap();
+    cluster.advance(Duration::from_secs(90));
     assert_eq!(other.try_pop().unwrap(), None);
-    cluster.advance(Duration::from_secs(2));
+    cluster.advance(Duration::from_secs(40));
     assert_eq!(other.try_pop().unwrap().unwrap(), b"late");
 }
 

@@ -174,7 +174,7 @@ impl Connection {
             && self.authenticating.is_none()
             && self.waiting.len() < WAITING_MAX
             && self.waiting_bytes < WAITING_BYTES
-            && !self.last_is_first()
+            && !self.waits_for_last()
             && self.out.len() < UNREAD_BYTES
     }
 
@@ -272,7 +272,7 @@ impl Connection {
     /// and a sync, alone or for the first packet, would let later writes overtake it, and the reads behind it show
     /// them. Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
     /// lists, so that a client does not receive many at once.
-    fn last_is_first(&self) -> bool {
+    fn waits_for_last(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
             ReplyKind::Connect(_) => !planted(Bug::TakenBeforeGreeting),
             ReplyKind::Path(_) => last.missing > 0 && !planted(Bug::SyncOvertaken),
@@ -352,7 +352,7 @@ impl Connection {
         self.events.insert(self.events.len() - later, (watch, event));
     }
 
-    /// Its session is closed: the writes behind that are none of its business.
+    /// Its session is closed. A client is not notified of changes after that.
     pub(super) fn forget_events(&mut self) {
         self.events.clear();
         self.events_bytes = 0;

@@ -244,10 +244,7 @@ mod tests {
         let _many = forever(&sessions[2], waiting.join_as(&LEASE, "-2", b"")).unwrap();
 
         let found = contended(session, "/").unwrap();
-        let seen: Vec<_> = found
-            .iter()
-            .map(|of| (of.path.as_str(), of.recipe, of.holders.len(), of.waiters.len()))
-            .collect();
+        let seen: Vec<_> = found.iter().map(counted).collect();
         let expected = [
             ("/a/deep/lock", "lock", 1, 1),
             ("/election", "election", 1, 0),
@@ -258,6 +255,11 @@ mod tests {
         assert_eq!(found[0].waiters[0].session, Some(sessions[1].id()));
         assert_eq!(found[1].holders[0].label, "host-1");
         assert_eq!(contended(session, "/rw").unwrap(), found[3..]);
+    }
+
+    /// Its path and recipe, and how many hold it and wait for it.
+    fn counted(of: &Contended) -> (&str, &str, usize, usize) {
+        (&of.path, of.recipe, of.holders.len(), of.waiters.len())
     }
 
     /// A thousand locks of kazoo were held, and the list of locks was empty.
@@ -287,10 +289,7 @@ mod tests {
             session.create_with_parents(&path, b"who", mode).unwrap();
         }
         let found = contended(session, "/").unwrap();
-        let seen: Vec<_> = found
-            .iter()
-            .map(|of| (of.path.as_str(), of.recipe, of.holders.len(), of.waiters.len()))
-            .collect();
+        let seen: Vec<_> = found.iter().map(counted).collect();
         let expected = [
             ("/curator", "lock", 1, 1),
             ("/go", "lock", 1, 0),

@@ -76,7 +76,7 @@ mod queue;
 mod read_write_lock;
 mod reentrant_lock;
 mod registry;
-mod revocation;
+pub(crate) mod revocation;
 mod selector;
 mod semaphore;
 mod sequence;

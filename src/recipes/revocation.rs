@@ -21,7 +21,7 @@ use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
 /// The end of a holder's data after a request to release: Curator's word, so that its holders are asked, too.
-pub(super) const REVOKE: &[u8] = b"__REVOKE__";
+pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
 
 /// Asks the first contenders, as many as `holders` returns, and returns how many existed.
 pub(super) async fn ask(

@@ -85,7 +85,7 @@ fn disk_health(write: Duration, checkpoint: Duration) -> DiskHealth {
 mod tests {
     use super::*;
     use crate::runtime::watchdog::GAP_MAX;
-    use crate::testing::random::Random;
+    use crate::simulation::random::Random;
 
     /// The hanging disk of another coordinator in the process delayed this coordinator's checkpoint. The
     /// node stopped, though it could write.

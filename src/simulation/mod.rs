@@ -67,7 +67,7 @@ mod network;
 mod oracle;
 mod plan;
 mod process;
-mod random;
+pub(crate) mod random;
 mod rolls;
 mod seeds;
 mod stops;

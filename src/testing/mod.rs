@@ -7,8 +7,6 @@
 mod former_run_tests;
 mod nodes;
 #[cfg(test)]
-pub(crate) mod random;
-#[cfg(test)]
 mod upgrade_tests;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -74,7 +74,7 @@ const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
 impl RaftBody {
     /// The wire form of a message from raft-rs; `None` for a kind that stays in the node (and for
     /// snapshots, which the node sends in its own way).
-    pub(crate) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
+    pub(super) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
         let &eraftpb::Message { index, log_term, commit, commit_term, reject, .. } = message;
         let context = || message.context.clone();
         Some(match message.msg_type {
@@ -110,7 +110,7 @@ impl RaftBody {
     }
 
     /// The message for raft-rs to step, once the guard has let it pass.
-    pub(crate) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
+    pub(super) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
         let of = |msg_type| eraftpb::Message { msg_type, from, to, term, ..Default::default() };
         match *self {
             RaftBody::Append { index, log_term, commit, ref entries } => eraftpb::Message {

@@ -28,12 +28,8 @@ impl Deref for Contender {
 }
 
 impl Contender {
-    /// A znode that is no contender, but is held and lost like one.
-    pub(in crate::recipes) fn of(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
-        Contender::new(ephemeral, naming)
-    }
-
-    pub(super) fn new(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
+    /// Of a contender's znode, or of one that is held and lost like a contender's.
+    pub(in crate::recipes) fn new(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
         Contender { ephemeral, watch: OnceCell::new(), naming }
     }
 

@@ -186,7 +186,7 @@ impl SharedSemaphore {
             }
         };
         turn.release_async().await?;
-        Ok(Permits { hold: Contender::of(lease, self.naming).hold().await?, permits: 1 })
+        Ok(Permits { hold: Contender::new(lease, self.naming).hold().await?, permits: 1 })
     }
 
     /// With kazoo, the number is stored, by whoever comes first.

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::recipes::revocation::REVOKE;
 use crate::recipes::{MultiLock, ReadWriteLock, ReentrantLock, Semaphore};
 use crate::simulation::checks::require;
 use crate::simulation::checks::shares::{Holding, Shares};
@@ -291,8 +292,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         return Ok(());
     };
     client.think().await;
-    let asked =
-        handle.data_seen(guard.path()).await.is_ok_and(|data| data.ends_with(b"__REVOKE__"));
+    let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| data.ends_with(REVOKE));
     let revocations = guard.revocations_async().await?;
     kernel.check(require(!asked || !revocations.events().is_empty(), "I24 revocation", || {
         "somebody asked for a lock, and its holder is not notified".to_owned()

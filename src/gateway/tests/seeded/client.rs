@@ -17,7 +17,7 @@ use crate::gateway::wire::request::{
     SetWatches2, WatchesOf,
 };
 use crate::gateway::wire::response::{ReplyHeader, WatcherEvent};
-use crate::testing::random::Random;
+use crate::simulation::random::Random;
 
 /// What a client was sent after the first reply.
 #[derive(Clone, Debug)]

@@ -27,7 +27,7 @@ use crate::runtime::entropy::simulated;
 use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
-use crate::testing::random::Random;
+use crate::simulation::random::Random;
 use crate::types::error::Result;
 use crate::types::znode::{CreateMode, SessionId};
 use crate::{AuthProvider, Builder};

@@ -12,7 +12,7 @@ use mio::Token;
 
 use super::*;
 use crate::planted::{Bug, claims};
-use crate::testing::random::Random;
+use crate::simulation::random::Random;
 use crate::transport::tcp::event_loop::EventLoop;
 use crate::transport::tcp::sockets::{Polled, Ready, Socket, Sockets};
 

@@ -46,6 +46,9 @@ pub(super) struct Attachment {
     /// Since when the member owes a message.
     asked_at: Option<Time>,
     leaderless_since: Option<Time>,
+    /// The client has left another member for this one, so what that one reported holds until this
+    /// one serves.
+    pub(super) is_move: bool,
 }
 
 impl Attachment {

@@ -286,6 +286,9 @@ impl Client {
             self.choice.home_at = None;
             self.part();
             self.attach_to(best);
+            if let Some(attached) = &mut self.attached {
+                attached.is_move = true;
+            }
         }
     }
 

@@ -89,7 +89,12 @@ impl Seat {
 
     /// The client takes a step, and gets its answers at once.
     fn step(&mut self, inputs: Vec<Input>) {
+        let (knew, is_well) = (self.client.leader(), self.dead.is_empty() && self.full.is_empty());
         let Effects { messages, dial, .. } = self.client.step(self.now, inputs);
+        if knew != 0 && is_well {
+            let status = self.client.status();
+            assert!(status.leader.is_some() && status.availability.has_leader, "a move is no loss");
+        }
         let mut answers = Vec::new();
         for (to, message) in messages {
             if let PeerMessage::AdminRequest { number, .. } = message {

@@ -214,7 +214,8 @@ impl Client {
 
     /// The leader, as its member last reported; 0: none known.
     pub(crate) fn leader(&self) -> NodeId {
-        if self.member().is_some() { self.leader } else { 0 }
+        let is_reported = self.attached.as_ref().is_some_and(|of| of.serves || of.is_move);
+        if is_reported { self.leader } else { 0 }
     }
 
     /// The watches that its users have set after this one, by their numbers.

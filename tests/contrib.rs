@@ -331,3 +331,32 @@ fn a_member_that_has_ended_with_an_error_is_started_again() {
         assert!(!manifest.contains("restartPolicy:"), "{kind}: the default, Always");
     }
 }
+
+/// They are read in the repository alone, so their links are relative.
+#[test]
+fn the_decisions_are_listed_and_their_links_lead_to_headings() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/decisions");
+    let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(
+            name == "README.md" || index.contains(&format!("({name})")),
+            "{name} is not listed"
+        );
+        let text = std::fs::read_to_string(folder.join(&name)).unwrap();
+        let lines = text.lines().count();
+        assert!(lines <= 40, "{name} has {lines} lines: a decision is short");
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split_once(')').unwrap().0;
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let page = std::fs::read_to_string(folder.join(file));
+            let page = page.unwrap_or_else(|error| panic!("{name}: {target}: {error}"));
+            let headings = page.lines().filter(|line| line.starts_with('#'));
+            let mut anchors = headings.map(|line| anchor(line.trim_start_matches('#').trim()));
+            assert!(
+                heading.is_empty() || anchors.any(|anchor| anchor == heading),
+                "{name}: {target}"
+            );
+        }
+    }
+}

@@ -13,6 +13,8 @@ use common::{PATIENCE, Process, addresses, node, place};
 use quorate::CreateMode;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
+const WORKER: &str = "worker";
+
 #[global_allocator]
 static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
@@ -138,7 +140,7 @@ fn a_write_takes_no_more_than_it_did() {
     let start = |(number, address): (usize, &String)| {
         let dir = work.path().join(number.to_string());
         std::fs::create_dir(&dir).unwrap();
-        Process::start(&dir, &peers, address)
+        Process::start(WORKER, &dir, &peers, address)
     };
     let mut processes: Vec<Process> = peers.iter().enumerate().map(start).collect();
     processes.iter().for_each(|process| drop(process.wait("ready")));

@@ -5,7 +5,7 @@
     docs/architecture/draw.py --check    fails if one of them is not up to date, or if the page names a
                                          file or a function that does not exist
 
-The folders and arrows of layers.svg come from the sources, by the rules of tests/layers.rs: a folder
+The folders and arrows of layers.svg come from the sources, by the rules of tests/repository/layers.rs: a folder
 uses another one when one of its files names something in it by a path from `crate` or `super`. Arrows
 that follow from others are left out. Only the place of each folder is given here.
 """
@@ -91,8 +91,8 @@ class Picture:
 
 
 def listed(name):
-    """A list of words in tests/layers.rs."""
-    text = (ROOT / "tests/layers.rs").read_text()
+    """A list of words in tests/repository/layers.rs."""
+    text = (ROOT / "tests/repository/layers.rs").read_text()
     body = re.search(rf"const {name}: &\[&str\] =\s*&\[(.*?)\];", text, re.S).group(1)
     return re.findall(r'"([^"]+)"', body)
 

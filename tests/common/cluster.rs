@@ -8,7 +8,7 @@ use std::time::Duration;
 use quorate::Coordinator;
 use serde_json::Value;
 
-use crate::addresses;
+use super::addresses;
 
 pub(crate) struct Cluster {
     pub(crate) peers: String,

@@ -1,9 +1,14 @@
-//! Processes for tests that kill some of them: this test program itself, started again with its role in the
-//! environment. See `worker` in each.
+//! What several tests use: addresses, tasks, a cluster for the program `quorate`, and processes.
+//!
+//! A process is the test program itself, started again with its role in the environment. See `worker` in each
+//! test that has them.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
-mod addresses;
+pub(crate) mod addresses;
+#[cfg(feature = "cli")]
+pub(crate) mod cluster;
+pub(crate) mod tasks;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -34,6 +39,15 @@ pub(crate) fn node(address: &str) -> Builder {
     Coordinator::builder().advertise(address).session_timeout(SESSION_TIMEOUT)
 }
 
+/// The name of a test of a module, as the test program knows it: without the program's own name.
+pub(crate) const fn name_of(test: &'static str) -> &'static str {
+    let mut at = 0;
+    while test.as_bytes()[at] != b':' {
+        at += 1;
+    }
+    test.split_at(at + 2).1
+}
+
 /// A process, killed when it is dropped. Of its output, only lines with an '@' are read, from behind the '@':
 /// the test harness may have started the line.
 pub(crate) struct Process {
@@ -49,21 +63,22 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Runs `worker` of this test program.
-    pub(crate) fn start(dir: &Path, peers: &[String], address: &str) -> Process {
+    /// Runs this worker of the test program: see [`name_of`].
+    pub(crate) fn start(worker: &str, dir: &Path, peers: &[String], address: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        Process::run(&mut command, dir, peers, address)
+        Process::run(worker, &mut command, dir, peers, address)
     }
 
     /// The same, with the command that is given the arguments.
     pub(crate) fn run(
+        worker: &str,
         command: &mut Command,
         dir: &Path,
         peers: &[String],
         address: &str,
     ) -> Process {
         let mut child = command
-            .args(["--exact", "worker", "--nocapture"])
+            .args(["--exact", worker, "--nocapture"])
             .env(PEERS, peers.join(","))
             .env(ADDRESS, address)
             .current_dir(dir)

@@ -1,0 +1,11 @@
+//! The program `quorate`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod files;
+mod hostile;
+mod live;
+#[cfg(all(feature = "gateway", feature = "admin"))]
+mod serve_secrets;
+mod top;

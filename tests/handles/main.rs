@@ -1,0 +1,30 @@
+//! The handles of users, on clusters in memory, and on disks where it matters.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod acl;
+#[cfg(feature = "futures")]
+mod async_streams;
+mod async_waits;
+mod chroot;
+mod clients;
+mod durations;
+mod handles;
+mod lock;
+mod membership;
+mod metrics;
+mod operate;
+mod parents;
+mod partition;
+mod quota;
+mod reads;
+mod scenarios;
+#[cfg(feature = "serde")]
+mod serde_form;
+mod sessions;
+mod supervise;
+mod testing_cluster;
+mod wakers;
+mod watches;
+mod watches_past;

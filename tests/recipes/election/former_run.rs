@@ -1,0 +1,149 @@
+//! What an instance's former run has left in the tree, on an in-memory cluster.
+
+use std::ops::ControlFlow::Continue;
+use std::time::Duration;
+
+use crossbeam_channel::unbounded;
+use quorate::recipes::{Group, Instance, PersistentEphemeral, Registry};
+use quorate::testing::Cluster;
+use quorate::{Error, EventKind, Session, Watch, WatchMode};
+
+use super::LONG;
+
+const ID: &str = "/services/web/zero";
+
+fn registry(session: &Session) -> Registry {
+    Registry::new(session, "/services").unwrap()
+}
+
+fn group(session: &Session) -> Group {
+    Group::new(session, "/workers").unwrap()
+}
+
+/// Stops a node as a kill does, and starts it again.
+fn kill(cluster: &Cluster, node: usize) {
+    cluster.stop(node);
+    cluster.restart(node);
+}
+
+/// Fails unless the watch saw the znode replaced by one write.
+fn was_replaced(watch: &Watch) {
+    let next = || watch.events().recv_timeout(LONG).expect("an event in time");
+    let (gone, back) = (next(), next());
+    assert_eq!((gone.kind, back.kind), (EventKind::Deleted, EventKind::Created));
+    assert_eq!(gone.zxid, back.zxid, "it was missing for a while");
+}
+
+/// An instance that was killed and started again stayed out of the registry for the rest of its former
+/// session: `register` failed with `NodeExists`, and `supervise` doubled its pause after each failure.
+#[test]
+fn a_restarted_instance_takes_its_registration_over_in_one_write() {
+    let cluster = Cluster::new(3);
+    let here = Instance::new("zero", "10.0.0.7", 80);
+    let former = registry(&cluster.node(0).session()).register("web", &here).unwrap();
+    let watch = cluster.node(1).session().watch(ID, WatchMode::Persistent).unwrap();
+
+    kill(&cluster, 0);
+    let (report, registered) = unbounded();
+    let again = Instance::new("zero", "10.0.0.7", 81);
+    let supervised = cluster.node(0).supervise(move |session| {
+        let registration = registry(&session).register("web", &again)?;
+        report.send(registration.is_registered()).unwrap();
+        registration.wait_lost();
+        Ok(Continue(()))
+    });
+    // The clock stands still, so the former session has not expired.
+    assert!(registered.recv_timeout(LONG).expect("it is registered in its first run"));
+    was_replaced(&watch);
+    // The handle of the former run does not delete the znode of the next one.
+    drop(former);
+    let observer = cluster.node(0).session();
+    observer.sync().unwrap();
+    assert!(observer.exists(ID).unwrap().is_some());
+    drop(supervised);
+}
+
+#[test]
+fn a_restarted_member_of_a_group_joins_at_once() {
+    let cluster = Cluster::new(3);
+    let _former = group(&cluster.node(0).session()).join("zero", b"1").unwrap();
+    let watch = cluster.node(1).session().watch("/workers/zero", WatchMode::Persistent).unwrap();
+    kill(&cluster, 0);
+    let again = group(&cluster.node(0).session()).join_timeout("zero", b"2", Duration::MAX);
+    let again = again.unwrap().expect("it has joined");
+    assert!(again.is_member());
+    was_replaced(&watch);
+
+    kill(&cluster, 0);
+    let again = group(&cluster.node(0).session()).try_join("zero", b"3").unwrap();
+    assert!(again.is_some_and(|member| member.is_member()));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a thread that ends with its instance")]
+fn a_restarted_instance_has_its_persistent_ephemeral_at_once() {
+    let cluster = Cluster::new(3);
+    let run = |data: &str| {
+        let here = PersistentEphemeral::new(&cluster.node(0), "/up/zero", data).unwrap();
+        let handle = here.handle();
+        std::thread::spawn(move || here.run());
+        assert!(handle.wait_present(Duration::from_secs(10)));
+    };
+    run("1");
+    let watch = cluster.node(1).session().watch("/up/zero", WatchMode::Persistent).unwrap();
+    kill(&cluster, 0);
+    run("2");
+    was_replaced(&watch);
+    assert_eq!(&cluster.node(0).session().get("/up/zero").unwrap().0[..], b"2");
+}
+
+/// A session that is over for its handles may be alive in the cluster for a while: the next one did not
+/// get its id.
+#[test]
+fn an_instance_takes_over_from_a_session_of_its_own_that_nobody_holds() {
+    let cluster = Cluster::new(3);
+    let here = Instance::new("zero", "10.0.0.7", 80);
+    let first = cluster.node(0).open_session().unwrap();
+    let _lost = registry(&first).register("web", &here).unwrap();
+    first.detach().unwrap();
+    let second = registry(&cluster.node(0).session()).register("web", &here).unwrap();
+    assert!(second.is_registered());
+}
+
+/// Two processes with one id, by mistake: the second one is refused, and does not disturb the first.
+#[test]
+fn an_id_of_a_living_instance_is_refused_wherever_it_runs() {
+    let cluster = Cluster::new(3);
+    let here = Instance::new("zero", "10.0.0.7", 80);
+    let first = registry(&cluster.node(0).session()).register("web", &here).unwrap();
+    let member = group(&cluster.node(0).session()).join("zero", b"").unwrap();
+    let client = cluster.add_client();
+    // Another session of the same instance, another instance, a client, and that instance once it was restarted.
+    let check = |session: &Session| {
+        let refused = registry(session).register("web", &here);
+        assert!(matches!(refused, Err(Error::NodeExists { .. })), "{refused:?}");
+        assert!(group(session).try_join("zero", b"").unwrap().is_none());
+    };
+    check(&cluster.node(0).open_session().unwrap());
+    check(&cluster.node(1).session());
+    check(&cluster.node(client).session());
+    kill(&cluster, 1);
+    check(&cluster.node(1).session());
+    assert!(first.is_registered() && member.is_member());
+}
+
+/// An instance that resumes its session after a restart holds it again.
+#[test]
+fn what_a_resumed_session_has_is_not_taken_over() {
+    let cluster = Cluster::new(3);
+    let here = Instance::new("zero", "10.0.0.7", 80);
+    let session = cluster.node(0).session();
+    let _kept = registry(&session).register("web", &here).unwrap();
+    let kept = cluster.node(0).close_keeping_sessions();
+    cluster.restart(0);
+    let (id, password) = kept.into_iter().find(|(id, _)| *id == session.id()).unwrap();
+    let resumed = cluster.node(0).resume(id, password).unwrap();
+    let refused = registry(&cluster.node(0).session()).register("web", &here);
+    assert!(matches!(refused, Err(Error::NodeExists { .. })), "{refused:?}");
+    assert_eq!(resumed.ephemerals().unwrap(), [ID]);
+}

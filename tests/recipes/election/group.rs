@@ -1,0 +1,183 @@
+//! Groups, on an in-memory cluster.
+
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use quorate::recipes::Group;
+use quorate::testing::Cluster;
+use quorate::{Error, LockLost};
+
+use super::{LONG, MOMENT};
+
+fn group(cluster: &Cluster, node: usize) -> Group {
+    Group::new(&cluster.node(node).session(), "/app/workers").unwrap()
+}
+
+#[test]
+fn a_new_member_is_in_its_own_view_and_then_in_all() {
+    let cluster = Cluster::new(3);
+    let mut watches: Vec<_> = (0..3).map(|node| group(&cluster, node).watch()).collect();
+    for watch in &mut watches {
+        assert!(watch.recv().unwrap().is_empty());
+    }
+    let mut memberships = Vec::new();
+    for node in [2, 0, 1] {
+        let here = group(&cluster, node);
+        memberships.push(here.join(&format!("node {node}"), [node as u8]).unwrap());
+        let members = here.members().unwrap();
+        assert_eq!(&members.get(&format!("node {node}")).unwrap().data[..], [node as u8]);
+        for watch in &mut watches {
+            let view = watch.recv().unwrap();
+            assert_eq!(view.iter().collect::<Vec<_>>(), members.iter().collect::<Vec<_>>());
+            assert!(view.zxid() >= memberships.last().unwrap().joined());
+        }
+    }
+    memberships[1].update(b"new").unwrap();
+    for watch in &mut watches {
+        let view = watch.recv().unwrap();
+        assert_eq!(view.names(), ["node 0", "node 1", "node 2"]);
+        assert_eq!(&view.get("node 0").unwrap().data[..], b"new");
+    }
+    memberships.swap_remove(0).leave().unwrap();
+    for watch in &mut watches {
+        assert_eq!(watch.recv().unwrap().names(), ["node 0", "node 1"]);
+    }
+    drop(memberships);
+    for watch in &mut watches {
+        while !watch.recv().unwrap().is_empty() {}
+    }
+}
+
+#[test]
+fn the_last_state_is_reported_however_fast_members_come_and_go() {
+    let cluster = Cluster::new(3);
+    let (here, mut changes) = (group(&cluster, 0), group(&cluster, 1).watch());
+    assert!(changes.recv().unwrap().is_empty());
+    // More events than fit into a watch's channel.
+    for _ in 0..700 {
+        drop(here.join("fast", b"").unwrap());
+    }
+    let _stays = here.join("stays", b"").unwrap();
+    cluster.node(1).session().sync().unwrap();
+    assert_eq!(changes.recv().unwrap().names(), ["stays"]);
+    assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
+    // After leaving and joining again it is another member, with the same name and data.
+    let again = here.join("again", b"").unwrap();
+    let first = changes.recv().unwrap().get("again").unwrap().joined;
+    again.leave().unwrap();
+    let again = here.join("again", b"").unwrap();
+    cluster.node(1).session().sync().unwrap();
+    let second = changes.recv().unwrap().get("again").unwrap().joined;
+    assert_eq!((first < second, second), (true, again.joined()));
+}
+
+#[test]
+fn a_member_that_is_cut_off_leaves_and_knows_it() {
+    let cluster = Cluster::new(3);
+    let membership = group(&cluster, 0).join("zero", b"").unwrap();
+    let mut changes = group(&cluster, 1).watch();
+    cluster.node(1).session().sync().unwrap();
+    assert_eq!(changes.recv().unwrap().names(), ["zero"]);
+    cluster.isolate(0);
+    cluster.advance(LONG);
+    assert!(!membership.is_member());
+    assert!(changes.recv().unwrap().is_empty());
+    assert_eq!(membership.wait_lost(), LockLost::SessionOver);
+    assert!(membership.update(b"").unwrap_err().is_session_lost());
+    assert_eq!(membership.leave(), Ok(()));
+    cluster.heal();
+    // Its next session gets a new membership.
+    let again = group(&cluster, 0).join("zero", b"").unwrap();
+    assert!(again.is_member());
+    assert_eq!(changes.recv().unwrap().names(), ["zero"]);
+}
+
+#[test]
+fn a_watch_of_an_instance_that_was_cut_off_goes_on() {
+    let cluster = Cluster::builder().session_timeout(LONG * 10).start(3);
+    let mut changes = group(&cluster, 2).watch();
+    assert!(changes.recv().unwrap().is_empty());
+    cluster.isolate(2);
+    let _one = group(&cluster, 0).join("one", b"").unwrap();
+    drop(group(&cluster, 0).join("two", b"").unwrap());
+    assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
+    cluster.heal();
+    cluster.node(2).session().sync().unwrap();
+    let mut view = changes.recv().unwrap();
+    while view.names() != ["one"] {
+        view = changes.recv().unwrap();
+    }
+}
+
+/// A name has one member at a time. A waiter gets the name when it is free, and one that gives up leaves
+/// nothing behind.
+#[test]
+fn a_name_is_one_members_at_a_time() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (group(&cluster, 0), group(&cluster, 1));
+    let first = one.join("name", b"1").unwrap();
+    assert!(two.try_join("name", b"2").unwrap().is_none());
+    std::thread::scope(|scope| {
+        let timed = scope.spawn(|| two.join_timeout("name", b"2", LONG / 20).unwrap().is_none());
+        while !timed.is_finished() {
+            cluster.advance(LONG / 20);
+        }
+        assert!(timed.join().unwrap());
+    });
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| two.join("name", b"2").unwrap());
+        cluster.expire(&cluster.node(0).session());
+        let second = waits.join().unwrap();
+        assert!(second.is_member() && !first.is_member());
+        // The former member deletes only its own znode.
+        drop(first);
+        cluster.node(0).session().sync().unwrap();
+        assert!(second.is_member());
+    });
+    let one = group(&cluster, 0);
+    let mut context = Context::from_waker(Waker::noop());
+    for polls in 1..12 {
+        let mut joining = Box::pin(one.join_async("other", b""));
+        for _ in 0..polls {
+            if joining.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+            cluster.advance(MOMENT);
+        }
+        drop(joining);
+        let session = cluster.node(0).session();
+        session.sync().unwrap();
+        session.sync().unwrap();
+        assert!(one.members().unwrap().get("other").is_none(), "after {polls} polls");
+    }
+    for name in ["", "a/b", ".."] {
+        assert!(matches!(one.join(name, b""), Err(Error::InvalidPath { .. })), "{name:?}");
+    }
+}
+
+/// A member's znode was deleted and its name taken again, within one session: neither its update nor its
+/// leaving affects the later member.
+#[test]
+fn a_former_member_harms_no_later_one_of_its_name() {
+    let cluster = Cluster::new(3);
+    let group = group(&cluster, 0);
+    let session = cluster.node(0).session();
+    for leaves in [true, false] {
+        let former = group.join("name", b"former").unwrap();
+        session.delete(former.path()).unwrap();
+        assert_eq!(former.wait_lost(), LockLost::Deleted);
+        let later = group.join("name", b"later").unwrap();
+        assert!(!former.is_member() && later.is_member());
+        assert!(matches!(former.update(b"x"), Err(Error::NoNode { .. })));
+        if leaves {
+            former.leave().unwrap();
+        } else {
+            drop(former);
+        }
+        session.sync().unwrap();
+        assert!(later.is_member());
+        assert_eq!(&group.members().unwrap().get("name").unwrap().data[..], b"later");
+        later.leave().unwrap();
+        assert!(group.members().unwrap().is_empty());
+    }
+}

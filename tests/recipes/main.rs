@@ -1,0 +1,13 @@
+//! The recipes, on clusters in memory.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod agreement;
+mod election;
+mod locks;
+mod partitions;
+mod queues;
+mod root;
+mod signals;
+mod state;

@@ -1,0 +1,4 @@
+//! What the repository itself promises: its layers, and the pages and files beside the code.
+
+mod contrib;
+mod layers;

@@ -2,12 +2,14 @@
 //! to run it. For what each call does, see [`Session`](crate::Session), [`Coordinator`](crate::Coordinator) and
 //! [`recipes`](crate::recipes).
 //!
-//! - To start with: [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
+//! - To start with: [`begin`], [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
 //!   [`from_async`], the [`recipes`], and [`zookeeper`] for users of ZooKeeper.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
 //!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`].
 //! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
 //!   [`architecture`].
+//!
+//! [`index`] has a line for each.
 
 /// Modules whose documentation is a page of `docs`.
 ///
@@ -30,12 +32,14 @@ pages! {
     #[cfg(any(not(doctest), feature = "admin"))]
     admin: "admin.md"
     architecture: "architecture.md"
+    begin: "begin.md"
     cli: "cli.md"
     clients: "clients.md"
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     gateway: "gateway.md"
     guarantees: "guarantees.md"
+    index: "README.md"
     kubernetes: "kubernetes.md"
     limits: "limits.md"
     logs: "logs.md"

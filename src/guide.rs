@@ -3,7 +3,8 @@
 //! [`recipes`](crate::recipes).
 //!
 //! - To start with: [`begin`], [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
-//!   [`from_async`], the [`recipes`], and [`zookeeper`] for users of ZooKeeper.
+//!   [`from_async`], the [`recipes`], [`zookeeper`] for users of ZooKeeper, and [`coming_from`] for those of
+//!   etcd, Consul and locks in Redis.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
 //!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`].
 //! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
@@ -35,6 +36,7 @@ pages! {
     begin: "begin.md"
     cli: "cli.md"
     clients: "clients.md"
+    coming_from: "coming-from.md"
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     gateway: "gateway.md"

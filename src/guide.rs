@@ -6,7 +6,7 @@
 //!   [`from_async`], the [`recipes`], [`zookeeper`] for users of ZooKeeper, and [`coming_from`] for those of
 //!   etcd, Consul and locks in Redis.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
-//!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`].
+//!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`], [`troubleshooting`].
 //! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
 //!   [`architecture`].
 //!
@@ -72,6 +72,7 @@ pages! {
     storage: "storage.md"
     time: "time.md"
     transactions: "transactions.md"
+    troubleshooting: "troubleshooting.md"
     upgrades: "upgrades.md"
     versions: "versions.md"
     watches: "watches.md"

@@ -101,6 +101,18 @@ fn each_alert_is_complete_documented_and_about_metrics_that_there_are() {
             );
         }
     }
+    let runbook = read("docs/troubleshooting.md");
+    for rule in &rules {
+        let name = rule.lines().next().unwrap();
+        let url = value(rule, "runbook_url: ");
+        let heading =
+            url.split_once("/docs/troubleshooting.md#").expect("a section of that page").1;
+        let sections = runbook.split("\n## ");
+        let section =
+            sections.into_iter().find(|text| anchor(text.lines().next().unwrap()) == heading);
+        let section = section.unwrap_or_else(|| panic!("{name}: there is no section {heading}"));
+        assert!(section.contains(&format!("`{name}`")), "{heading} does not name {name}");
+    }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/prometheus/alerts.yml");
     match Command::new("promtool").arg("check").arg("rules").arg(file).output() {
         Ok(checked) => assert!(checked.status.success(), "{checked:?}"),

@@ -4,6 +4,8 @@
 mod common;
 
 mod files;
+#[cfg(unix)]
+mod held;
 mod hostile;
 mod live;
 #[cfg(all(feature = "gateway", feature = "admin"))]

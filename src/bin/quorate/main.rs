@@ -2,7 +2,8 @@
 //! `quorate::recovery`), a member as a process of its own, and the import from ZooKeeper.
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such znode, 4 the cluster cannot be reached or has
-//! no quorum, 5 an election is under way, 6 writes are refused since disks are nearly full.
+//! no quorum, 5 an election is under way, 6 writes are refused since disks are nearly full. Of `lock` and `elect`:
+//! the code of the command, 7 others hold it, 8 it was lost while the command ran.
 
 mod access;
 #[cfg(feature = "gateway")]
@@ -143,13 +144,36 @@ fn main() -> ExitCode {
 /// The exit of the program.
 #[derive(Clone, Copy, Debug)]
 enum Exit {
-    Well = 0,
-    Failed = 1,
-    Misused = 2,
-    NoNode = 3,
-    Unavailable = 4,
-    Election = 5,
-    WritesRefused = 6,
+    Well,
+    Failed,
+    Misused,
+    NoNode,
+    Unavailable,
+    Election,
+    WritesRefused,
+    /// `lock` or `elect` was not given what it asked for in time.
+    NotHeld,
+    /// What it held was lost while its command ran.
+    Lost,
+    /// The exit code of the command.
+    OfCommand(u8),
+}
+
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Exit::Well => 0,
+            Exit::Failed => 1,
+            Exit::Misused => 2,
+            Exit::NoNode => 3,
+            Exit::Unavailable => 4,
+            Exit::Election => 5,
+            Exit::WritesRefused => 6,
+            Exit::NotHeld => 7,
+            Exit::Lost => 8,
+            Exit::OfCommand(code) => code,
+        }
+    }
 }
 
 fn live(command: live::Command) -> ExitCode {
@@ -168,7 +192,7 @@ fn live(command: live::Command) -> ExitCode {
             _ => Exit::Failed,
         }
     });
-    ExitCode::from(exit as u8)
+    ExitCode::from(exit.code())
 }
 
 /// Moves the options that stand before the command behind it: `quorate --json status`. Whether one of them takes a

@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod doctor;
+mod held;
 mod leadership;
 mod locks;
 #[path = "../../../types/moment.rs"]
@@ -74,6 +75,10 @@ pub(crate) enum Command {
     Expire(On<operate::SessionOf>),
     /// Writes a backup of the running cluster to a file: see `verify` and `restore`.
     Backup(On<operate::Backup>),
+    /// Runs a command while it holds a lock, and stops the command if the lock is lost.
+    Lock(On<held::Held>),
+    /// Runs a command while it leads an election, and stops the command if the lead is lost.
+    Elect(On<held::Held>),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
     Locks(On<locks::Locks>),
     /// Lists the children of a znode.
@@ -256,6 +261,8 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),
         Command::Backup(On { what, cluster }) => what.run(&cluster),
+        Command::Lock(On { what, cluster }) => what.lock(&cluster),
+        Command::Elect(On { what, cluster }) => what.elect(&cluster),
         Command::Locks(On { what, cluster }) => {
             cluster.run_with(|of, session| what.run(of, session))
         }

@@ -1,0 +1,219 @@
+//! `lock` and `elect`: a command that runs while a lock is held, or while it leads.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::pin::pin;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use quorate::recipes::{LeaderLatch, Leadership};
+use quorate::{LockGuard, LockLost, Result, Session};
+
+use super::{Cluster, interrupted, system};
+use crate::{Exit, complain};
+
+/// How often the command and signals are looked at.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// What to hold, and what to run meanwhile.
+#[derive(Debug, Args)]
+pub(crate) struct Held {
+    /// The path of the lock or of the election.
+    path: String,
+    /// Gives up after so many seconds, and exits with 7. Without it, waits for as long as it takes.
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    /// How many seconds the command has to end after SIGTERM, once the lock or the lead is lost, before it is
+    /// killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+    /// The command and its arguments, behind `--`. It finds the fencing token in `QUORATE_TOKEN`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+enum Guard {
+    Lock(LockGuard),
+    Leadership(Leadership),
+}
+
+impl Guard {
+    fn token(&self) -> u64 {
+        match self {
+            Guard::Lock(guard) => guard.fencing_token(),
+            Guard::Leadership(guard) => guard.fencing_token(),
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        match self {
+            Guard::Lock(guard) => guard.is_held(),
+            Guard::Leadership(guard) => guard.is_leading(),
+        }
+    }
+
+    /// Waits for its loss, for a while.
+    fn wait_lost(&self, at_most: Duration) {
+        let lost = match self {
+            Guard::Lock(guard) => guard.lost(),
+            Guard::Leadership(guard) => guard.lost(),
+        };
+        // A closed channel returns at once.
+        if lost.recv_timeout(at_most).is_ok() && self.is_held() {
+            std::thread::park_timeout(at_most);
+        }
+    }
+
+    fn why_lost(&self) -> &'static str {
+        let lost = match self {
+            Guard::Lock(guard) => guard.wait_lost(),
+            Guard::Leadership(guard) => guard.wait_lost(),
+        };
+        match lost {
+            LockLost::SessionOver => "the session of this instance is over",
+            _ => "somebody has deleted its znode or ended its session",
+        }
+    }
+
+    fn release(self) -> Result<()> {
+        match self {
+            Guard::Lock(guard) => guard.release(),
+            Guard::Leadership(guard) => guard.resign(),
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn lock(&self, cluster: &Cluster) -> Result<Exit> {
+        self.run(cluster, async |session| {
+            Ok(Guard::Lock(session.lock(&self.path)?.acquire_async().await?))
+        })
+    }
+
+    pub(super) fn elect(&self, cluster: &Cluster) -> Result<Exit> {
+        self.run(cluster, async |session| {
+            let id = format!("quorate, process {}", std::process::id());
+            let latch = LeaderLatch::new(session, &self.path, id)?;
+            Ok(Guard::Leadership(latch.campaign_async().await?))
+        })
+    }
+
+    fn run(
+        &self,
+        cluster: &Cluster,
+        hold: impl AsyncFnOnce(&Session) -> Result<Guard>,
+    ) -> Result<Exit> {
+        let coordinator = cluster.coordinator()?;
+        let session = cluster.session(&coordinator)?;
+        let is_over = interrupted()?;
+        let until = self.wait.and_then(|wait| now().checked_add(Duration::from_secs(wait)));
+        let Some(guard) = within(until, &is_over, hold(&session)) else {
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(Exit::Failed);
+            }
+            complain(format_args!("{} is held by others", self.path));
+            return Ok(Exit::NotHeld);
+        };
+        let guard = guard?;
+        let exit = self.run_while_held(&guard, &is_over)?;
+        if guard.is_held() {
+            guard.release()?;
+        }
+        coordinator.close();
+        Ok(exit)
+    }
+
+    fn run_while_held(&self, guard: &Guard, is_over: &AtomicBool) -> Result<Exit> {
+        let [program, arguments @ ..] = &self.command[..] else { return Ok(Exit::Misused) };
+        let mut command = Command::new(program);
+        command.args(arguments).env("QUORATE_TOKEN", guard.token().to_string());
+        let mut child = command.spawn().map_err(system("starting the command"))?;
+        loop {
+            if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
+                return Ok(Exit::OfCommand(code(status)));
+            }
+            if !guard.is_held() {
+                self.stop(&mut child)?;
+                complain(format_args!(
+                    "{} was lost ({}): the command was stopped",
+                    self.path,
+                    guard.why_lost()
+                ));
+                return Ok(Exit::Lost);
+            }
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(Exit::OfCommand(code(self.stop(&mut child)?)));
+            }
+            guard.wait_lost(PERIOD);
+        }
+    }
+
+    /// Asks the command to end, and kills it if it does not.
+    fn stop(&self, child: &mut Child) -> Result<ExitStatus> {
+        let until = now().checked_add(Duration::from_secs(self.grace));
+        #[cfg(unix)]
+        if let Ok(id) = i32::try_from(child.id())
+            && let Some(process) = rustix::process::Pid::from_raw(id)
+        {
+            // It may have ended just now. It was not waited for, so no other process has its id.
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        }
+        #[cfg(unix)]
+        while until.is_none_or(|until| now() < until) {
+            if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
+                return Ok(status);
+            }
+            std::thread::park_timeout(PERIOD);
+        }
+        let _ = (child.kill(), until);
+        child.wait().map_err(system("waiting for the command"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The exit code of a command, or that of a shell for one that a signal has ended.
+fn code(status: ExitStatus) -> u8 {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return u8::try_from(128 + signal).unwrap_or(u8::MAX);
+    }
+    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The output of a future; `None` if the time has passed before, or the program is to end. It is dropped then,
+/// which leaves the line of those that wait.
+fn within<T>(
+    until: Option<Instant>,
+    is_over: &AtomicBool,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        if is_over.load(Ordering::Relaxed) || until.is_some_and(|until| now() >= until) {
+            return None;
+        }
+        std::thread::park_timeout(PERIOD);
+    }
+}

@@ -2,7 +2,7 @@
 //! to run it. For what each call does, see [`Session`](crate::Session), [`Coordinator`](crate::Coordinator) and
 //! [`recipes`](crate::recipes).
 //!
-//! - To start with: [`begin`], [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
+//! - To start with: [`begin`], [`cookbook`], [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
 //!   [`from_async`], the [`recipes`], [`zookeeper`] for users of ZooKeeper, and [`coming_from`] for those of
 //!   etcd, Consul and locks in Redis.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
@@ -37,6 +37,7 @@ pages! {
     cli: "cli.md"
     clients: "clients.md"
     coming_from: "coming-from.md"
+    cookbook: "cookbook.md"
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     gateway: "gateway.md"

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::future::Future;
+use std::io::{self, IsTerminal};
 use std::pin::pin;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use quorate::recipes::{LeaderLatch, Leadership};
 use quorate::{LockGuard, LockLost, Result, Session};
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{Cluster, interrupted, system};
 use crate::{Exit, complain};
@@ -25,11 +28,11 @@ const PERIOD: Duration = Duration::from_millis(50);
 pub(crate) struct Held {
     /// The path of the lock or of the election.
     path: String,
-    /// Gives up after so many seconds, and exits with 7. Without it, waits for as long as it takes.
+    /// Gives up after so many seconds, or with 0 if it is not free, and exits with 7. Without it, waits for as
+    /// long as it takes.
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// How many seconds the command has to end after SIGTERM, once the lock or the lead is lost, before it is
-    /// killed.
+    /// How many seconds the command has to end after SIGTERM, before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     grace: u64,
     /// The command and its arguments, behind `--`. It finds the fencing token in `QUORATE_TOKEN`.
@@ -90,39 +93,55 @@ impl Guard {
 
 impl Held {
     pub(super) fn lock(&self, cluster: &Cluster) -> Result<Exit> {
-        self.run(cluster, async |session| {
-            Ok(Guard::Lock(session.lock(&self.path)?.acquire_async().await?))
+        self.run(cluster, async |session, tries| {
+            let lock = session.lock(&self.path)?;
+            let guard = match tries {
+                true => lock.try_acquire_async().await?,
+                false => Some(lock.acquire_async().await?),
+            };
+            Ok(guard.map(Guard::Lock))
         })
     }
 
     pub(super) fn elect(&self, cluster: &Cluster) -> Result<Exit> {
-        self.run(cluster, async |session| {
+        self.run(cluster, async |session, tries| {
             let id = format!("quorate, process {}", std::process::id());
             let latch = LeaderLatch::new(session, &self.path, id)?;
-            Ok(Guard::Leadership(latch.campaign_async().await?))
+            let guard = match tries {
+                true => latch.try_campaign_async().await?,
+                false => Some(latch.campaign_async().await?),
+            };
+            Ok(guard.map(Guard::Leadership))
         })
     }
 
     fn run(
         &self,
         cluster: &Cluster,
-        hold: impl AsyncFnOnce(&Session) -> Result<Guard>,
+        hold: impl AsyncFnOnce(&Session, bool) -> Result<Option<Guard>>,
     ) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         let session = cluster.session(&coordinator)?;
         let is_over = interrupted()?;
-        let until = self.wait.and_then(|wait| now().checked_add(Duration::from_secs(wait)));
-        let Some(guard) = within(until, &is_over, hold(&session)) else {
+        // An attempt that does not wait for others still waits for its replies.
+        let tries = self.wait == Some(0);
+        let wait =
+            if tries { cluster.wait() } else { Duration::from_secs(self.wait.unwrap_or(u64::MAX)) };
+        let held = within(now().checked_add(wait), &is_over, hold(&session, tries));
+        let Some(guard) = held.transpose()?.flatten() else {
             if is_over.load(Ordering::Relaxed) {
                 return Ok(Exit::Failed);
             }
-            complain(format_args!("{} is held by others", self.path));
+            let waited = self.wait.unwrap_or_default();
+            complain(format_args!("{} was not to be had within {waited} s", self.path));
             return Ok(Exit::NotHeld);
         };
-        let guard = guard?;
         let exit = self.run_while_held(&guard, &is_over)?;
-        if guard.is_held() {
-            guard.release()?;
+        if guard.is_held()
+            && let Err(error) = guard.release()
+        {
+            // The command has run all the same. What it held is free when the session is over.
+            complain(&error);
         }
         coordinator.close();
         Ok(exit)
@@ -132,6 +151,12 @@ impl Held {
         let [program, arguments @ ..] = &self.command[..] else { return Ok(Exit::Misused) };
         let mut command = Command::new(program);
         command.args(arguments).env("QUORATE_TOKEN", guard.token().to_string());
+        // What the command has started ends with it. A command that has the terminal stays in its group,
+        // and is alone in getting signals.
+        #[cfg(unix)]
+        if !io::stdin().is_terminal() {
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
         let mut child = command.spawn().map_err(system("starting the command"))?;
         loop {
             if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
@@ -155,23 +180,33 @@ impl Held {
 
     /// Asks the command to end, and kills it if it does not.
     fn stop(&self, child: &mut Child) -> Result<ExitStatus> {
-        let until = now().checked_add(Duration::from_secs(self.grace));
         #[cfg(unix)]
-        if let Ok(id) = i32::try_from(child.id())
-            && let Some(process) = rustix::process::Pid::from_raw(id)
         {
-            // It may have ended just now. It was not waited for, so no other process has its id.
-            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-        }
-        #[cfg(unix)]
-        while until.is_none_or(|until| now() < until) {
-            if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
-                return Ok(status);
+            let until = now().checked_add(Duration::from_secs(self.grace));
+            signal(child, Signal::TERM);
+            while until.is_none_or(|until| now() < until) {
+                if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
+                    return Ok(status);
+                }
+                std::thread::park_timeout(PERIOD);
             }
-            std::thread::park_timeout(PERIOD);
+            signal(child, Signal::KILL);
         }
-        let _ = (child.kill(), until);
+        let _ = child.kill();
         child.wait().map_err(system("waiting for the command"))
+    }
+}
+
+/// Sends a signal to a command that was not waited for, so that no other process has its id, and to the others
+/// of its group if that is its own.
+#[cfg(unix)]
+fn signal(child: &Child, signal: Signal) {
+    if let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended just now.
+        let _ = kill_process(id, signal);
+        if !io::stdin().is_terminal() {
+            let _ = kill_process_group(id, signal);
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use super::{Cluster, interrupted, system};
 use crate::{Exit, complain};
 
-/// How often the command and signals are looked at.
+/// How often the command, what is held, and signals are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// What to hold, and what to run meanwhile.
@@ -57,18 +57,6 @@ impl Guard {
         match self {
             Guard::Lock(guard) => guard.is_held(),
             Guard::Leadership(guard) => guard.is_leading(),
-        }
-    }
-
-    /// Waits for its loss, for a while.
-    fn wait_lost(&self, at_most: Duration) {
-        let lost = match self {
-            Guard::Lock(guard) => guard.lost(),
-            Guard::Leadership(guard) => guard.lost(),
-        };
-        // A closed channel returns at once.
-        if lost.recv_timeout(at_most).is_ok() && self.is_held() {
-            std::thread::park_timeout(at_most);
         }
     }
 
@@ -174,7 +162,7 @@ impl Held {
             if is_over.load(Ordering::Relaxed) {
                 return Ok(Exit::OfCommand(code(self.stop(&mut child)?)));
             }
-            guard.wait_lost(PERIOD);
+            std::thread::park_timeout(PERIOD);
         }
     }
 

@@ -211,6 +211,14 @@ impl Node {
         if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
+    /// A connection to a peer was made: a node that wants to be a member need not wait to ask for it.
+    pub(super) fn ask_to_join(&mut self, peer: NodeId) {
+        if self.bootstrap.joins && !self.membership.leaving && !self.is_member(self.id) {
+            let member = self.me.clone();
+            self.effects.messages.push((peer, PeerMessage::Join { member }));
+        }
+    }
+
     /// Sends this node's requests, with its address and zone, to all connected peers, since any of
     /// them may be the leader.
     pub(super) fn send_membership_requests(&mut self) {

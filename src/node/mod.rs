@@ -267,10 +267,13 @@ impl Node {
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 self.closer_back(peer);
+                self.announce_to_connected(peer);
+                self.ask_to_join(peer);
                 if peer == self.raft.leader() {
                     self.local.send_again(self.now.mono);
                     self.replica.clients.again();
                 }
+                self.connection_made(peer)?;
             }
             Input::Unreachable { peer, problem } => {
                 self.note_peer(peer, Some(problem));
@@ -421,6 +424,7 @@ impl Node {
             self.leadership = leadership;
             let Leadership { term, leader } = leadership;
             let leads = leader == self.id;
+            self.elections.knew_leader |= leader != 0;
             self.leading = leads.then(|| Leading::new(term, self.now, &self.config));
             self.versions.unsettle(self.versions_settled_at());
             self.local.send_again(self.now.mono);

@@ -1,6 +1,8 @@
 //! How a node without a cluster founds or joins one. [`Founding`] decides; this file carries its
 //! decisions out.
 
+use std::collections::BTreeSet;
+
 use crate::machine::Machine;
 use crate::node::bootstrap::message::Announcement;
 use crate::node::bootstrap::{Founding, Outcome};
@@ -10,7 +12,7 @@ use crate::node::raft::core::Raft;
 use crate::node::raft::log::Position;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
-use crate::types::membership::{Genesis, NodeId, Promise};
+use crate::types::membership::{Genesis, MEMBERS_MAX, NodeId, Promise};
 
 /// The identity of a node, and its way into a cluster.
 #[derive(Debug)]
@@ -26,6 +28,10 @@ pub(in crate::node) struct Bootstrap {
     pub(in crate::node) next_at: Time,
     /// Whether it is not a member of its cluster yet and asks to become one.
     pub(in crate::node) joins: bool,
+    /// The peers that were connected when this node found or founded its cluster, and those that have said
+    /// since that they have none. They are told of it once it is durable, and again over the connection that
+    /// is made anew for it. Those for which there is no room ask again.
+    waiting: BTreeSet<NodeId>,
 }
 
 impl Bootstrap {
@@ -37,6 +43,7 @@ impl Bootstrap {
             founding,
             next_at: Time::MAX,
             joins: false,
+            waiting: BTreeSet::new(),
         }
     }
 }
@@ -52,13 +59,26 @@ impl Node {
             founding.take(from, announcement);
         } else if announcement.cluster == 0 && self.cluster() != 0 {
             self.note_newcomer(from);
-            let announcement = Announcement {
-                member: self.me.clone(),
-                list: Vec::new(),
-                cluster: self.cluster(),
-                promise: Promise::default(),
-            };
-            self.effects.messages.push((from, PeerMessage::Announce { announcement }));
+            self.announce_cluster(from);
+        } else if announcement.cluster == 0 && self.bootstrap.waiting.len() < MEMBERS_MAX {
+            self.bootstrap.waiting.insert(from);
+        }
+    }
+
+    fn announce_cluster(&mut self, to: NodeId) {
+        let announcement = Announcement {
+            member: self.me.clone(),
+            list: Vec::new(),
+            cluster: self.cluster(),
+            promise: Promise::default(),
+        };
+        self.effects.messages.push((to, PeerMessage::Announce { announcement }));
+    }
+
+    /// A connection to a peer was made, perhaps anew since this node has a cluster.
+    pub(in crate::node) fn announce_to_connected(&mut self, peer: NodeId) {
+        if self.cluster() != 0 && self.bootstrap.waiting.remove(&peer) {
+            self.announce_cluster(peer);
         }
     }
 
@@ -72,6 +92,9 @@ impl Node {
         }
         if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
             self.effects.cluster = Some(self.bootstrap.identity.cluster);
+            for peer in self.bootstrap.waiting.clone() {
+                self.announce_cluster(peer);
+            }
         }
     }
 
@@ -132,6 +155,7 @@ impl Node {
     /// From now on the node is of this cluster and can be of no other.
     pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
         self.bootstrap.identity.cluster = cluster;
+        self.bootstrap.waiting = self.versions.connected_peers().take(MEMBERS_MAX).collect();
         let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
         self.bootstrap.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });

@@ -185,7 +185,7 @@ impl Node {
         }
         let Some(view) = self.view() else { return };
         let action = plan(&view, &self.config.policy);
-        self.report_health(view.placed(action.as_ref()));
+        self.report_health(view.placed(&self.config.policy));
         if let Some(action) = action {
             tracing::info!(node = %self.named(self.id), ?action, "a change of the members");
             self.change_members(action);
@@ -233,9 +233,15 @@ impl Node {
         let sends =
             received.is_some_and(|at| since(&at) <= self.patience()) || planted(Bug::PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
-        // A vote given to a dead member may cost the majority.
-        let caught_up = level >= self.patience() && self.answers(node);
-        Sight { silent, sends, caught_up }
+        let answers = self.answers(node);
+        Sight {
+            silent,
+            sends,
+            answers,
+            level: answers && level >= self.config.timings().answer(),
+            // A vote given to a dead member may cost the majority.
+            caught_up: answers && level >= self.patience(),
+        }
     }
 
     fn view(&self) -> Option<View> {

@@ -56,8 +56,11 @@ pub(crate) struct Sight {
     pub(crate) silent: Duration,
     /// Whether it has sent something lately, so it is alive.
     pub(crate) sends: bool,
-    /// Whether it has been level with the log for a while, and has answered within the last few
-    /// heartbeats.
+    /// Whether it has answered within the last few heartbeats.
+    pub(crate) answers: bool,
+    /// Whether it answers, and was level with the log for at least as long as a member may take to answer.
+    pub(crate) level: bool,
+    /// Whether it has been level with the log for a while, and answers: it could vote.
     pub(crate) caught_up: bool,
 }
 
@@ -105,17 +108,25 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.sends)
     }
 
-    /// The settled learners: they are level with the log, every voter answers, and `plan` has
-    /// nothing left to do.
+    /// The settled learners: they are level with the log, every voter answers, and nothing is left to
+    /// do, nor will be once they have been level for longer.
     ///
-    /// A level learner was observed for as long as it takes to notice that a voter is gone. So a
-    /// voter that had stopped before the learner started is known to be gone by then.
-    pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
-        if plan.is_some() || !self.voters.iter().all(|voter| self.sends(*voter)) {
+    /// A level learner was observed for as long as a voter may take to answer. So a voter that had
+    /// stopped before the learner started no longer counts as one that answers.
+    pub(crate) fn placed(&self, policy: &MembershipPolicy) -> BTreeSet<NodeId> {
+        let answers = |voter: &NodeId| {
+            *voter == self.own || self.sights.get(voter).is_some_and(|sight| sight.answers)
+        };
+        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.level);
+        let learners: BTreeSet<NodeId> = self.learners.iter().filter(level).copied().collect();
+        if learners.is_empty() || !self.voters.iter().all(answers) {
             return BTreeSet::new();
         }
-        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.caught_up);
-        self.learners.iter().filter(level).copied().collect()
+        let mut later = self.clone();
+        for learner in &learners {
+            later.sights.entry(*learner).or_default().caught_up = true;
+        }
+        if plan(&later, policy).is_some() { BTreeSet::new() } else { learners }
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
@@ -378,7 +389,8 @@ mod tests {
 
     const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight { silent: Duration::ZERO, sends: true, caught_up: true };
+    const ALIVE: Sight =
+        Sight { silent: Duration::ZERO, sends: true, answers: true, level: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
         Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
@@ -570,7 +582,7 @@ mod tests {
 
     fn views() -> impl Strategy<Value = View> {
         let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
-        let sights = vec((seconds, any::<bool>()), 10);
+        let sights = vec((seconds, any::<bool>(), any::<bool>(), any::<bool>()), 10);
         let reports = vec((1..14u64, 1..14u64), 0..4);
         let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
         let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
@@ -582,10 +594,12 @@ mod tests {
                     learners.into_iter().filter(|node| !voters.contains(node)).collect();
                 let mut view = view(&voters, &learners);
                 for (node, sight) in &mut view.sights {
-                    let (seconds, caught_up) = sights[*node as usize];
+                    let (seconds, answers, level, caught_up) = sights[*node as usize];
                     let silent = Duration::from_secs(seconds);
                     let sends = seconds == 0;
-                    *sight = Sight { silent, sends, caught_up: caught_up && sends };
+                    let answers = answers && sends;
+                    let level = level && answers;
+                    *sight = Sight { silent, sends, answers, level, caught_up: caught_up && level };
                 }
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();

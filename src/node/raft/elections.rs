@@ -25,6 +25,8 @@ pub(in crate::node) struct Elections {
     /// When this node last received something from a leader, or led. (On a learner, Raft never
     /// counts a leader as lost.)
     pub(in crate::node) led_at: Time,
+    /// Whether this node has known a leader since it started.
+    pub(in crate::node) knew_leader: bool,
 }
 
 impl Elections {
@@ -36,6 +38,7 @@ impl Elections {
             leaderless_ticks: 0,
             loss: None,
             led_at: now,
+            knew_leader: false,
         }
     }
 

@@ -1,4 +1,5 @@
-//! How a follower reacts when its connection to the leader ends.
+//! How a follower reacts when its connection to the leader ends, and a voter when it knows no leader and
+//! reaches a majority.
 //!
 //! A killed process closes its sockets at once, long before an election timeout would notice its
 //! silence. So a follower whose connection to the leader has ended forgets the leader and holds a
@@ -9,8 +10,13 @@
 //! The followers take turns, one each tick, so that they do not split the votes. The first one starts
 //! at once. Each starts again if the others have not noticed the loss yet. After a few turns only the
 //! usual election timeouts are left.
+//!
+//! Voters that have all just started know of no leader either. They take turns in the same way from the
+//! moment on at which they reach a majority, and do not wait for a silence that has no end. Once a node has
+//! known a leader, connections cause no election any more.
 
 use crate::node::Node;
+use crate::node::raft::core::Role;
 use crate::types::membership::NodeId;
 
 /// How many turns each follower has.
@@ -19,6 +25,7 @@ const TURNS: usize = 3;
 /// A leader whose connection has ended.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::node) struct LeaderLoss {
+    /// 0: no leader is known, since a start or for longer.
     leader: NodeId,
     ticks: usize,
 }
@@ -32,6 +39,29 @@ impl Node {
         self.raft.forget_leader();
         self.elections.loss = Some(LeaderLoss { leader: peer, ticks: 0 });
         self.hasten_election()
+    }
+
+    /// A connection to a peer was made.
+    pub(in crate::node) fn connection_made(&mut self, peer: NodeId) -> Result<(), String> {
+        let is_first = !self.elections.knew_leader && self.raft.leader() == 0;
+        // A candidate has its votes under way.
+        let is_free = !matches!(self.raft.role(), Role::Candidate | Role::Leader);
+        let are_voters = self.is_voter(peer) && self.is_voter(self.id);
+        if !is_first || !is_free || !are_voters || !self.reaches_majority() {
+            return Ok(());
+        }
+        // Whoever comes next begins the turns again: it may be the one that was asked in vain.
+        self.elections.loss = Some(LeaderLoss { leader: 0, ticks: 0 });
+        self.hasten_election()
+    }
+
+    fn reaches_majority(&self) -> bool {
+        let reached = |voter: &&NodeId| **voter == self.id || self.versions.is_connected(**voter);
+        let decide = |voters: &[NodeId]| {
+            voters.is_empty() || 2 * voters.iter().filter(reached).count() > voters.len()
+        };
+        let voting = self.raft.log().voting();
+        decide(&voting.voters) && decide(&voting.voters_outgoing)
     }
 
     /// Campaigns if it is this node's turn. Called when the leader is lost, and at each tick.

@@ -23,6 +23,7 @@ mod promises;
 pub(crate) mod session;
 #[cfg(test)]
 pub(crate) mod slow_disk;
+mod starts;
 #[cfg(test)]
 pub(crate) mod version;
 

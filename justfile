@@ -117,7 +117,12 @@ trace number *options:
 
 # Plants one bug and prints which seeds find it, for example: just bug FenceUnchecked.
 bug name *options:
-    {{ simulate }} --bug {{ name }} --planted 250 {{ options }}
+    {{ simulate }} --bug {{ name }} --planted 1000 {{ options }}
+
+# Measures how soon each planted bug is found, and writes docs/planted.md (an hour or more), or only for one bug:
+# just find --bug FenceUnchecked.
+find *options:
+    {{ simulate }} --find 100 --jobs 2 {{ options }}
 
 # Measures a cluster on this machine, for example: just bench --bench read.
 bench *options:

@@ -7,7 +7,8 @@
 //! --seeds FROM..TO  these seeds
 //! --random COUNT    this many random seeds
 //! --found           the seeds that have found bugs before
-//! --minutes M       how long faults happen in each world (10; of a fleet or under load, 1)
+//! --minutes M       how long faults happen in each world (10; of a fleet or under load, 1; for
+//!                   planted bugs, 2)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
 //!                   replica, which are cut off, crash and lose their members, many at a time
 //! --clients N       with --fleet: N clients watch one znode; counts what a change costs the leader,
@@ -22,13 +23,17 @@
 //! --trace           prints all events, also of seeds that do not fail;
 //!                   with --planted, the events that led to a failure
 //! --planted COUNT   plants each of the known bugs, or those that show in the chosen kind of world, and
-//!                   expects that one of its checks finds it
-//!                   within this many seeds
+//!                   expects that one of its checks finds it about as soon as docs/planted.md says,
+//!                   in at most this many worlds
 //! --each            with --planted, expects that each of its checks finds it
+//! --find COUNT      plants the same bugs in this many worlds each, and writes to docs/planted.md in
+//!                   how many each was found; fewer worlds are enough for a bug that is found often,
+//!                   and one that is not found gets more, until it is
 //! --bug NAME        only this bug
 //! --checks          lists the bugs that each check must find
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -36,11 +41,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, kind_of, run, run_once};
+use quorate::simulation::{
+    FOUND, Kind, Report, Table, Totals, Verbosity, hunt, judge, kind_of, measure, run, run_once,
+};
 
+/// The page with the table of planted bugs.
+const PAGE: &str = "docs/planted.md";
 /// How long faults happen by default.
 const MINUTES: u64 = 10;
 const MINUTES_OF_LARGE: u64 = 1;
+/// Most planted bugs show soon or never, so many short worlds find them sooner than a few long ones.
+const MINUTES_OF_HUNTS: u64 = 2;
 
 /// The kinds of worlds other than the default one, and their options.
 const KINDS: [(Kind, &str); 4] = [
@@ -59,8 +70,10 @@ struct Options {
     trace: bool,
     /// Whether to list the checks and their bugs and do nothing else.
     checks: bool,
-    /// The number of seeds within which a planted bug must be found.
+    /// The number of worlds within which a planted bug must be found.
     planted: Option<u64>,
+    /// The number of worlds in which each planted bug is looked for.
+    find: Option<u64>,
     /// Whether each of a bug's checks must find it.
     each: bool,
     bugs: Vec<Bug>,
@@ -116,6 +129,7 @@ fn parse() -> Result<Options, String> {
             }
             "--minutes" => minutes = Some(number(&value)?),
             "--planted" => options.planted = Some(number(&value)?),
+            "--find" => options.find = Some(number(&value)?),
             "--bug" => {
                 let named = |bug: &&Bug| format!("{bug:?}") == value;
                 let bug = Bug::ALL.iter().find(named).ok_or_else(|| format!("no bug {value:?}"))?;
@@ -138,10 +152,12 @@ fn parse() -> Result<Options, String> {
         Kind::Fleet | Kind::FanOut(_) | Kind::Loaded => MINUTES_OF_LARGE,
         Kind::Usual | Kind::Rolled | Kind::Disk => MINUTES,
     };
+    let hunts = options.planted.is_some() || options.find.is_some();
+    let usual = if hunts { MINUTES_OF_HUNTS } else { usual };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
-    if options.seeds.is_empty() && options.planted.is_none() && !options.checks {
-        let which =
-            "which seeds? --seed N, --seeds FROM..TO, --random COUNT, --found or --planted COUNT";
+    if options.seeds.is_empty() && !hunts && !options.checks {
+        let which = "which seeds? --seed N, --seeds FROM..TO, --random COUNT, --found, \
+                     --planted COUNT or --find COUNT";
         return Err(which.to_owned());
     }
     Ok(options)
@@ -185,46 +201,109 @@ fn print_checks() {
     }
 }
 
-/// Runs seeds with every planted bug. Returns whether the checks have found all.
-fn hunt_all(options: &Options, seeds: u64) -> bool {
-    let hunted: Vec<Bug> = match options.bugs.is_empty() {
-        true => {
-            let shows = |bug: &Bug| options.kind == Kind::Usual || kind_of(*bug) == options.kind;
-            Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).filter(shows).collect()
-        }
-        false => options.bugs.clone(),
-    };
+/// The bugs to plant.
+fn hunted(options: &Options) -> Vec<Bug> {
+    if !options.bugs.is_empty() {
+        return options.bugs.clone();
+    }
+    let shows = |bug: &Bug| options.kind == Kind::Usual || kind_of(*bug) == options.kind;
+    Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty() && shows(bug)).collect()
+}
+
+/// Calls `work` with each bug, in several threads.
+fn for_each(bugs: &[Bug], jobs: usize, work: impl Fn(Bug) + Sync) {
     let next = AtomicUsize::new(0);
-    let missed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs {
+        for _ in 0..jobs {
             scope.spawn(|| {
-                while let Some(bug) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let verbosity = if options.trace { Verbosity::Last } else { Verbosity::None };
-                    let hunt = hunt(*bug, 0..seeds, options.length, verbosity, options.each);
-                    let name = format!("{bug:?}");
-                    for report in &hunt.found {
-                        report.timeline.iter().for_each(|line| println!("| {line}"));
-                        let failure = report.failure.iter().flat_map(|failure| failure.chars());
-                        let failure: String = failure.take(90).collect();
-                        println!("{name:26} found by seed {:2}: {failure}", report.seed);
-                    }
-                    for check in &hunt.missed {
-                        println!(
-                            "{name:26} NOT FOUND by {check:?} in {} worlds ({:?} instead): {}",
-                            hunt.worlds,
-                            hunt.others,
-                            bug.story()
-                        );
-                    }
-                    missed.fetch_add(usize::from(!hunt.missed.is_empty()), Ordering::Relaxed);
+                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(*bug);
                 }
             });
         }
     });
-    let missed = missed.into_inner();
+}
+
+/// Prints the first run in which a bug was found.
+fn print_found(name: &str, report: &Report) {
+    report.timeline.iter().for_each(|line| println!("| {line}"));
+    let failure = report.failure.iter().flat_map(|failure| failure.chars());
+    let failure: String = failure.take(90).collect();
+    println!("{name:26} found by seed {:2}: {failure}", report.seed);
+}
+
+/// Plants every bug. Returns whether the checks have found all, as soon as the table says.
+fn hunt_all(options: &Options, worlds: u64) -> bool {
+    let hunted = hunted(options);
+    let table = Table::built_in();
+    let (missed, unknown) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    for_each(&hunted, options.jobs, |bug| {
+        let verbosity = if options.trace { Verbosity::Last } else { Verbosity::None };
+        let name = format!("{bug:?}");
+        let row = table.row(bug).filter(|row| row.found() > 0 && !options.each);
+        if let Some(row) = row {
+            let judged = judge(row, worlds, options.length, verbosity);
+            judged.found.first().into_iter().for_each(|report| print_found(&name, report));
+            if judged.is_harder {
+                println!(
+                    "{name:26} HARDER TO FIND: in {} of {} worlds; by docs/planted.md in {} of {}: {}",
+                    judged.found.len(),
+                    judged.worlds,
+                    row.found(),
+                    row.worlds,
+                    bug.story()
+                );
+                missed.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        let hunt = hunt(bug, 0..worlds, options.length, verbosity, options.each);
+        hunt.found.iter().for_each(|report| print_found(&name, report));
+        for check in &hunt.missed {
+            println!(
+                "{name:26} NOT FOUND by {check:?} in {} worlds ({:?} instead): {}",
+                hunt.worlds,
+                hunt.others,
+                bug.story()
+            );
+        }
+        if !options.each && table.row(bug).is_none() {
+            println!(
+                "{name:26} has no row in docs/planted.md: add it with --find 100 --bug {name}"
+            );
+            unknown.fetch_add(1, Ordering::Relaxed);
+        }
+        missed.fetch_add(usize::from(!hunt.missed.is_empty()), Ordering::Relaxed);
+    });
+    let (missed, unknown) = (missed.into_inner(), unknown.into_inner());
     println!("{} of {} planted bugs found", hunted.len() - missed, hunted.len());
-    missed == 0
+    missed == 0 && (unknown == 0 || !options.bugs.is_empty())
+}
+
+/// Plants every bug in many worlds, and writes the table of how often each is found. It writes after
+/// each bug, so that it may be interrupted.
+fn find_all(options: &Options, worlds: u64) -> Result<(), String> {
+    let error = |error: std::io::Error| format!("{PAGE}: {error}");
+    let before = Table::read(&std::fs::read_to_string(PAGE).map_err(error)?);
+    let mut hunted = hunted(options);
+    // The longest first.
+    hunted.sort_by_key(|bug| Reverse(before.row(*bug).map_or(u64::MAX, |row| row.worlds)));
+    let table = Mutex::new((before.clone(), Ok(())));
+    for_each(&hunted, options.jobs, |bug| {
+        let row = measure(bug, worlds, options.length);
+        let mut table = table.lock().expect("no worker panics while it holds this");
+        println!("{row}");
+        if let Some(former) = before.row(bug)
+            && former.rate() >= 5.0 * row.rate()
+            && former.rate() > 0.0
+        {
+            println!("{bug:?} is harder to find. It was:\n{former}");
+        }
+        table.0.put(row);
+        table.1 = std::fs::write(PAGE, table.0.to_string()).map_err(error);
+    });
+    let (_, written) = table.into_inner().expect("no worker panics while it holds this");
+    written
 }
 
 #[expect(clippy::disallowed_methods, reason = "it prints its speed")]
@@ -248,6 +327,12 @@ fn main() -> ExitCode {
     if let Some(seeds) = options.planted
         && !hunt_all(&options, seeds)
     {
+        return ExitCode::FAILURE;
+    }
+    if let Some(worlds) = options.find
+        && let Err(error) = find_all(&options, worlds)
+    {
+        eprintln!("{error}");
         return ExitCode::FAILURE;
     }
     if options.seeds.is_empty() {

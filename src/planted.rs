@@ -216,6 +216,12 @@ bugs! {
         ["W3 a watch that was removed is over", "W3 nothing after the last"],
     LockEarly: "the second contender in the queue acquires the lock as well";
         ["I23 one holder at a time", "elections: one leader at a time"],
+    CuratorsIgnored: "a contender of Curator is not counted";
+        ["I23 no more is held than there is"],
+    KazoosIgnored: "a contender of kazoo is not counted";
+        ["I23 no more is held than there is"],
+    OrderedByName: "contenders are in the order of their whole names";
+        ["I23 no more is held than there is", "I23 one holder at a time"],
     TokenFixed: "all holders of a lock get the same fencing token";
         ["I22 tokens grow", "elections: tokens grow"],
     PredecessorMissed: "a contender acquires the lock when its predecessor gives up waiting";

@@ -1,4 +1,4 @@
-//! The disk's threads of a node: their state machines of the disk's threads, on the file system of a device.
+//! The disk's threads of a running node: their state machines, on the file system of a device.
 //!
 //! A step is decided at one time and performed at a later one. Meanwhile more operations gather. The end of
 //! the process may come before the step, or amid its calls of the file system.
@@ -11,8 +11,8 @@ use super::clock::{Nanos, nanos};
 use super::random::Random;
 use crate::node::io::{DiskOp, Input, Time};
 use crate::runtime::disk::reports::Reports;
-use crate::runtime::disk::state_worker::StateWorker;
-use crate::runtime::disk::writer::{Next, Writer};
+use crate::runtime::disk::state_worker::{StateStep, StateWorker};
+use crate::runtime::disk::writer::{Next, Step, Writer};
 use crate::storage::LogStore;
 use crate::storage::simulated::ProcessFiles;
 
@@ -22,11 +22,18 @@ pub(crate) struct DiskThreads {
     worker: StateWorker,
     inputs: Receiver<Input>,
     files: ProcessFiles,
-    /// Whether a step of the writer, and one of the worker, are decided.
-    pub(super) is_writing: bool,
-    pub(super) is_working: bool,
+    /// Since when a step of the writer, and one of the worker, are decided.
+    pub(super) writing_since: Option<Nanos>,
+    pub(super) working_since: Option<Nanos>,
     /// When one of them goes on by itself.
     pub(super) wake_at: Option<Nanos>,
+}
+
+/// The steps that were just decided.
+#[derive(Debug, Default)]
+pub(crate) struct Decided {
+    pub(crate) write: Option<Step>,
+    pub(crate) work: Option<StateStep>,
 }
 
 impl DiskThreads {
@@ -48,8 +55,8 @@ impl DiskThreads {
             worker,
             inputs,
             files,
-            is_writing: false,
-            is_working: false,
+            writing_since: None,
+            working_since: None,
             wake_at: None,
         }
     }
@@ -58,14 +65,22 @@ impl DiskThreads {
         self.writer.submit(op);
     }
 
-    /// Decides the next steps, at this time.
-    pub(crate) fn decide(&mut self, now: Nanos) {
-        self.wake_at = None;
+    /// Decides the next steps, at this time. Those of the writer that take no time are performed at once.
+    pub(crate) fn decide(&mut self, now: Nanos, takes_time: impl Fn(Step) -> bool) -> Decided {
+        let mut decided = Decided::default();
         loop {
             let mut goes_on = false;
-            if !self.is_writing {
+            self.wake_at = None;
+            if self.writing_since.is_none() {
                 match self.writer.next(time(now)) {
-                    Next::Perform(_) => self.is_writing = true,
+                    Next::Perform(step) if takes_time(step) => {
+                        self.writing_since = Some(now);
+                        decided.write = Some(step);
+                    }
+                    Next::Perform(_) => {
+                        self.writer.perform();
+                        goes_on = true;
+                    }
                     Next::Send(order) => {
                         self.worker.take(order);
                         goes_on = true;
@@ -74,9 +89,12 @@ impl DiskThreads {
                     Next::End => {}
                 }
             }
-            if !self.is_working {
+            if self.working_since.is_none() {
                 match self.worker.next(time(now)) {
-                    Next::Perform(_) => self.is_working = true,
+                    Next::Perform(step) => {
+                        self.working_since = Some(now);
+                        decided.work = Some(step);
+                    }
                     Next::Send(outcome) => {
                         self.writer.checkpoint_ended(outcome);
                         goes_on = true;
@@ -86,7 +104,7 @@ impl DiskThreads {
                 }
             }
             if !goes_on {
-                return;
+                return decided;
             }
         }
     }
@@ -98,13 +116,13 @@ impl DiskThreads {
 
     /// Performs the step of the writer.
     pub(crate) fn write(&mut self) {
-        self.is_writing = false;
+        self.writing_since = None;
         self.writer.perform();
     }
 
     /// Performs the step of the worker.
     pub(crate) fn work(&mut self) {
-        self.is_working = false;
+        self.working_since = None;
         self.worker.perform();
     }
 
@@ -120,7 +138,7 @@ impl DiskThreads {
 
     /// Whether everything is written, the store's deferred work included.
     pub(crate) fn is_resting(&self) -> bool {
-        !self.is_writing && !self.is_working && self.writer.is_resting()
+        self.writing_since.is_none() && self.working_since.is_none() && self.writer.is_resting()
     }
 
     /// The process has come to its end in an orderly way: writes everything.
@@ -142,7 +160,7 @@ impl DiskThreads {
     /// Ends the process. If `torn`, each step that was under way ends amid its calls of the file system.
     /// Otherwise it has not begun, or was just performed. Returns whether a step was cut short.
     pub(crate) fn kill(mut self, random: &Random, torn: bool) -> bool {
-        let mut lanes = [self.is_writing, self.is_working];
+        let mut lanes = [self.writing_since.is_some(), self.working_since.is_some()];
         let first = random.index(2);
         let mut is_cut = false;
         for lane in [first, 1 - first] {

@@ -329,7 +329,7 @@ impl DiskWorld {
             let mut durable = self.durable.condition();
             let known = (durable.hard_state(), durable.last());
             require(
-                durable.started(hard_state, last),
+                durable.started(hard_state, last, None),
                 "I14 a start knows what was durable",
                 || {
                     format!(
@@ -359,8 +359,8 @@ impl DiskWorld {
                 let op = self.next_op();
                 life.threads.submit(op);
             }
-            40..75 if life.threads.is_writing => self.write(life),
-            75..90 if life.threads.is_working => life.threads.work(),
+            40..75 if life.threads.writing_since.is_some() => self.write(life),
+            75..90 if life.threads.working_since.is_some() => life.threads.work(),
             90..96 => {
                 life.threads.work_beside();
             }
@@ -371,7 +371,7 @@ impl DiskWorld {
                 }
             }
         }
-        life.threads.decide(self.now);
+        life.threads.decide(self.now, |_| true);
         self.take_inputs(life)
     }
 
@@ -628,14 +628,14 @@ impl DiskWorld {
             if life.has_failed || life.threads.is_resting() {
                 break;
             }
-            if life.threads.is_writing {
+            if life.threads.writing_since.is_some() {
                 life.threads.write();
-            } else if life.threads.is_working {
+            } else if life.threads.working_since.is_some() {
                 life.threads.work();
             } else if let Some(at) = life.threads.wake_at {
                 self.now = self.now.max(at);
             }
-            life.threads.decide(self.now);
+            life.threads.decide(self.now, |_| true);
             self.take_inputs(life)?;
         }
         Ok(())

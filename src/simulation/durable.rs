@@ -14,7 +14,7 @@ use crate::storage::{
     Checkpointer, ChunkSink, FsPath, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space,
     witnessed,
 };
-use crate::types::membership::Promise;
+use crate::types::membership::{NodeId, Promise};
 
 /// Where the data directory of a device is.
 pub(crate) const DATA: &str = "/data";
@@ -29,6 +29,8 @@ pub(crate) struct Condition {
     confirmed: Contents,
     /// What may be durable instead: a call that failed, or that the end of the process has cut short.
     attempted: Option<Change>,
+    /// The cluster of its identity; 0 if it has none.
+    cluster: u64,
     violation: Option<Violation>,
 }
 
@@ -61,6 +63,13 @@ enum Change {
 }
 
 impl Durable {
+    /// The contents of a store that was just founded.
+    pub(crate) fn founded(cluster: u64, index: u64, hard_state: HardState) -> Durable {
+        let confirmed =
+            Contents { hard_state, checkpoint: index, first: index + 1, ..Contents::default() };
+        Durable(Arc::new(Mutex::new(Condition { confirmed, cluster, ..Condition::default() })))
+    }
+
     pub(crate) fn condition(&self) -> MutexGuard<'_, Condition> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,23 +86,55 @@ impl Condition {
         self.confirmed.last()
     }
 
+    /// The term of the last entry that is durable, if the log has one.
+    pub(crate) fn last_term(&self) -> Option<u64> {
+        self.confirmed.terms.back().copied()
+    }
+
+    /// Whether this entry is durable, itself or as part of the checkpoint.
+    pub(crate) fn holds(&self, index: u64, term: u64) -> bool {
+        self.confirmed.holds(index, term)
+    }
+
+    /// Whether a node that starts from it knows that this entry is committed.
+    pub(crate) fn knows_committed(&self, index: u64) -> bool {
+        let Contents { checkpoint, hard_state, .. } = self.confirmed;
+        index <= checkpoint || index <= hard_state.commit
+    }
+
+    pub(crate) fn cluster(&self) -> u64 {
+        self.cluster
+    }
+
     /// A start has read this hard state and this last index. Returns whether that is what was durable, or
-    /// what a call that was cut short would have made durable.
-    pub(crate) fn started(&mut self, hard_state: HardState, last: u64) -> bool {
-        let attempted = self.attempted.take();
+    /// what a call that was cut short would have made durable. A single member, `alone`, stands for election and
+    /// wins as soon as it starts: it has the first entry of its term, too.
+    pub(crate) fn started(
+        &mut self,
+        hard_state: HardState,
+        last: u64,
+        alone: Option<NodeId>,
+    ) -> bool {
         let is = |contents: &Contents| {
             // What a checkpoint has is committed.
             let commit = contents.hard_state.commit.max(contents.checkpoint);
             let known = HardState { commit, ..contents.hard_state };
+            let won = alone.map(|vote| HardState { term: known.term + 1, vote, ..known });
             (known, contents.last()) == (hard_state, last)
+                || won.is_some_and(|won| (won, contents.last() + 1) == (hard_state, last))
         };
+        let attempted = self.attempted.take();
         if is(&self.confirmed) {
             return true;
         }
-        if let Some(change) = attempted {
-            self.confirmed.change(change);
+        let Some(change) = attempted else { return false };
+        let mut changed = self.confirmed.clone();
+        changed.change(change);
+        let is_changed = is(&changed);
+        if is_changed {
+            self.confirmed = changed;
         }
-        is(&self.confirmed)
+        is_changed
     }
 
     /// A member may have taken the place of this one: its store is empty.
@@ -109,6 +150,14 @@ impl Condition {
 impl Contents {
     fn last(&self) -> u64 {
         (self.first + self.terms.len() as u64).saturating_sub(1).max(self.checkpoint)
+    }
+
+    fn holds(&self, index: u64, term: u64) -> bool {
+        if index <= self.checkpoint {
+            return true;
+        }
+        let place = index.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+        place.and_then(|place| self.terms.get(place)) == Some(&term)
     }
 
     fn change(&mut self, change: Change) {
@@ -157,6 +206,10 @@ impl RecordedStore {
         RecordedStore { store, durable, device }
     }
 
+    fn witnessed(&self) -> Vec<u64> {
+        witnessed(&self.device.visible(&Path::new(DATA).join("log/witness"), 8 << 10))
+    }
+
     /// Makes a call that changes the contents when it succeeds. Then what is below these names is durable.
     fn change<T>(
         &mut self,
@@ -190,7 +243,9 @@ impl LogStore for RecordedStore {
     }
 
     fn set_identity(&mut self, identity: &Identity) -> Result<()> {
-        self.change(&["IDENTITY"], Change::Nothing, |store| store.set_identity(identity))
+        self.change(&["IDENTITY"], Change::Nothing, |store| store.set_identity(identity))?;
+        self.durable.condition().cluster = identity.cluster;
+        Ok(())
     }
 
     fn set_promise(&mut self, promise: &Promise) -> Result<()> {
@@ -229,14 +284,10 @@ impl LogStore for RecordedStore {
     }
 
     fn idle(&mut self) -> Result<()> {
-        let files = self.device.process();
-        let log = FsPath::new(Arc::new(files.clone()), &Path::new(DATA).join("log"));
-        let before = witnessed(&log);
+        let before = self.witnessed();
         let done = self.store.idle();
-        let after = witnessed(&log);
-        files.end_process();
         if done.is_ok()
-            && let Err(violation) = durability::is_witnessed(&before, &after)
+            && let Err(violation) = durability::is_witnessed(&before, &self.witnessed())
         {
             self.durable.condition().violation.get_or_insert(violation);
         }

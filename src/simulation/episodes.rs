@@ -122,7 +122,7 @@ impl World {
     fn is_caught_up(&self, place: usize, index: u64) -> bool {
         let process = &self.processes[place];
         let applied = process.life.as_ref().map_or(0, |life| life.host.node().applied().index);
-        applied >= index && process.written_disk().condition().last() >= index
+        applied >= index && process.durable.condition().last() >= index
     }
 
     fn load_now(&self, load: &Load) -> Observation {

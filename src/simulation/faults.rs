@@ -60,6 +60,14 @@ pub(crate) enum Fault {
     Resign,
     /// A session is expired before its time.
     Expire,
+    /// No more files can be opened for a while.
+    NoDescriptors,
+    /// A page of a disk cannot be read any more.
+    BadSector,
+    /// A part of a log that its store does not need any more is damaged.
+    SpareDamaged,
+    /// A system writes some pages by itself, and drops those that it need not write.
+    CacheDropped,
 }
 
 /// The unit of a rate.
@@ -87,7 +95,7 @@ const fn row(fault: Fault, name: &'static str, percent: u64, unit: Unit, rate: (
 
 use Unit::{PerMillion, PerThousandMinutes};
 
-pub(crate) const TABLE: [Row; 26] = [
+pub(crate) const TABLE: [Row; 30] = [
     row(Fault::Loss, "messages lost", 50, PerMillion, (100, 50_000)),
     row(Fault::Duplicate, "messages doubled", 50, PerMillion, (100, 50_000)),
     row(Fault::DelaySpike, "messages late", 50, PerMillion, (100, 10_000)),
@@ -101,7 +109,7 @@ pub(crate) const TABLE: [Row; 26] = [
     row(Fault::Pause, "pauses", 50, PerThousandMinutes, (100, 2_000)),
     row(Fault::ClockDrift, "clock rates changed", 50, PerThousandMinutes, (100, 2_000)),
     row(Fault::WallJump, "wall clocks moved", 30, PerThousandMinutes, (100, 1_000)),
-    row(Fault::TornWrite, "torn writes", 50, PerMillion, (200, 20_000)),
+    row(Fault::TornWrite, "torn writes", 50, PerMillion, (20, 4_000)),
     row(Fault::SlowDisk, "slow disks", 40, PerThousandMinutes, (100, 1_500)),
     row(Fault::FailedSync, "failed syncs", 25, PerMillion, (10, 500)),
     row(Fault::FullDisk, "full disks", 20, PerThousandMinutes, (50, 400)),
@@ -114,6 +122,10 @@ pub(crate) const TABLE: [Row; 26] = [
     row(Fault::Move, "instances moved", 30, PerThousandMinutes, (50, 500)),
     row(Fault::Resign, "operators' actions", 40, PerThousandMinutes, (200, 3_000)),
     row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
+    row(Fault::NoDescriptors, "limits of open files", 20, PerThousandMinutes, (50, 400)),
+    row(Fault::BadSector, "bad sectors", 20, PerThousandMinutes, (50, 200)),
+    row(Fault::SpareDamaged, "spare segments damaged", 30, PerThousandMinutes, (200, 3_000)),
+    row(Fault::CacheDropped, "caches dropped", 40, PerThousandMinutes, (200, 3_000)),
 ];
 
 /// The rate of each fault in one world.

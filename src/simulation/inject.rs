@@ -137,16 +137,39 @@ impl World {
             Fault::SlowDisk => {
                 let place = self.random.index(self.processes.len());
                 self.processes[place].slow_disk_until = now + time;
+                self.processes[place].excuse(now + time);
                 self.troubled_until = self.troubled_until.max(now + time);
                 Some(format!("node {place} for {time} ns"))
             }
             Fault::FullDisk => {
                 let place = self.random.index(self.processes.len());
-                self.processes[place].disk.condition().full = true;
+                let process = &mut self.processes[place];
+                process.device.set_capacity(Some(1));
+                process.is_full = true;
+                process.excuse(now + time);
                 self.schedule_in(time, Event::MakeRoom { place });
                 Some(format!("node {place} for {time} ns"))
             }
-            Fault::BitRot | Fault::LostWrites | Fault::Wipe => self.lose_place(fault),
+            Fault::NoDescriptors => {
+                let place = self.random.index(self.processes.len());
+                self.processes[place].device.set_descriptors(Some(0));
+                self.schedule_in(time, Event::MakeRoom { place });
+                Some(format!("node {place} for {time} ns"))
+            }
+            Fault::CacheDropped => {
+                let place = self.random.index(self.processes.len());
+                let device = &self.processes[place].device;
+                device.write_back_some();
+                device.drop_caches();
+                Some(format!("node {place}"))
+            }
+            Fault::SpareDamaged => {
+                let place = self.some_running()?;
+                self.spoil_spare(place)
+            }
+            Fault::BitRot | Fault::LostWrites | Fault::BadSector | Fault::Wipe => {
+                self.lose_place(fault)
+            }
             Fault::Join => self.join(),
             Fault::Leave => {
                 let place = self.some_running()?;
@@ -265,8 +288,8 @@ impl World {
             let process = &mut self.processes[place];
             (process.paused_until, process.slow_until) = (now, now);
             process.slow_disk_until = now;
-            process.disk.condition().full = false;
-            process.disk.condition().unreadable = false;
+            process.device.disarm();
+            process.has_room();
             if self.processes[place].life.is_none() {
                 // A process that waits for its start gets a second start, which finds it running.
                 self.schedule_in(SECOND, Event::Start { place });

@@ -44,8 +44,8 @@ pub(crate) struct Kernel {
     pub(crate) checks: RefCell<Checks>,
     /// The handles of the running instances.
     pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
-    /// The only check that counts. `None`: all of them count.
-    pub(crate) only: Cell<Option<&'static str>>,
+    /// The only checks that count. `None`: all of them count.
+    pub(crate) only: Cell<Option<&'static [&'static str]>>,
     violation: RefCell<Option<Violation>>,
     faults: RefCell<[u64; TABLE.len()]>,
     operations: RefCell<BTreeMap<&'static str, u64>>,
@@ -114,9 +114,13 @@ impl Kernel {
 
     /// Records a violation. Only the first one counts, because later ones may follow from it.
     pub(crate) fn fail(&self, violation: Violation) {
-        if self.only.get().is_some_and(|only| only != violation.check) {
-            return;
+        if self.only.get().is_none_or(|only| only.contains(&violation.check)) {
+            self.end(violation);
         }
+    }
+
+    /// As [`Kernel::fail`], for a violation after which the world cannot go on, whichever checks count.
+    pub(crate) fn end(&self, violation: Violation) {
         self.trace.log_fault(format_args!("VIOLATION of {violation}"));
         self.violation.borrow_mut().get_or_insert(violation);
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::clock::{MICRO, MILLI, Nanos, SECOND, nanos};
 use super::costs::Costs;
 use super::faults::Rates;
-use super::plan::Plan;
+use super::plan::{Plan, short_segments};
 use super::random::Random;
 use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
-use crate::runtime::disk::WRITE_BYTES_MAX;
+use crate::runtime::disk::group_commit::WRITE_BYTES_MAX;
+use crate::storage::simulated::DatabaseOptions;
 use crate::types::watch::WATCH_CAPACITY;
 
 /// A fault that lasts for a while.
@@ -129,6 +130,7 @@ impl Plan {
             queues: false,
             usage: false,
             takers: false,
+            foreign: false,
             zones: vec![""; nodes],
             client_instances: 0,
             client_instance_tasks: 0,
@@ -139,6 +141,9 @@ impl Plan {
             watch_capacity: WATCH_CAPACITY,
             consumers: None,
             costs: Some(costs),
+            store: short_segments(),
+            split_above: WRITE_BYTES_MAX,
+            database: DatabaseOptions::default(),
             load: Some(load),
         }
     }

@@ -2,19 +2,24 @@
 //! that join, leave and move.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::clock::{Nanos, SECOND, nanos};
-use super::disk::SimDisk;
+use super::damages::Damage;
+use super::durable::{DATA, Durable};
 use super::faults::Fault;
 use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
+use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Input;
 use crate::node::leader::planner::FORGET_FACTOR;
 use crate::node::membership::REQUEST_TIME;
 use crate::node::stored::Identity;
 use crate::runtime::host::Host;
+use crate::storage::simulated::Device;
+use crate::storage::{DiskStore, FsPath, LogStore};
 use crate::types::membership::{Genesis, Member, NodeId, Roster, Seat, node_id};
 use crate::types::version::INVENTED;
 
@@ -23,14 +28,35 @@ pub(super) fn address(place: usize) -> String {
     format!("node-{place}:1")
 }
 
-/// A new member, with an id that no node has had.
-fn new_member(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
-    let (uid, incarnation) = (random.next().max(1), random.next());
-    let node = node_id(uid, incarnation);
-    let zone = plan.zones[place].to_owned();
-    let member = Member { node, uid, address: address(place), zone };
-    (member, incarnation)
+/// The disk of a new member.
+#[derive(Debug)]
+pub(super) struct NewDisk {
+    pub(super) member: Member,
+    pub(super) device: Device,
+    /// Its identity, if nothing is on the disk yet.
+    pub(super) unused: Option<Identity>,
+    pub(super) durable: Durable,
 }
+
+/// The identity of a new member, with an id that no node has had.
+fn new_identity(random: &Random, address: String) -> Identity {
+    let (uid, incarnation) = (random.next().max(1), random.next());
+    Identity { cluster: 0, node: node_id(uid, incarnation), incarnation, address, uid }
+}
+
+/// An empty disk for a new member.
+fn empty(random: &Random, plan: &Plan, place: usize, address: String) -> NewDisk {
+    let identity = new_identity(random, address.clone());
+    let zone = plan.zones[place].to_owned();
+    let member = Member { node: identity.node, uid: identity.uid, address, zone };
+    let device = Device::new(random.next());
+    device.set_capacity(Some(CAPACITY));
+    device.set_database(plan.database);
+    NewDisk { member, device, unused: Some(identity), durable: Durable::default() }
+}
+
+/// The room of a disk that is not full.
+pub(super) const CAPACITY: u64 = 1 << 40;
 
 /// Whether the votes are spread over the zones: no learner is in a zone that has two or more voters
 /// fewer than another. A member without a zone is alone in one.
@@ -63,68 +89,67 @@ impl World {
     }
 
     /// The disks of the founding members.
-    pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
+    pub(super) fn first_disks(&mut self) -> Vec<NewDisk> {
         let plan = &self.kernel.plan;
-        let newcomers: Vec<(Member, u64)> =
-            (0..plan.nodes).map(|place| new_member(&self.identities, plan, place)).collect();
+        let mut disks: Vec<NewDisk> = (0..plan.nodes)
+            .map(|place| empty(&self.identities, plan, place, address(place)))
+            .collect();
         if !plan.founded {
-            let blank = |(member, incarnation)| {
-                let disk = SimDisk::blank(0, &member, incarnation);
-                (member, disk)
-            };
-            return newcomers.into_iter().map(blank).collect();
+            return disks;
         }
-        let mut members: Vec<Member> = newcomers.iter().map(|(member, _)| member.clone()).collect();
+        let mut members: Vec<Member> = disks.iter().map(|disk| disk.member.clone()).collect();
         members.sort_by_key(|member| member.node);
         let founding = Genesis { cluster: 1, members };
-        let (_, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start();
         let mut checks = self.kernel.checks.borrow_mut();
-        checks.membership.begins(1, meta.hash, meta.voting);
-        checks.oracle.found(state);
+        checks.membership.begins(1, meta.hash, meta.voting.clone());
+        checks.oracle.found(state.clone());
         drop(checks);
-        let founded = |(member, incarnation)| {
-            let disk = SimDisk::founded(&founding, &member, incarnation);
-            (member, disk)
-        };
-        newcomers.into_iter().map(founded).collect()
+        for disk in &mut disks {
+            let identity = disk.unused.take().map(|unused| Identity { cluster: 1, ..unused });
+            let files = disk.device.process();
+            let path = FsPath::new(Arc::new(files.clone()), DATA.as_ref());
+            let chunks = &mut ChunkWriter::full(state.clone());
+            identity
+                .map(|identity| {
+                    let mut store = DiskStore::open(&path, plan.store)?;
+                    store.found(&identity, hard_state, &meta, chunks)
+                })
+                .transpose()
+                .expect("a new store on a sound disk takes its first state");
+            files.end_process();
+            disk.durable = Durable::founded(1, meta.index, hard_state);
+        }
+        disks
     }
 
-    /// Notes a new disk, from which no node has started yet.
-    pub(super) fn put_disk(&mut self, member: &Member, disk: &SimDisk) {
-        let checked = self.kernel.checks.borrow_mut().membership.new_disk(member.node);
+    /// Notes a new member, from whose disk no node has started yet.
+    pub(super) fn put_disk(&mut self, node: NodeId, durable: &Durable) {
+        let checked = self.kernel.checks.borrow_mut().membership.new_disk(node);
         self.kernel.check(checked);
-        self.disks.insert(member.node, disk.clone());
+        self.disks.insert(node, durable.clone());
+    }
+
+    /// The identity that a start gives a directory that it begins anew.
+    pub(super) fn unused_identity(&self, place: usize) -> Identity {
+        let process = &self.processes[place];
+        let address = process.member.address.clone();
+        match process.unused.clone() {
+            Some(planned) => Identity { address, ..planned },
+            None => new_identity(&self.identities, address),
+        }
     }
 
     /// Replaces the disk of a process that is down.
-    fn replace_disk(&mut self, place: usize, member: Member, disk: SimDisk) {
-        self.put_disk(&member, &disk);
+    fn replace_disk(&mut self, place: usize, disk: NewDisk) {
+        let NewDisk { member, device, unused, durable } = disk;
+        self.put_disk(member.node, &durable);
         let process = &mut self.processes[place];
-        (process.member, process.disk) = (member, disk);
-        process.version = INVENTED;
+        process.owner = member.node;
+        (process.member, process.device, process.unused) = (member, device, unused);
+        (process.durable, process.damage, process.version) = (durable, None, INVENTED);
+        process.former.clear();
         self.lost_at = self.now();
-    }
-
-    /// The data directory is useless: the instance begins a new one, and becomes another member of the
-    /// same cluster.
-    pub(super) fn start_over(&mut self, place: usize) {
-        let old = self.processes[place].disk.identity();
-        let Identity { cluster, node, incarnation, address, uid } =
-            old.with_incarnation(self.identities.next());
-        let zone = self.processes[place].member.zone.clone();
-        let member = Member { node, uid, address, zone };
-        self.kernel.trace.log_fault(format_args!(
-            "node {place}: begins again as {node:x}, and was {:x}",
-            old.node
-        ));
-        let disk = SimDisk::blank(cluster, &member, incarnation);
-        if cluster != 0 && self.processes[place].disk.condition().damaged.is_some() {
-            return self.join_provisionally(place, member, disk);
-        }
-        // The member was removed, or its disk holds nothing.
-        self.kernel.count_event("directories replaced");
-        self.put_aside(place, cluster != 0);
-        self.replace_disk(place, member, disk);
     }
 
     /// How long a silent member still counts as alive, by its leader's clock.
@@ -165,7 +190,7 @@ impl World {
                 && self.processes.iter().any(|process| {
                     process.member.node == **id
                         && !self.is_damaged(process)
-                        && process.disk.condition().knows_committed(membership.changed_at)
+                        && process.durable.condition().knows_committed(membership.changed_at)
                 })
         };
         let mut quorums = membership.quorums();
@@ -173,20 +198,18 @@ impl World {
     }
 
     fn is_damaged(&self, process: &Process) -> bool {
-        process.disk.condition().damaged.is_some()
+        process.damage.is_some()
     }
 
-    /// Damages a disk. Its node finds that at its next start.
-    pub(super) fn damage(&mut self, place: usize, how: &'static str) -> Option<String> {
+    /// Damages a disk. Its node finds that at its next start, if it needs what is damaged.
+    pub(super) fn damage(&mut self, place: usize, damage: Damage) -> Option<String> {
         if !self.may_lose(place) {
             return None;
         }
-        self.processes[place].disk.condition().damaged = Some(how);
-        self.lost_at = self.now();
-        self.crash(place);
+        let what = self.spoil(place, damage);
         let time = self.some_time();
         self.start_in(place, time);
-        Some(format!("node {place}: {how}"))
+        Some(format!("node {place}: {what}"))
     }
 
     /// Replaces a disk by an empty one.
@@ -205,18 +228,11 @@ impl World {
 
     /// Gives a process that is down an empty disk. Returns its new id.
     pub(super) fn empty_disk(&mut self, place: usize) -> NodeId {
-        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
-        let member = Member { address: self.processes[place].member.address.clone(), ..member };
-        let (node, disk) = (member.node, SimDisk::blank(0, &member, incarnation));
-        self.replace_disk(place, member, disk);
+        let address = self.processes[place].member.address.clone();
+        let disk = empty(&self.identities, &self.kernel.plan, place, address);
+        let node = disk.member.node;
+        self.replace_disk(place, disk);
         node
-    }
-
-    /// A store was refused: it is damaged, or its member was removed.
-    pub(super) fn given_up(&mut self, place: usize) {
-        self.start_over(place);
-        let time = self.some_time();
-        self.start_in(place, time);
     }
 
     pub(super) fn join(&mut self) -> Option<String> {
@@ -224,10 +240,9 @@ impl World {
         if place >= self.kernel.plan.places {
             return None;
         }
-        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
-        let disk = SimDisk::blank(0, &member, incarnation);
-        let what = format!("node {place} as {:x}", member.node);
-        self.add_process(member, disk, INVENTED);
+        let disk = empty(&self.identities, &self.kernel.plan, place, address(place));
+        let what = format!("node {place} as {:x}", disk.member.node);
+        self.add_process(disk, INVENTED);
         self.start_in(place, SECOND);
         Some(what)
     }
@@ -304,9 +319,9 @@ impl World {
         self.down_since.get(&node).is_none_or(|at| at + allowed > self.now())
     }
 
-    /// Whether a leader may give this node's place to another: it wants to leave, or it was silent
-    /// for a while.
-    /// while.
+    /// Whether a leader may give this node's place to another: it wants to leave, it was silent for a while, or
+    /// it is at its place still, so that the other one only has its address. So this tells of former selves
+    /// alone.
     pub(super) fn may_go(&self, node: NodeId) -> bool {
         let down = self.down_since.get(&node).copied().unwrap_or(self.now());
         // The leader's clock may be fast.
@@ -430,8 +445,12 @@ impl World {
     pub(super) fn lose_place(&mut self, fault: Fault) -> Option<String> {
         let place = self.random.index(self.processes.len());
         match fault {
-            Fault::BitRot => self.damage(place, "a checksum does not match"),
-            Fault::LostWrites => self.damage(place, "the log ends before what was acknowledged"),
+            Fault::BitRot if self.random.percent(50) && self.may_lose(place) => {
+                self.spoil_running(place)
+            }
+            Fault::BitRot => self.damage(place, Damage::Rotten),
+            Fault::LostWrites => self.damage(place, Damage::RolledBack),
+            Fault::BadSector => self.damage(place, Damage::BadSector),
             _ => self.wipe(place),
         }
     }

@@ -48,7 +48,6 @@ mod client_instances;
 mod clock;
 mod costs;
 mod damages;
-mod disk;
 mod disk_spoils;
 mod disk_threads;
 mod disk_world;
@@ -70,6 +69,7 @@ mod process;
 pub(crate) mod random;
 mod rolls;
 mod seeds;
+mod starts;
 mod stops;
 mod surroundings;
 mod sync;
@@ -92,7 +92,7 @@ use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
-pub use hunt::{Hunt, hunt, kind_of};
+pub use hunt::{Hunt, Judgement, Row, Table, hunt, judge, kind_of, measure};
 pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Verbosity;
@@ -154,13 +154,13 @@ pub fn run_once(seed: u64, length: Duration, verbosity: Verbosity, kind: Kind) -
     run_with(seed, length, verbosity, kind, None)
 }
 
-/// The same, with all checks or with one of them alone.
+/// The same, with all checks or with these alone.
 fn run_with(
     seed: u64,
     length: Duration,
     verbosity: Verbosity,
     kind: Kind,
-    only: Option<&'static str>,
+    only: Option<&'static [&'static str]>,
 ) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
     if kind == Kind::Disk {
@@ -213,15 +213,15 @@ fn run_with(
 }
 
 /// Runs the world of one disk.
-fn run_disk(seed: u64, verbosity: Verbosity, only: Option<&'static str>) -> Report {
+fn run_disk(seed: u64, verbosity: Verbosity, only: Option<&'static [&'static str]>) -> Report {
     let lived = catch_unwind(AssertUnwindSafe(|| disk_world::run(seed)));
     let outcome = lived.unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().map_or("no message", String::as_str);
         let violation = Some(Violation::new("a panic", what));
         disk_world::Outcome { violation, ..disk_world::Outcome::default() }
     });
-    let violation =
-        outcome.violation.filter(|violation| only.is_none_or(|only| only == violation.check));
+    let counts = |violation: &Violation| only.is_none_or(|only| only.contains(&violation.check));
+    let violation = outcome.violation.filter(counts);
     let timeline = match verbosity {
         Verbosity::None => Vec::new(),
         _ => outcome.story.into_iter().collect(),

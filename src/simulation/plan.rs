@@ -11,8 +11,11 @@ use super::workload::steady;
 use crate::node::TimeoutBounds;
 use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
+use crate::runtime::disk::group_commit::WRITE_BYTES_MAX;
 use crate::runtime::disk_watch::DISK_DEAD;
 use crate::runtime::shared::Limits;
+use crate::storage::StoreOptions;
+use crate::storage::simulated::DatabaseOptions;
 use crate::types::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
@@ -59,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) usage: bool,
     /// Whether there are sessions that take over the znodes of lock holders.
     pub(crate) takers: bool,
+    /// Whether locks are shared with clients in other languages.
+    pub(crate) foreign: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// The number of clients without a replica, whose places come after those of the members.
@@ -82,6 +87,12 @@ pub(crate) struct Plan {
     pub(crate) costs: Option<Costs>,
     /// The load, in a world under load.
     pub(crate) load: Option<Load>,
+    /// The settings of stores.
+    pub(crate) store: StoreOptions,
+    /// Writes to the log are split above this size.
+    pub(crate) split_above: usize,
+    /// How databases are stored.
+    pub(crate) database: DatabaseOptions,
 }
 
 impl Rolls {
@@ -104,6 +115,11 @@ pub(crate) struct Rolls {
 
 /// Locks are safe as long as the rates of two clocks differ by less than a tenth.
 pub(crate) const DRIFT_SAFE_PPM: u64 = 45_000;
+
+/// The settings of stores whose segments are not long, since each is written whole.
+pub(super) fn short_segments() -> StoreOptions {
+    StoreOptions { segment_bytes: 1 << 18, ..StoreOptions::default() }
+}
 
 impl Plan {
     pub(crate) fn draw(random: &Random, length: Nanos) -> Plan {
@@ -156,6 +172,7 @@ impl Plan {
             queues: false,
             usage: false,
             takers: false,
+            foreign: false,
             zones: Vec::new(),
             client_instances: 0,
             client_instance_tasks: 1,
@@ -167,6 +184,9 @@ impl Plan {
             consumers: None,
             costs: None,
             load: None,
+            store: StoreOptions::default(),
+            split_above: WRITE_BYTES_MAX,
+            database: DatabaseOptions::default(),
         };
         if random.percent(50) {
             // Small enough that clients often ask for changes that are no longer kept.
@@ -182,7 +202,20 @@ impl Plan {
         // If a majority may found a cluster, a lost disk may lead to two clusters.
         plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
         plan.detaches = random.fork(300).percent(40);
+        plan.draw_store(&random.fork(310));
+        plan.foreign = random.fork(320).percent(30);
         plan
+    }
+
+    /// Small enough that segments, deltas and generations change often.
+    fn draw_store(&mut self, random: &Random) {
+        self.split_above = 1 << *random.pick(&[8, 8, 10, 14, 20]);
+        self.store = StoreOptions {
+            delta_bytes_min: 1 << random.within(8..20),
+            file_bytes_min: 1 << random.within(12..22),
+            deltas_max: *random.pick(&[1, 3, 10, 256]),
+            segment_bytes: 1 << random.within(12..18),
+        };
     }
 
     fn draw_consumers(&mut self, random: &Random) {
@@ -260,6 +293,7 @@ impl Plan {
             queues: false,
             usage: false,
             takers: false,
+            foreign: false,
             client_instances: 980,
             client_instance_tasks: 1,
             damages: false,
@@ -269,6 +303,9 @@ impl Plan {
             watch_capacity: WATCH_CAPACITY,
             consumers: None,
             costs: None,
+            store: short_segments(),
+            split_above: WRITE_BYTES_MAX,
+            database: DatabaseOptions::default(),
             load: None,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }

@@ -10,9 +10,14 @@ use crate::node::REMOVED;
 const POWER_CUT_PERCENT: u64 = 50;
 
 impl World {
-    /// Kills a process, alone or by a power cut. Writes that its disk had not synced are lost, at least in
-    /// part.
+    /// Kills a process, alone or by a power cut. What its disk has not synced is lost, at least in part, if
+    /// the power is cut.
     pub(crate) fn crash(&mut self, place: usize) {
+        self.end(place, false);
+    }
+
+    /// Ends a process. If it `closes`, its disk writes everything first.
+    fn end(&mut self, place: usize, closes: bool) {
         let Some(life) = self.processes[place].life.take() else {
             return;
         };
@@ -22,15 +27,22 @@ impl World {
         self.kernel.coordinators.borrow_mut()[place] = None;
         self.down_since.insert(self.processes[place].member.node, self.now());
         let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
-        let power = self.power.percent(POWER_CUT_PERCENT);
+        let power = !closes && self.power.percent(POWER_CUT_PERCENT);
         if power {
             self.kernel.count_event("power cuts");
         }
-        let disk = self.processes[place].written_disk();
-        if life.kill(&self.random, torn, disk, power) {
+        let (directory, is_provisional) = (life.directory.clone(), life.is_provisional);
+        if closes {
+            life.disk.close(self.now());
+        } else if life.disk.kill(&self.random, torn) {
             self.kernel.count_fault(Fault::TornWrite);
         }
-        self.settle_fresh(place);
+        if power {
+            self.processes[place].device.cut_power();
+        }
+        if is_provisional && directory.damage().is_none() {
+            self.put_aside_damaged(place, directory.former());
+        }
         let process = &mut self.processes[place];
         (process.paused_until, process.slow_until) = (0, 0);
         process.busy_until = 0;
@@ -63,9 +75,18 @@ impl World {
             drop(checks);
             self.kernel.check(checked);
         }
-        self.crash(place);
+        let writes_all = self.random.percent(70);
+        self.end(place, writes_all);
         let time = self.random.around(2 * SECOND);
         self.start_in(place, time);
+    }
+
+    /// Whether the disk at a place gave its node a reason to stop: a sync failed, there is no room, a call
+    /// takes too long, or the database is damaged. Damage of the log that a read finds is none, nor is the
+    /// limit of open files.
+    fn is_excused(&self, place: usize, reason: &str) -> bool {
+        let process = &self.processes[place];
+        process.excused_until > self.now() || (process.damage.is_some() && !reason.contains("log"))
     }
 
     /// A node has stopped by itself. It may do so only if its disk has failed, if it is too old, or if
@@ -76,7 +97,7 @@ impl World {
             self.too_old(place);
         } else if reason == REMOVED && self.may_be_gone(place) {
             self.kernel.count_event("removed members stopped");
-        } else if !reason.starts_with("the disk failed") {
+        } else if !(reason.starts_with("the disk failed") && self.is_excused(place, reason)) {
             self.kernel.fail(Violation::new(
                 "I31 no node stops by itself",
                 format!("node {place}: {reason}"),

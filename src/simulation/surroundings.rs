@@ -8,7 +8,6 @@ use crate::node::Node;
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::node::stored::Boot;
 use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::runtime::host::{HandleEffects, Host};
 use crate::simulation::clock::{Nanos, SECOND};
@@ -54,14 +53,6 @@ pub(super) fn is_urgent(message: &PeerMessage) -> bool {
 /// The time that a node computes in addition to the cost of a message.
 pub(super) fn extra_step_time() -> Nanos {
     if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
-}
-
-/// What a disk forgets between two starts.
-pub(super) fn forget(boot: &mut Boot) {
-    if_planted(Bug::VoteForgotten, || boot.hard_state.vote = 0);
-    if planted(Bug::LogTailForgotten) {
-        boot.entries.pop_if(|last| last.index > boot.checkpoint.index);
-    }
 }
 
 /// Truncates the log beyond its checkpoint.

@@ -1,58 +1,77 @@
-//! How disks perform the writes of their nodes. Like the disk's thread, they use one sync for all
-//! waiting writes, up to some size, and write checkpoints at the same time.
+//! How long the steps of disks take, and which of them fail.
 
 use std::time::Duration;
 
 use super::clock::{Nanos, SECOND};
+use super::disk_threads::Decided;
 use super::faults::Fault;
 use super::kernel::Phase;
-use super::process::{Begun, Life, Process};
+use super::process::{Life, Process};
+use super::surroundings;
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
-use crate::runtime::disk_watch::{DISK_DEAD, DISK_SLOW};
+use crate::runtime::disk::change::ChangeStep;
+use crate::runtime::disk::state_worker::StateStep;
+use crate::runtime::disk::writer::Step;
+use crate::storage::simulated::{Fault as DeviceFault, FaultKind};
 
 impl World {
+    /// Looks whether a disk hangs.
     pub(super) fn watch_disk(&self, life: &mut Life) {
-        let busy = Duration::from_nanos(self.now().saturating_sub(life.syncing_since));
-        if busy > DISK_DEAD {
-            let reason = "the disk failed: a write has been under way for too long".to_owned();
-            life.host.input(Input::Failed { reason });
-        } else if busy > DISK_SLOW {
-            if !std::mem::replace(&mut life.resigned, true) {
-                life.host.input(Input::Resign);
-            }
-        } else {
-            life.resigned = false;
+        let under_way = [life.disk.writing_since, life.disk.working_since];
+        // Steps begin at different times, so that tells them apart.
+        if let Some(input) = life.disk_watch.look(Duration::from_nanos(self.now()), under_way) {
+            life.host.input(input);
         }
     }
 
-    pub(super) fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
-        life.waiting.push_back(op);
-        if life.syncing.is_empty() {
-            let at = self.now().max(self.processes[place].busy_until);
-            let begun = life.begin_sync(at);
-            self.sync_begun(place, begun, at);
-        }
+    pub(super) fn submit(&mut self, place: usize, life: &mut Life, mut op: DiskOp) {
+        surroundings::truncate_too_far(&mut op);
+        life.disk.submit(op);
+        let at = self.now().max(self.processes[place].busy_until);
+        self.disk_goes_on(place, life, at);
     }
 
-    fn sync_begun(&mut self, place: usize, begun: Begun, at: Nanos) {
+    /// Begins the next steps of a disk, from this time on.
+    fn disk_goes_on(&mut self, place: usize, life: &mut Life, at: Nanos) {
         let epoch = self.processes[place].epoch;
-        if let Some((number, bytes)) = begun.checkpoint {
-            let time = self.sync_time(place) * 4 + self.kernel.plan.on_disk(bytes);
-            self.schedule(at + time, Event::Checkpointed { place, epoch, number });
+        let takes_time = |step| !matches!(step, Step::Prepare | Step::Space | Step::Scrub);
+        let Decided { write, work } = life.disk.decide(at, takes_time);
+        if let Some(step) = write {
+            let (bytes, is_append) = match step {
+                Step::Append { bytes } => (bytes as u64, true),
+                Step::Read { bytes } => (bytes, false),
+                Step::Change(ChangeStep::Chunk { bytes }) => (bytes as u64, false),
+                _ => (0, false),
+            };
+            let time = self.sync_time(place) + self.kernel.plan.on_disk(bytes);
+            self.schedule(at + time, Event::Written { place, epoch, is_append });
+            let chaos = self.kernel.phase.get() == Phase::Chaos;
+            if chaos && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite)) {
+                let amid = self.random.below(time);
+                self.schedule(at + amid, Event::Tear { place, epoch });
+            }
         }
-        if !begun.sync {
-            return;
+        if let Some(step) = work {
+            let bytes = if let StateStep::Chunk { bytes } = step { bytes as u64 } else { 0 };
+            let time = self.sync_time(place) + self.kernel.plan.on_disk(bytes);
+            self.schedule(at + time, Event::Worked { place, epoch });
         }
-        let time = self.sync_time(place) + self.kernel.plan.on_disk(begun.bytes);
-        self.schedule(at + time, Event::Synced { place, epoch });
-        let chaos = self.kernel.phase.get() == Phase::Chaos;
-        if begun.tearable
-            && chaos
-            && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite))
+        if let Some(due) = life.disk.wake_at
+            && (life.disk_due <= at || due < life.disk_due)
         {
-            let amid = self.random.below(time);
-            self.schedule(at + amid, Event::Tear { place, epoch });
+            life.disk_due = due;
+            self.schedule(due, Event::DiskDue { place, epoch });
+        }
+        for input in life.disk.inputs() {
+            if let Input::CheckpointDone { .. } = input {
+                self.kernel.count_event("checkpoints");
+            }
+            life.owed += super::costs::INPUT;
+            life.host.input(input);
+        }
+        if let Some(violation) = self.processes[place].durable.condition().take_violation() {
+            self.kernel.fail(violation);
         }
     }
 
@@ -68,25 +87,52 @@ impl World {
         }
     }
 
-    pub(super) fn synced(&mut self, place: usize, epoch: u64) {
-        let now = self.now();
-        let fails = self.kernel.phase.get() == Phase::Chaos
-            && self.random.chance(self.kernel.plan.rates.of(Fault::FailedSync));
+    /// A step of a disk comes to its end; `None`: it is only looked at.
+    pub(super) fn disk_steps(&mut self, place: usize, epoch: u64, what: Option<DiskStep>) {
         let process = &mut self.processes[place];
-        let Some(life) = process.life.as_mut().filter(|_| process.epoch == epoch) else {
+        if process.epoch != epoch {
             return;
-        };
+        }
+        let Some(mut life) = process.life.take() else { return };
+        let fails = what == Some(DiskStep::Append)
+            && self.kernel.phase.get() == Phase::Chaos
+            && self.random.chance(self.kernel.plan.rates.of(Fault::FailedSync));
+        let device = process.device.clone();
+        let failed = || device.struck().count(FaultKind::FailedSync);
+        let before = failed();
         if fails {
-            process.disk.condition().fails = true;
+            device.inject(DeviceFault::next(FaultKind::FailedSync));
+        }
+        match what {
+            Some(DiskStep::Append | DiskStep::Write) => life.disk.write(),
+            Some(DiskStep::Work) => life.disk.work(),
+            None => {}
+        }
+        if fails {
+            device.disarm();
+        }
+        // An append may have nothing to sync.
+        if failed() > before {
+            self.processes[place].excuse(self.kernel.now());
             self.kernel.count_fault(Fault::FailedSync);
             self.kernel.trace.log_fault(format_args!("node {place}: a sync fails"));
         }
-        self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
-        life.end_sync();
-        process.disk.condition().fails = false;
-        let begun = life.begin_sync(now);
-        self.settle_fresh(place);
-        self.sync_begun(place, begun, now);
+        // Reads are waited for. Other work beside comes now or later.
+        let all = what != Some(DiskStep::Append) || self.random.percent(25);
+        while all && life.disk.work_beside() {}
+        self.kernel.trace.note([7, place as u64, what.map_or(0, |what| what as u64)]);
+        let now = self.now();
+        self.disk_goes_on(place, &mut life, now);
+        self.processes[place].life = Some(life);
+        self.settle_directory(place);
         self.schedule_step(place);
     }
+}
+
+/// What a disk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskStep {
+    Append = 1,
+    Write,
+    Work,
 }

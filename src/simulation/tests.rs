@@ -20,14 +20,6 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(one.trace_hash, other.trace_hash);
 }
 
-/// The example hunts all bugs in a release build: see `.ci/run`.
-#[test]
-fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Verbosity::None, true);
-    assert_eq!(hunt.missed, [""; 0]);
-    assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
-}
-
 #[test]
 fn worlds_of_one_disk_find_nothing() {
     for seed in 0..12 {

@@ -20,8 +20,7 @@ impl World {
     pub(super) fn send(&mut self, from: usize, cluster: u64, to: NodeId, message: &PeerMessage) {
         let nodes = (self.node_at(from).0, to);
         if let Some(process) = self.processes.get(from) {
-            let checked =
-                durability::sending(message, nodes.0, to, &process.written_disk().condition());
+            let checked = durability::sending(message, nodes.0, to, &process.durable.condition());
             self.kernel.check(checked);
             let mut checks = self.kernel.checks.borrow_mut();
             let Checks { promises, oracle, .. } = &mut *checks;
@@ -123,9 +122,6 @@ impl World {
             surroundings::renumber(life.host.node(), &mut message);
             let from = surroundings::sender(life.host.node(), nodes.0, &message);
             life.owed += costs::message(&message, bytes.len()) + surroundings::extra_step_time();
-            if let PeerMessage::SnapshotChunk { number, bytes, .. } = &message {
-                life.received = if *number == 0 { 0 } else { life.received } + bytes.len() as u64;
-            }
             life.host.input(Input::Peer { from, message });
             self.schedule_step(to);
         }

@@ -9,23 +9,26 @@ use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
 use super::checks::membership::WorldView;
 use super::checks::watches::Moved;
-use super::checks::{self, durability, versions};
+use super::checks::{self, versions};
 use super::client_instances::ClientInstances;
-use super::clock::{MILLI, Nanos, NodeClock, SECOND};
+use super::clock::{MILLI, Nanos, NodeClock, SECOND, nanos};
 use super::costs::{self, Applied};
-use super::disk::SimDisk;
+use super::disk_threads::DiskThreads;
+use super::durable::Durable;
 use super::episodes::Episodes;
 use super::fan_out;
 use super::fan_out::Sent;
 use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
-use super::members;
+use super::members::{self, NewDisk};
 use super::network::Network;
 use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
 use super::rolls::Operator;
+use super::starts::Started;
 use super::surroundings;
+use super::sync::DiskStep;
 use super::timeline::Timeline;
 use super::trace::Verbosity;
 use super::workload;
@@ -35,12 +38,15 @@ use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::{Node, NodeConfig};
 use crate::runtime::clock::{Clock, TimeSource};
+use crate::runtime::entropy;
 use crate::runtime::host::Host;
-use crate::runtime::{boot, entropy};
+use crate::runtime::watchdog::GAP_MAX;
 use crate::security::auth::Schemes;
-use crate::storage::StorageError;
-use crate::types::membership::{Member, NodeId};
+use crate::types::membership::NodeId;
 use crate::types::version::{INVENTED, VERSION};
+
+/// More steps than any world takes in which nobody repeats a step again and again.
+const STEPS_MAX: u64 = 4_000_000;
 
 /// An event.
 #[derive(Debug)]
@@ -49,12 +55,14 @@ pub(crate) enum Event {
     Step { place: usize },
     /// A message arrives.
     Deliver(Delivery),
-    /// A disk has completed a sync.
-    Synced { place: usize, epoch: u64 },
-    /// A process is killed during a sync, if that is still in progress.
+    /// A step of a disk's writer comes to its end.
+    Written { place: usize, epoch: u64, is_append: bool },
+    /// A step on a whole state comes to its end.
+    Worked { place: usize, epoch: u64 },
+    /// A disk has work at this time, perhaps.
+    DiskDue { place: usize, epoch: u64 },
+    /// A process is killed during a step of its disk, if that is still in progress.
     Tear { place: usize, epoch: u64 },
-    /// A disk has written a checkpoint.
-    Checkpointed { place: usize, epoch: u64, number: u64 },
     /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
     /// A client dials a member.
@@ -119,7 +127,7 @@ pub(crate) struct World {
     /// The list of addresses that every instance is given.
     pub(super) list: Vec<String>,
     /// All disks that ever existed, for the checks.
-    pub(super) disks: BTreeMap<NodeId, SimDisk>,
+    pub(super) disks: BTreeMap<NodeId, Durable>,
     /// Since when each node that has run is down.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
     /// Nodes that were asked to leave.
@@ -176,9 +184,9 @@ impl World {
             power: Random::new(0),
             kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], verbosity)),
         };
-        for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
+        for (place, disk) in world.first_disks().into_iter().enumerate() {
             let old = world.kernel.plan.mixed && world.versions.percent(60);
-            world.add_process(member, disk, if old { VERSION } else { INVENTED });
+            world.add_process(disk, if old { VERSION } else { INVENTED });
             world.start_later(place);
         }
         let from = if matches!(kind, Kind::FanOut(_)) { fan_out::CLIENTS_FROM } else { 0 };
@@ -188,13 +196,20 @@ impl World {
         world
     }
 
-    pub(super) fn add_process(&mut self, member: Member, disk: SimDisk, version: u16) {
-        self.put_disk(&member, &disk);
+    pub(super) fn add_process(&mut self, disk: NewDisk, version: u16) {
+        let NewDisk { member, device, unused, durable } = disk;
+        self.put_disk(member.node, &durable);
         let ahead = self.random.below(1000 * SECOND);
         let rate = self.draw_rate();
         self.processes.push(Process {
-            disk,
+            device,
+            unused,
+            owner: member.node,
             member,
+            durable,
+            is_full: false,
+            excused_until: 0,
+            damage: None,
             clock: Arc::new(NodeClock::new(self.kernel.time.clone(), ahead, rate)),
             life: None,
             epoch: 0,
@@ -206,7 +221,6 @@ impl World {
             slow_disk_by: 0,
             busy_until: 0,
             starting: false,
-            fresh: None,
             former: Vec::new(),
         });
     }
@@ -260,7 +274,7 @@ impl World {
         }
         let polled = kernel.executor.run(|place| self.paused_until(place) > now);
         if polled.is_none() {
-            kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
+            kernel.end(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
         }
         for place in 0..self.processes.len() {
             self.schedule_step(place);
@@ -326,26 +340,18 @@ impl World {
                 }
             }
             Event::Deliver(delivery) => self.deliver(&delivery),
-            Event::Synced { place, epoch } => self.synced(place, epoch),
+            Event::Written { place, epoch, is_append } => {
+                let step = if is_append { DiskStep::Append } else { DiskStep::Write };
+                self.disk_steps(place, epoch, Some(step));
+            }
+            Event::Worked { place, epoch } => self.disk_steps(place, epoch, Some(DiskStep::Work)),
+            Event::DiskDue { place, epoch } => self.disk_steps(place, epoch, None),
             Event::Tear { place, epoch } => {
                 let life = self.processes[place].life.as_ref();
                 if self.processes[place].epoch == epoch
-                    && life.is_some_and(|life| life.is_tearable())
+                    && life.is_some_and(|life| life.disk.writing_since.is_some())
                 {
                     self.crash_for_a_while(place);
-                }
-            }
-            Event::Checkpointed { place, epoch, number } => {
-                let process = &mut self.processes[place];
-                if process.epoch == epoch
-                    && let Some(life) = &mut process.life
-                    && let Some((_, op)) = life.checkpoint.take_if(|(known, _)| *known == number)
-                {
-                    self.kernel.count_event("checkpoints");
-                    self.kernel.trace.note([4, place as u64, number]);
-                    life.perform(op);
-                    self.settle_fresh(place);
-                    self.schedule_step(place);
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
@@ -353,7 +359,7 @@ impl World {
             Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
-            Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
+            Event::MakeRoom { place } => self.processes[place].has_room(),
             Event::Leave { place } if self.kernel.phase.get() == Phase::Chaos => {
                 drop(self.leave(place));
             }
@@ -400,14 +406,6 @@ impl World {
         process.epoch += 1;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
         let version = Self::draw_version(&self.kernel, &self.versions, process);
-        if chaos && self.random.chance(self.kernel.plan.rates.of(Fault::ReadError)) {
-            process.disk.condition().unreadable = true;
-            self.kernel.count_fault(Fault::ReadError);
-        }
-        let mut store = match self.open_store(place) {
-            Ok(store) => store,
-            Err(error) => return self.refused(place, &error),
-        };
         let process = &self.processes[place];
         let plan = &self.kernel.plan;
         let config = NodeConfig {
@@ -427,10 +425,12 @@ impl World {
         };
         let clock = Clock::new(Arc::clone(&process.clock) as Arc<dyn TimeSource>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        let node = match boot(&mut *store, config, now) {
-            Ok(node) => node,
-            Err(error) => return self.refused(place, &error),
+        let Some(Started { store, files, node, directory }) =
+            self.start_from_disk(place, &config, now, chaos)
+        else {
+            return;
         };
+        let plan = &self.kernel.plan;
         let limits = plan.limits();
         self.kernel.count_event("starts");
         self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();
@@ -440,17 +440,13 @@ impl World {
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
         self.kernel.trace.log_fault(format_args!("node {place}: starts"));
-        let life = Box::new(Life::new(host, store));
+        let disk = DiskThreads::new(store, files, self.kernel.plan.split_above, self.now());
+        let life = Box::new(Life::new(host, disk, directory));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
-        self.kernel.check(checked);
-        let disk = self.processes[place].written_disk();
-        let checked = durability::recovered(life.host.node(), &disk.condition());
         self.kernel.check(checked);
         self.kernel.checks.borrow_mut().promises.started(life.host.node().id());
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
-        // Only with a planted bug does a start put the damaged disk aside.
-        self.settle_fresh(place);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
@@ -461,28 +457,6 @@ impl World {
         self.clients_notice(place, 100 * MILLI);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
-        }
-    }
-
-    /// A store did not open.
-    fn refused(&mut self, place: usize, error: &StorageError) {
-        self.kernel.trace.log_fault(format_args!("node {place}: does not start: {error}"));
-        let damaged = self.processes[place].disk.condition().damaged;
-        match error {
-            StorageError::Io { .. } | StorageError::NoSpace { .. } => {
-                self.processes[place].starting = true;
-                self.schedule_in(SECOND, Event::Start { place });
-            }
-            StorageError::Version { .. } => {
-                self.too_old(place);
-                self.start_in(place, SECOND);
-            }
-            StorageError::Corrupt { .. } if damaged.is_some() => self.given_up(place),
-            StorageError::Removed { .. } => self.given_up(place),
-            _ => self.kernel.fail(Violation::new(
-                "I14 what was written opens",
-                format!("node {place}: {error}"),
-            )),
         }
     }
 
@@ -535,6 +509,10 @@ impl World {
 
     fn step(&mut self, place: usize) {
         self.steps += 1;
+        if self.steps == STEPS_MAX {
+            let steps = format!("{STEPS_MAX} steps, and it is not over");
+            self.kernel.end(Violation::new("I31 nobody spins", steps));
+        }
         let Some(mut life) = self.processes[place].life.take() else {
             return;
         };
@@ -631,7 +609,10 @@ impl World {
             let checked = self.kernel.checks.borrow_mut().load.stepped(load, place, busy);
             self.kernel.check(checked);
         }
-        let wake_at = self.processes[place].clock.when(wake_at);
+        let mut wake_at = self.processes[place].clock.when(wake_at);
+        if life.disk_watch.is_on() {
+            wake_at = wake_at.min(now + nanos(GAP_MAX));
+        }
         let (closed, idle) = (life.host.is_closed(), life.host.is_idle());
         let stopped = self.stopped(place);
         self.processes[place].life = Some(life);

@@ -67,38 +67,6 @@ impl MemoryDisk {
     }
 }
 
-/// A log and a checkpoint of a disk.
-#[cfg(any(test, feature = "simulator"))]
-#[derive(Clone, Debug)]
-pub(crate) struct SavedLog(Image);
-
-#[cfg(any(test, feature = "simulator"))]
-impl MemoryDisk {
-    /// Whether the former disks can be deleted when this disk becomes a former one.
-    pub(crate) fn drops_former(&self) -> bool {
-        let disk = lock(&self.shared);
-        super::rules::drops_former(disk.image.as_ref().is_some_and(|image| image.voter))
-    }
-
-    /// The log and the checkpoint on the disk, to go back to them later.
-    pub(crate) fn log(&self) -> Option<SavedLog> {
-        lock(&self.shared).image.clone().map(SavedLog)
-    }
-
-    /// Goes back to a log and a checkpoint.
-    pub(crate) fn go_back(&self, saved: SavedLog) {
-        if let Some(image) = &mut lock(&self.shared).image {
-            let Image { identity, promise, removed, voter, .. } = image.clone();
-            *image = Image { identity, promise, removed, voter, ..saved.0 };
-        }
-    }
-
-    /// The identity on the disk. Unlike [`MemoryDisk::open`], this shuts out no store.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
-    }
-}
-
 /// Every change to the disk is a single assignment of a finished value, so the disk is sound even
 /// if the lock is poisoned.
 fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {

@@ -65,9 +65,7 @@ pub(crate) use self::file_system::FsPath;
 #[cfg(feature = "admin")]
 pub(crate) use self::file_system::space;
 #[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::file_system::{Access, FileSystem, simulated};
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::memory::SavedLog;
+pub(crate) use self::file_system::{Access, simulated};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};

@@ -168,10 +168,9 @@ fn decode(slot: &[u8]) -> Result<Option<WitnessRecord>> {
 
 /// The sequence numbers in both slots of a file, as far as they can be read.
 #[cfg(any(test, feature = "simulator"))]
-pub(crate) fn witnessed(log: &FsPath) -> Vec<u64> {
-    let bytes = log.join(Witness::FILE).read().unwrap_or_default();
+pub(crate) fn witnessed(file: &[u8]) -> Vec<u64> {
     let slots =
-        [0, BLOCK_BYTES].into_iter().filter_map(|place| bytes.get(place..place + SLOT_BYTES));
+        [0, BLOCK_BYTES].into_iter().filter_map(|place| file.get(place..place + SLOT_BYTES));
     slots.filter_map(|slot| decode(slot).ok().flatten()).map(|record| record.seq).collect()
 }
 

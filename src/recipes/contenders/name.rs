@@ -14,6 +14,7 @@
 //!
 //! So the random part comes first, and the word and the number last.
 
+use crate::planted::{Bug, planted, unless};
 use crate::recipes::sequence;
 
 /// The fewest digits of a number.
@@ -126,6 +127,12 @@ pub(super) fn new(kind: &Kind, naming: Naming, random: u64, data: &str) -> Strin
 
 /// A name and its number; `None` if it has none that the cluster gave.
 fn split(name: &str) -> Option<(&str, &str)> {
+    let is_kazoos = |name: &str| name.find("__lock__").is_some_and(|end| end == 32);
+    if (planted(Bug::CuratorsIgnored) && name.starts_with("_c_"))
+        || (planted(Bug::KazoosIgnored) && is_kazoos(name))
+    {
+        return None;
+    }
     let rest = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
     let number = &name[rest.len()..];
     (number.len() >= DIGITS).then_some((rest, number))
@@ -143,7 +150,7 @@ pub(in crate::recipes) fn parse<'a>(
 ) -> Option<((usize, &'a str), &'static Kind)> {
     let (rest, number) = split(name)?;
     let kind = kinds.iter().find(|kind| kind.includes(rest))?;
-    Some((sequence::number(number)?, kind))
+    Some((unless(Bug::OrderedByName, sequence::number(number)?, (0, name)), kind))
 }
 
 /// Whether the session that has given this name may pass our contenders without seeing them: the name is

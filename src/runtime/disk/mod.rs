@@ -38,11 +38,7 @@ use crate::storage::LogStore;
 #[cfg(doc)]
 use crate::storage::StorageError;
 
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::group_commit::{WRITE_BYTES_MAX, take_part};
 pub(crate) use self::inline::InlineDisk;
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::inline::perform_now;
 use self::reports::Reports;
 use self::state_thread::StateThread;
 use self::state_worker::CheckpointOutcome;

@@ -8,7 +8,7 @@ use crate::node::io::DiskOp;
 use crate::simulation::checks::durability;
 use crate::simulation::checks::membership::Membership;
 use crate::simulation::clock::Nanos;
-use crate::simulation::disk::SimDisk;
+use crate::simulation::durable::Durable;
 use crate::simulation::oracle::{Oracle, digest};
 use crate::types::membership::NodeId;
 
@@ -36,7 +36,7 @@ impl Agreement {
         node: &Node,
         before: Before,
         now: Nanos,
-        disks: &BTreeMap<NodeId, SimDisk>,
+        disks: &BTreeMap<NodeId, Durable>,
     ) -> Result<bool, Violation> {
         let (term, _, leads) = node.leadership();
         if leads {

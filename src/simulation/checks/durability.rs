@@ -7,9 +7,8 @@ use super::membership::Membership;
 use super::{Violation, require};
 use crate::node::Node;
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::simulation::disk::{Condition, SimDisk};
+use crate::simulation::durable::{Condition, Durable};
 use crate::storage::simulated::{Device, Unsynced};
-use crate::storage::{Access, FileSystem};
 use crate::types::membership::NodeId;
 
 /// I12: an entry is on the disks of a majority at the moment at which it first counts as committed.
@@ -18,7 +17,7 @@ use crate::types::membership::NodeId;
 /// Learners do not count. A disk that was lost since then counts as it was.
 pub(crate) fn on_majority(
     membership: &Membership,
-    disks: &BTreeMap<NodeId, SimDisk>,
+    disks: &BTreeMap<NodeId, Durable>,
     index: u64,
     term: u64,
 ) -> Result<(), Violation> {
@@ -31,18 +30,21 @@ pub(crate) fn on_majority(
 }
 
 /// I14: a node starts with everything that it had made durable: its term, its vote and its log.
-pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> {
+pub(crate) fn recovered(node: &Node, durable: &mut Condition) -> Result<(), Violation> {
     let (hard_state, last) = node.recovered();
-    let durable = disk.hard_state();
-    // A single member stands for election and wins as soon as it starts.
-    let alone = hard_state.term == durable.term + 1 && hard_state.vote == node.id();
-    let knows =
-        (hard_state.term, hard_state.vote, last) == (durable.term, durable.vote, disk.last());
-    require(knows || alone, "I14 a start knows what was durable", || {
+    let (known, known_last) = (durable.hard_state(), durable.last());
+    let knows = durable.started(hard_state, last, Some(node.id()));
+    require(knows, "I14 a start knows what was durable", || {
         format!(
-            "node {} starts with {hard_state:?} and entry {last}; on its disk are {durable:?} and {}",
+            "node {} starts with {hard_state:?} and entry {last}; on its disk are {known:?} and {known_last}",
             node.id(),
-            disk.last()
+        )
+    })?;
+    let term = durable.last_term().unwrap_or(0);
+    require(term <= hard_state.term, "I14 a start knows the terms of its entries", || {
+        format!(
+            "node {} starts with {hard_state:?}, and its last entry is of term {term}",
+            node.id()
         )
     })
 }
@@ -76,12 +78,7 @@ fn is_segment(path: &Path) -> bool {
 
 /// Whether a segment has a record.
 fn has_records(device: &Device, path: &Path) -> bool {
-    let mut magic = [0; 4];
-    let files = device.process();
-    let file = files.open(path, Access::Read);
-    let read = file.and_then(|file| file.read_at(&mut magic, 512));
-    files.end_process();
-    read.is_ok() && magic == *b"qrec"
+    device.visible(path, 516).get(512..) == Some(b"qrec")
 }
 
 /// I14: the witness is written over the older of its two records, so that a torn write leaves one.

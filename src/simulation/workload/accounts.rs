@@ -112,7 +112,10 @@ fn is_expected<T: Debug>(done: &Result<T>) -> std::result::Result<(), Violation>
         Err(error) => {
             error.is_session_lost()
                 || error.is_outcome_unknown()
-                || matches!(error, Error::Busy { .. } | Error::Conflict { .. })
+                || matches!(
+                    error,
+                    Error::Busy { .. } | Error::Conflict { .. } | Error::DiskLow { .. }
+                )
         }
     };
     require(expected, "I8 transactions", || format!("one came to {done:?}"))

@@ -103,7 +103,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         // The znode blocks all who wait for the lock, so a full queue must not leave it there. Another one may
         // have taken it over by now, from a replica that had not seen this.
         let delete = || session.multi().require(&path, own).delete(&path).submit();
-        while let Err(Error::Busy { .. }) = delete().await {
+        while let Err(Error::Busy { .. } | Error::DiskLow { .. }) = delete().await {
             client.think().await;
         }
         return Ok(());
@@ -112,7 +112,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Waits until it is acquired, in a third of the cases only for a while.
-async fn with_patience<T>(
+pub(super) async fn with_patience<T>(
     client: &Client,
     what: &'static str,
     acquiring: impl Future<Output = Result<T>>,
@@ -130,7 +130,7 @@ async fn with_patience<T>(
 }
 
 /// Records what is held and holds it for a while.
-async fn hold<G: Holding + 'static>(
+pub(super) async fn hold<G: Holding + 'static>(
     client: &Client,
     handle: &Handle,
     name: &str,

@@ -7,6 +7,7 @@ mod accounts;
 mod consumers;
 mod election;
 mod fleet;
+mod foreign;
 mod lock_family;
 mod locks;
 mod queues;
@@ -70,6 +71,11 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if kernel.plan.takers {
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, lock_family::run_taken(client));
+    }
+    if kernel.plan.foreign {
+        for _ in 0..2 {
+            kernel.executor.spawn(place, foreign::run(new_client(kernel, place, coordinator)));
+        }
     }
     if kernel.plan.usage {
         let client = new_client(kernel, place, coordinator);

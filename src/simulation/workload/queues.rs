@@ -44,7 +44,10 @@ fn is_expected(done: &Result<()>) -> Result<(), Violation> {
         Err(error) => {
             error.is_session_lost()
                 || error.is_outcome_unknown()
-                || matches!(error, Error::Busy { .. } | Error::QuotaExceeded { .. })
+                || matches!(
+                    error,
+                    Error::Busy { .. } | Error::DiskLow { .. } | Error::QuotaExceeded { .. }
+                )
         }
     };
     require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))

@@ -67,7 +67,7 @@ pub(crate) async fn run(client: Client) {
 fn is_expected(error: &Error) -> bool {
     error.is_session_lost()
         || error.is_outcome_unknown()
-        || matches!(error, Error::Busy { .. } | Error::Conflict { .. })
+        || matches!(error, Error::Busy { .. } | Error::DiskLow { .. } | Error::Conflict { .. })
 }
 
 impl State {

@@ -36,7 +36,7 @@ fn check(client: &Client, written: &Result<Created, Error>) -> Result<(), Violat
     match written {
         Ok(_) => checks.handover.acknowledged(kernel.now(), &kernel.plan),
         // Any client may get these: before it has joined, or where few requests may wait.
-        Err(Error::Busy { .. } | Error::Unsupported { .. }) => Ok(()),
+        Err(Error::Busy { .. } | Error::DiskLow { .. } | Error::Unsupported { .. }) => Ok(()),
         Err(error) => {
             let goes = checks.handover.is_stopped(client.place);
             require(goes, "M3 a close fails no writes of others", || {

@@ -22,12 +22,12 @@ use crate::node::stored::Identity;
 use crate::node::{LogLimits, NodeConfig};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, TimeSource};
-use crate::runtime::disk::perform_now;
+use crate::runtime::disk::InlineDisk;
 use crate::runtime::host::Host;
 use crate::runtime::mailbox::Mailbox;
 use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::simulation::random::Random;
-use crate::storage::{LogStore, MemoryDisk, MemoryStore};
+use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::Id;
 use crate::types::membership::{Genesis, Member as Listed};
 use crate::types::znode::SessionId;
@@ -129,7 +129,7 @@ impl ByteStream for Pipe {
 /// A member, its gateway, and the connections of its clients.
 pub(super) struct Member {
     host: Host,
-    store: MemoryStore,
+    disk: InlineDisk,
     pub(super) shared: Arc<NodeShared>,
     calls: Receiver<Call>,
     wake_at: Duration,
@@ -345,7 +345,7 @@ impl Members {
         let done: Vec<Input> = work
             .disk
             .into_iter()
-            .map(|op| perform_now(&mut member.store, op).expect("memory does not fail"))
+            .flat_map(|op| member.disk.perform(op, now).collect::<Vec<Input>>())
             .collect();
         for input in done {
             self.arrive(place, None, self.weather.disk_ms, input);
@@ -487,7 +487,7 @@ fn member(
     Member {
         calls: host.calls(),
         host,
-        store,
+        disk: InlineDisk::new(Box::new(store), now.mono),
         shared,
         wake_at: Duration::ZERO,
         step_at: None,

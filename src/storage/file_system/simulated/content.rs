@@ -163,6 +163,18 @@ impl Content {
         Ok(length)
     }
 
+    /// The first bytes, at most so many.
+    pub(super) fn visible(&self, most: usize) -> Vec<u8> {
+        let length = self.length.min(most as u64) as usize;
+        let mut bytes = vec![0; length];
+        for (number, part) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
+            if let Some(slot) = self.slots.get(&(number as u64)) {
+                part.copy_from_slice(&slot.visible().bytes()[..part.len()]);
+            }
+        }
+        bytes
+    }
+
     /// Writes to the cache. A bad sector, of which only a part is to be written, leaves a part of the call.
     pub(super) fn write(
         &mut self,

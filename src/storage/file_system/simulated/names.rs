@@ -179,6 +179,16 @@ impl Names {
         found
     }
 
+    /// Whether a file or directory has a name in some directory, or may have one after a power cut.
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        let trees = [&self.visible, &self.durable];
+        trees
+            .into_iter()
+            .flat_map(|tree| tree.0.values())
+            .any(|names| names.values().any(|named| *named == node))
+            || self.pending.iter().any(|change| change.node == node)
+    }
+
     /// Everything that processes can open.
     pub(super) fn visible_nodes(&self) -> BTreeSet<NodeId> {
         let mut found = BTreeSet::new();

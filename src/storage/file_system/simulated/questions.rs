@@ -49,6 +49,16 @@ impl Device {
         locked(&self.shared).resolve(path).is_ok()
     }
 
+    /// The first bytes of a file as processes see them, at most so many. What the device cannot read counts.
+    pub(crate) fn visible(&self, path: &Path, most: usize) -> Vec<u8> {
+        let state = locked(&self.shared);
+        let node = state.resolve(path).ok().and_then(|node| state.nodes.get(&node));
+        match node {
+            Some(Node::File(content)) => content.visible(most),
+            _ => Vec::new(),
+        }
+    }
+
     /// A hash of everything that processes see.
     pub(crate) fn visible_fingerprint(&self) -> u64 {
         locked(&self.shared).fingerprint(false)

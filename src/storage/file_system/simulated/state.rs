@@ -176,7 +176,9 @@ impl State {
             if self.locks.get(&closed.node) == Some(&handle) {
                 self.locks.remove(&closed.node);
             }
-            self.remove_unnamed();
+            if self.has_unnamed && !self.names.has(closed.node) {
+                self.remove_unnamed();
+            }
         }
     }
 

@@ -1,0 +1,85 @@
+//! The example hunts all bugs in a release build: see `.ci/run`.
+
+use super::table::{PAGE, lines};
+use super::*;
+use crate::simulation::random::Random;
+use crate::simulation::run;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_planted_bug_is_found() {
+    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Verbosity::None, true);
+    assert_eq!(hunt.missed, [""; 0]);
+    assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
+}
+
+#[test]
+fn each_row_of_the_page_is_of_a_bug_and_its_checks() {
+    let table = Table::built_in();
+    assert!(lines(PAGE).count() > 0, "there is no table");
+    for line in lines(PAGE) {
+        let row = Row::parse(line).unwrap();
+        assert_eq!(table.row(row.bug), Some(&row), "{:?} has two rows", row.bug);
+    }
+    assert_eq!(table.to_string(), PAGE, "it is not as `simulate --find` writes it");
+}
+
+#[test]
+fn a_row_tells_how_soon_a_bug_is_found() {
+    let row = measure(Bug::OneShotStays, 3, MINUTE);
+    assert!(row.found() > 0 && row.worlds >= 3, "{row}");
+    let read = Row::parse(&row.to_string()).unwrap();
+    assert_eq!((read.found(), read.worlds, &read.seeds), (row.found(), row.worlds, &row.seeds));
+    let row = |line: &str| Row::parse(line).unwrap();
+    let median = |line| row(line).median();
+    assert_eq!(median("| TwoFounders | 0 | 400 | - | 3 | | |"), None);
+    assert_eq!(median("| TwoFounders | 20 | 20 | | 0 | | I25 one cluster: 20 |"), Some(1));
+    assert_eq!(median("| TwoFounders | 10 | 100 | | 0 | | I25 one cluster: 10 |"), Some(7));
+    assert!(Row::parse("| TwoFounders | 1 | 100 | | 0 | | I25 one leader: 1 |").is_err());
+}
+
+/// The seeds of a row find its bug at once. Without them, worlds tell what the row says too much.
+#[test]
+fn a_row_that_says_too_much_is_noticed() {
+    let mut row = measure(Bug::OneShotStays, 3, MINUTE);
+    let judged = judge(&row, 20, MINUTE, Verbosity::None);
+    assert!(!judged.is_harder && judged.worlds == 2, "{judged:?}");
+    row.seeds.clear();
+    assert!(!judge(&row, 20, MINUTE, Verbosity::None).is_harder);
+    // Nothing is fenced in worlds of a second.
+    let often = "| FenceUnchecked | 20 | 20 | 1 | 0 | 1, 2 | I23 fenced writes in order: 20 |";
+    let often = Row::parse(often).unwrap();
+    let judged = judge(&often, 20, MINUTE / 60, Verbosity::None);
+    assert!(judged.is_harder && judged.found.is_empty(), "{judged:?}");
+}
+
+const CASES: u64 = 200;
+
+/// Compares bugs with their rows, where today's rate is lower by a factor. Returns how many of the
+/// cases count as harder to find.
+fn alarms(rate: f64, factor: f64) -> u64 {
+    let random = Random::new(rate.to_bits());
+    let finds = |rate: f64| random.chance((rate * 1e6) as u64);
+    (0..CASES)
+        .filter(|_| {
+            let mut row = Row::new(Bug::TwoFounders);
+            while !row.is_enough(100) {
+                row.worlds += 1;
+                *row.by.entry("I25 one cluster").or_default() += u64::from(finds(rate));
+            }
+            let mut comparison = Comparison::with(row.found(), row.worlds);
+            let outcome = (0..5_000).find_map(|_| comparison.add(finds(rate / factor)));
+            outcome == Some(Outcome::Harder)
+        })
+        .count() as u64
+}
+
+#[test]
+fn only_what_became_much_harder_to_find_raises_an_alarm() {
+    for rate in [0.2, 0.5, 1.0] {
+        let (same, half, fifth) = (alarms(rate, 1.0), alarms(rate, 2.0), alarms(rate, 5.0));
+        let (few, many) = (CASES / 10, CASES / 2);
+        assert!(same == 0 && half < few && fifth > many, "{rate}: {same}, {half}, {fifth}");
+    }
+}

@@ -10,6 +10,7 @@ use crate::runtime::pending::Pending;
 use crate::types::acl::Acl;
 use crate::types::error::{Error, Result};
 use crate::types::path;
+use crate::types::queue::Order;
 use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
 /// Operations that are all done together, as one write with one zxid, or not at all.
@@ -273,6 +274,21 @@ impl<'a> Multi<'a> {
     fn set_version(self, path: &str, data: &[u8], version: Option<u64>) -> Multi<'a> {
         let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
         self.push(path::validate(path), op)
+    }
+
+    /// Puts an item into a queue.
+    pub(crate) fn put_item(self, queue: &str, data: &[u8], order: Order) -> Multi<'a> {
+        let op = |root: &Root| Op::Put {
+            path: root.full(queue).into(),
+            data: data.into(),
+            order: order.into(),
+        };
+        self.push(path::validate(queue), op)
+    }
+
+    /// Takes the first item of a queue: with a claim, or else for good.
+    pub(crate) fn take_item(self, queue: &str, claims: bool) -> Multi<'a> {
+        self.push(path::validate(queue), |root| Op::Take { path: root.full(queue).into(), claims })
     }
 
     /// [`Op::Invented`].

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use crate::machine::State;
 use crate::machine::command::{Batch, Command, Op, Request};
+use crate::machine::data::Data;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{Action, AdminReply, AdminRequest};
@@ -28,6 +29,7 @@ use crate::runtime::disk::InlineDisk;
 use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::membership::{Genesis, Member, NodeId};
+use crate::types::queue::Order;
 use crate::types::session::SessionState;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, SessionId};
@@ -309,7 +311,7 @@ impl<'a> World<'a> {
             CreateMode::PersistentWithTtl(Time::from_secs(2)),
         ];
         let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
-        match self.choices.below(7) {
+        match self.choices.below(8) {
             0 | 1 => Op::Create {
                 path,
                 data: data.into(),
@@ -322,6 +324,7 @@ impl<'a> World<'a> {
             5 if self.choices.below(2) == 0 => {
                 Op::TakeOver { path, data: data.into(), from: self.session() }
             }
+            6 => self.queue_op(data.into()),
             5 => Op::CreateOrSet {
                 path,
                 data: data.into(),
@@ -329,6 +332,18 @@ impl<'a> World<'a> {
             },
             _ => Op::Check { path, condition: crate::types::znode::Condition::Exists },
         }
+    }
+
+    fn queue_op(&mut self, data: Data) -> Op {
+        let path = self.path();
+        if self.choices.below(2) == 0 {
+            return Op::Take { path, claims: self.choices.below(2) == 0 };
+        }
+        let priority = i32::from(self.choices.below(3)) - 1;
+        let delay_ms = u64::from(self.choices.below(3)) * 1_000;
+        let id = if self.choices.below(2) == 0 { "ix" } else { "" }.to_owned();
+        let max = (self.choices.below(4) == 0).then_some(2);
+        Op::Put { path, data, order: Order { priority, delay_ms, id, max }.into() }
     }
 
     /// A report or an operator's action.

@@ -379,7 +379,8 @@ fn multi_result(kind: OpCode, result: OpResult) -> MultiResult {
         }
         OpResult::Created(created) => MultiResult::Create(PathReply { path: Some(created.path) }),
         OpResult::Set(stat) | OpResult::AclSet(stat) => MultiResult::SetData(convert::stat(&stat)),
-        OpResult::Deleted => MultiResult::Delete,
+        // No client of ZooKeeper can ask for a take.
+        OpResult::Deleted | OpResult::Taken { .. } => MultiResult::Delete,
         OpResult::Checked => MultiResult::Check,
     }
 }

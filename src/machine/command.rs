@@ -16,6 +16,7 @@ use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
+use crate::types::queue::Order;
 #[cfg(any(test, feature = "simulator"))]
 use crate::types::version::INVENTED;
 use crate::types::version::{FIRST, is_above};
@@ -227,6 +228,10 @@ pub(crate) enum Op {
         #[serde(with = "LogForm")]
         from: SessionId,
     },
+    /// Puts an item into the queue at this path, which exists: see `machine::queue`.
+    Put { path: String, data: Data, order: Box<Order> },
+    /// Takes the first item of the queue at this path: with a claim, or else for good.
+    Take { path: String, claims: bool },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
     Invented { path: String, data: Data },
@@ -242,6 +247,8 @@ impl Op {
             | Op::SetAcl { .. }
             | Op::CreateOrSet { .. }
             | Op::TakeOver { .. }
+            | Op::Put { .. }
+            | Op::Take { .. }
             | Op::Delete { .. }
             | Op::DeleteTree { .. } => FIRST,
             Op::Check { condition, .. } => condition_version(*condition),
@@ -258,6 +265,8 @@ impl Op {
             Op::SetAcl { .. } => "set_acl",
             Op::CreateOrSet { .. } => "create_or_set",
             Op::TakeOver { .. } => "take_over",
+            Op::Put { .. } => "put",
+            Op::Take { .. } => "take",
             Op::Set { .. } => "set",
             Op::Delete { .. } => "delete",
             Op::Check { .. } => "require",
@@ -277,7 +286,9 @@ impl Op {
             | Op::CreateWithAcl { path, .. }
             | Op::SetAcl { path, .. }
             | Op::CreateOrSet { path, .. }
-            | Op::TakeOver { path, .. } => path,
+            | Op::TakeOver { path, .. }
+            | Op::Put { path, .. }
+            | Op::Take { path, .. } => path,
             #[cfg(any(test, feature = "simulator"))]
             Op::Invented { path, .. } => path,
         }
@@ -290,12 +301,13 @@ impl Op {
             Op::Create { data, .. }
             | Op::Set { data, .. }
             | Op::CreateOrSet { data, .. }
-            | Op::TakeOver { data, .. } => data.len(),
+            | Op::TakeOver { data, .. }
+            | Op::Put { data, .. } => data.len(),
             #[cfg(any(test, feature = "simulator"))]
             Op::Invented { data, .. } => data.len(),
             Op::CreateWithAcl { data, acl, .. } => data.len() + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
-            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
+            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } | Op::Take { .. } => 0,
         }
     }
 }
@@ -400,6 +412,8 @@ pub(crate) enum OpError {
     },
     /// The cluster uses a version that does not have this operation.
     Unsupported { what: String, needs: u16, cluster: u16 },
+    /// The queue would have more items than the put allows.
+    QueueFull { path: String, limit: u64, needed: u64 },
 }
 
 impl OpError {
@@ -441,6 +455,9 @@ impl OpError {
             OpError::QuotaExceeded { path, bytes, limit, needed } => {
                 let resource = if bytes { "bytes" } else { "znodes" };
                 Error::QuotaExceeded { path, resource, limit, needed }
+            }
+            OpError::QueueFull { path, limit, needed } => {
+                Error::QuotaExceeded { path, resource: "items", limit, needed }
             }
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
@@ -588,6 +605,20 @@ mod tests {
                     from: SessionId(300),
                 }),
             ),
+            (
+                "put",
+                Command::Op(Op::Put {
+                    path: "/a".to_owned(),
+                    data: "data".into(),
+                    order: Box::new(Order {
+                        priority: -1,
+                        delay_ms: 300,
+                        id: "ix".into(),
+                        max: Some(7),
+                    }),
+                }),
+            ),
+            ("take", Command::Op(Op::Take { path: "/a".to_owned(), claims: true })),
             ("raise version", Command::RaiseVersion { version: 300 }),
             ("configure", configure),
             ("use", Command::Multi(vec![check(Condition::Usage { znodes: 7, bytes: 8 })])),

@@ -54,6 +54,7 @@ pub(crate) mod command;
 pub(crate) mod data;
 mod ops;
 mod prepare;
+mod queue;
 mod sessions;
 pub(crate) mod snapshot;
 mod tombstones;
@@ -515,6 +516,7 @@ impl Machine {
                 OpResult::Created(created) => Reply::Created(created),
                 OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                 OpResult::Deleted | OpResult::Checked => Reply::Done,
+                taken @ OpResult::Taken { .. } => Reply::Multi(vec![taken]),
             },
             ops => {
                 let before = tree.clone();

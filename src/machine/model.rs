@@ -1,6 +1,7 @@
 //! A simple and slow model of the machine, to compare the machine with: one map of
 //! paths. Everything else is counted or copied each time it is needed.
 
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -414,6 +415,7 @@ impl Model {
                             OpResult::Created(created) => Reply::Created(created),
                             OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                             OpResult::Deleted | OpResult::Checked => Reply::Done,
+                            taken @ OpResult::Taken { .. } => Reply::Multi(vec![taken]),
                         })
                     }
                     Command::Multi(ops) => self.multi(id, ops),
@@ -510,6 +512,7 @@ impl Model {
                 | Op::SetAcl { .. }
                 | Op::CreateOrSet { .. }
                 | Op::TakeOver { .. }
+                | Op::Put { .. }
                 | Op::Invented { .. }
         );
         if has_data && size > DATA_BYTES_MAX as u64 {
@@ -525,6 +528,12 @@ impl Model {
                     Op::Create { path, data, mode }
                 };
                 self.op(id, zxid, &op, so_far)
+            }
+            Op::Put { data, order, .. } => {
+                self.or_nothing(|model| model.put((id, zxid), &path, data, order))
+            }
+            Op::Take { claims, .. } => {
+                self.or_nothing(|model| model.take((id, zxid), &path, *claims))
             }
             Op::TakeOver { data, from, .. } => {
                 let data = data.clone();
@@ -767,6 +776,7 @@ fn data_bytes(ops: &[Op]) -> u64 {
             | Op::Set { data, .. }
             | Op::CreateOrSet { data, .. }
             | Op::TakeOver { data, .. }
+            | Op::Put { data, .. }
             | Op::Invented { data, .. } => data.len() as u64,
             Op::CreateWithAcl { data, acl, .. } => data.len() as u64 + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),

@@ -11,6 +11,8 @@
 //! | delete the tree | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `NoAuth` (DELETE on all that have children) |
 //! | create or set | as set if the znode is there, else as create |
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
+//! | put | `InvalidPath`, `TooLarge`, `NoNode`, `QueueFull`; as create |
+//! | take | `InvalidPath`, `NoNode`, `NoAuth` (DELETE on the items), `NoNode` (nothing is there), `NoAuth` (READ); as create for the claim |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` replaces two errors of ZooKeeper: `NoAuth` for a write to `/zookeeper/config` or to
@@ -160,6 +162,12 @@ impl Write {
                 let (path, data) = (path.clone(), data.clone());
                 self.execute(tree, &Op::Set { path, data, version: None })
             }
+            Op::Put { path, data, order } => {
+                self.or_nothing(tree, |write, tree| write.put(tree, op, path, data, order))
+            }
+            Op::Take { path, claims } => {
+                self.or_nothing(tree, |write, tree| write.take(tree, path, *claims))
+            }
             Op::TakeOver { path, data, from } => self.take_over(tree, op, (path, data, *from)),
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -181,6 +189,25 @@ impl Write {
                 Ok(OpResult::AclSet(stat))
             }
         }
+    }
+
+    /// Runs a part of the write that changes several znodes. If it fails, none has changed.
+    fn or_nothing<T>(
+        &mut self,
+        tree: &mut Tree,
+        part: impl FnOnce(&mut Write, &mut Tree) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        let before = tree.clone();
+        let (changes, unwatched) = (self.changes.len(), self.unwatched.len());
+        let ephemerals = self.ephemerals.len();
+        let done = part(self, tree);
+        if done.is_err() {
+            *tree = before;
+            self.changes.truncate(changes);
+            self.unwatched.truncate(unwatched);
+            self.ephemerals.truncate(ephemerals);
+        }
+        done
     }
 
     /// Replaces the members, which no request of a session may do.
@@ -206,7 +233,12 @@ impl Write {
 
     /// Fails if the session may not do this with the znode. A znode that does not exist permits
     /// all.
-    fn permitted(&self, tree: &Tree, path: &str, wanted: Permissions) -> Result<(), OpError> {
+    pub(super) fn permitted(
+        &self,
+        tree: &Tree,
+        path: &str,
+        wanted: Permissions,
+    ) -> Result<(), OpError> {
         if tree.is_open() {
             return Ok(());
         }
@@ -299,7 +331,7 @@ impl Write {
         })
     }
 
-    fn create(
+    pub(super) fn create(
         &mut self,
         tree: &mut Tree,
         path: &str,
@@ -326,7 +358,7 @@ impl Write {
     }
 
     /// The create itself, which cannot fail.
-    fn insert(
+    pub(super) fn insert(
         &mut self,
         tree: &mut Tree,
         path: &str,
@@ -406,7 +438,7 @@ impl Write {
     }
 
     /// The operation that exceeds the limit fails; the error has the size of the whole request.
-    fn check_size(&mut self, op: &Op) -> Result<(), OpError> {
+    pub(super) fn check_size(&mut self, op: &Op) -> Result<(), OpError> {
         self.content_bytes_so_far += op.content_bytes() as u64;
         if self.content_bytes_so_far <= DATA_BYTES_MAX as u64 {
             return Ok(());
@@ -475,11 +507,11 @@ fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
     }
 }
 
-fn find<'a>(tree: &'a Tree, path: &str) -> Result<&'a Znode, OpError> {
+pub(super) fn find<'a>(tree: &'a Tree, path: &str) -> Result<&'a Znode, OpError> {
     tree.get(path).ok_or_else(|| no_node(path))
 }
 
-fn no_node(path: &str) -> OpError {
+pub(super) fn no_node(path: &str) -> OpError {
     OpError::NoNode { path: path.to_owned() }
 }
 
@@ -487,7 +519,7 @@ fn reserved(path: &str) -> OpError {
     OpError::Reserved { path: path.to_owned() }
 }
 
-fn invalid_path(error: Error) -> OpError {
+pub(super) fn invalid_path(error: Error) -> OpError {
     match error {
         Error::InvalidPath { path, reason } => {
             OpError::InvalidPath { path, reason: reason.into_owned() }

@@ -239,6 +239,7 @@ impl ToClient {
         let result = |result: &OpResult| match result {
             OpResult::Created(created) => created.stat.czxid,
             OpResult::Set(of) | OpResult::AclSet(of) => stat(of),
+            OpResult::Taken { claim, .. } => claim.as_ref().map_or(0, |claim| claim.stat.czxid),
             OpResult::Deleted | OpResult::Checked => 0,
         };
         match self {

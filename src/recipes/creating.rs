@@ -67,6 +67,22 @@ pub(super) async fn created_in_multi(
     Ok(OwnedEphemeral::new(session, &path, &stat))
 }
 
+/// Waits for a multi that takes an item of a queue with a claim. Returns the item's path, its data and the claim.
+pub(super) async fn claimed_in_multi(
+    session: &Session,
+    pending: Pending<Vec<OpResult>>,
+) -> Result<(String, Vec<u8>, OwnedEphemeral)> {
+    let results = Creating::new(session, pending).answer().await?;
+    let taken = results.into_iter().find_map(|result| match result {
+        OpResult::Taken { path, data, claim: Some(claim) } => Some((path, data, claim)),
+        _ => None,
+    });
+    let Some((path, data, Created { path: claim, stat })) = taken else {
+        return Err(Error::Stopped { reason: "nothing was taken".to_owned() });
+    };
+    Ok((path, data, OwnedEphemeral::new(session, &claim, &stat)))
+}
+
 /// The znode that a create, or a multi with one create, has created.
 pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
     match answer? {
@@ -77,7 +93,7 @@ pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
 
 fn created_among(results: Vec<OpResult>) -> Result<Created> {
     let created = results.into_iter().find_map(|result| match result {
-        OpResult::Created(created) => Some(created),
+        OpResult::Created(created) | OpResult::Taken { claim: Some(created), .. } => Some(created),
         _ => None,
     });
     // Every caller's multi contains a create.

@@ -25,8 +25,6 @@ pub(super) struct OwnedEphemeral {
     path: String,
     /// The zxid of the write that created it.
     czxid: Zxid,
-    /// When it was created, by the cluster's clock.
-    ctime: u64,
     /// A znode to delete together with it: see [`OwnedEphemeral::mark`].
     mark: Option<String>,
     given_up: AtomicBool,
@@ -61,7 +59,6 @@ impl OwnedEphemeral {
             session: session.clone(),
             path: path.to_owned(),
             czxid: stat.czxid,
-            ctime: stat.ctime,
             mark: None,
             given_up: AtomicBool::new(false),
             deletion: Mutex::default(),
@@ -78,10 +75,6 @@ impl OwnedEphemeral {
 
     pub(super) fn czxid(&self) -> Zxid {
         self.czxid
-    }
-
-    pub(super) fn ctime(&self) -> u64 {
-        self.ctime
     }
 
     fn deletion(&self) -> MutexGuard<'_, DeletionState> {

@@ -71,8 +71,13 @@ impl Root {
 
     pub(crate) fn results(&self, mut results: Vec<OpResult>) -> Vec<OpResult> {
         for result in &mut results {
-            if let OpResult::Created(created) = result {
-                created.path = self.relative(std::mem::take(&mut created.path));
+            let (path, other) = match result {
+                OpResult::Created(created) => (&mut created.path, None),
+                OpResult::Taken { path, claim, .. } => (path, claim.as_mut()),
+                _ => continue,
+            };
+            for path in [Some(path), other.map(|claim| &mut claim.path)].into_iter().flatten() {
+                *path = self.relative(std::mem::take(path));
             }
         }
         results

@@ -168,6 +168,12 @@ enum OpResultForm {
     Deleted,
     Checked,
     AclSet(#[serde(with = "LogForm")] Stat),
+    Taken {
+        path: String,
+        data: Vec<u8>,
+        #[serde(with = "LogForm")]
+        claim: Option<Created>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -284,6 +290,7 @@ mod tests {
                 OpResult::Deleted,
                 OpResult::Checked,
                 OpResult::AclSet(Stat::default()),
+                OpResult::Taken { path: "/a".into(), data: vec![7], claim: None },
             ],
         );
         sample(

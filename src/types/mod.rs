@@ -9,6 +9,7 @@ pub(crate) mod membership;
 pub(crate) mod metrics;
 pub(crate) mod moment;
 pub(crate) mod path;
+pub(crate) mod queue;
 pub(crate) mod quota;
 pub(crate) mod reason;
 #[cfg(feature = "serde")]

@@ -258,6 +258,15 @@ pub enum OpResult {
     Checked,
     /// A set of an ACL, with the stat as of that operation.
     AclSet(Stat),
+    /// The first item of a [`Queue`](crate::recipes::Queue) was taken.
+    Taken {
+        /// The path of the item.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// The ephemeral by which its consumer has it; `None` if it was popped.
+        claim: Option<Created>,
+    },
 }
 
 /// A condition of a znode, for a [`Multi`](crate::Multi).

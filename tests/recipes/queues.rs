@@ -182,7 +182,7 @@ fn a_consumer_is_notified_of_the_deletion_of_its_claim_and_of_nothing_else() {
     let (one, two) = (here.take().unwrap(), here.take().unwrap());
     let mut lost = Box::pin(one.lost_async());
     assert!(settle(&cluster, &mut lost).is_pending());
-    let claim = one.path().replace("/items/", "/claims/");
+    let claim = one.path().replace("/taken/", "/claims/");
     let session = cluster.node(1).session();
     session.sync().unwrap();
     session.delete(&claim).unwrap();
@@ -370,7 +370,7 @@ fn queues_and_barriers_work_below_a_chroot_and_after_their_containers_have_gone(
     for _ in 0..2 {
         queue.put(NewItem::new("1").id("i")).unwrap();
         let item: Item = queue.take().unwrap();
-        assert!(item.is_held() && item.path().starts_with("/queue/items/"));
+        assert!(item.is_held() && item.path().starts_with("/queue/taken/"));
         drop(item);
         assert_eq!(queue.take_timeout(Duration::from_secs(1)).unwrap().unwrap().data(), b"1");
         quiet(&cluster, &session);

@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::machine::command::{Batch, Outcome};
 use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::types::queue::Order;
 
 /// A request without its number, which depends on the session's last one.
 #[derive(Clone, Debug)]
@@ -141,9 +142,29 @@ fn op() -> BoxedStrategy<Op> {
         2 => (paths(), data(), 1..4u64).prop_map(|(path, data, from)| {
             Op::TakeOver { path, data, from: SessionId(from) }
         }),
+        6 => (queues(), data(), order())
+            .prop_map(|(path, data, order)| Op::Put { path, data, order: order.into() }),
+        6 => (queues(), any::<bool>()).prop_map(|(path, claims)| Op::Take { path, claims }),
         2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
     .boxed()
+}
+
+/// Mostly few paths, so that items meet.
+fn queues() -> impl Strategy<Value = String> {
+    prop_oneof![4 => Just("/a".to_owned()), 1 => Just("/".to_owned()), 1 => paths()]
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    let delay = prop_oneof![2 => Just(0), 1 => 1..5u64, 1 => Just(u64::MAX)];
+    let id = prop::sample::select(vec!["", "ix", "i%2f", "i/", "-"]);
+    let max = prop_oneof![2 => Just(None), 1 => (0..4u64).prop_map(Some)];
+    (-1..2i32, delay, id, max).prop_map(|(priority, delay_ms, id, max)| Order {
+        priority,
+        delay_ms,
+        id: id.to_owned(),
+        max,
+    })
 }
 
 /// A quota as it is made at once.

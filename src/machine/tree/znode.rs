@@ -264,7 +264,7 @@ impl Znode {
         self.child_count() > 0
     }
 
-    pub(super) fn child_count(&self) -> usize {
+    pub(in crate::machine) fn child_count(&self) -> usize {
         self.children_set().map_or(0, Children::len)
     }
 

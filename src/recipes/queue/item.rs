@@ -1,10 +1,7 @@
 //! An item taken by a consumer, and its end.
 
-use std::sync::Arc;
-
 use crossbeam_channel::Receiver;
 
-use super::take::FoundItem;
 use crate::api::multi::Fence;
 use crate::api::watch::Watch;
 use crate::recipes::errors::inner;
@@ -12,6 +9,8 @@ use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;
+use crate::types::path;
+use crate::types::queue::ItemName;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::OpResult;
 
@@ -41,7 +40,7 @@ pub struct Item {
     claim: OwnedEphemeral,
     /// A watch of the claim.
     watch: Watch,
-    data: Arc<[u8]>,
+    data: Vec<u8>,
     priority: i32,
     id: Option<String>,
 }
@@ -51,10 +50,11 @@ impl Item {
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if it is already lost.
-    pub(super) async fn new(item: String, claim: OwnedEphemeral, found: FoundItem) -> Result<Item> {
+    pub(super) async fn new(item: String, data: Vec<u8>, claim: OwnedEphemeral) -> Result<Item> {
         let watch = claim.watch_end().await?;
-        let (priority, id) = (found.name.priority, found.name.id());
-        Ok(Item { item, claim, watch, data: found.data, priority, id })
+        let name = ItemName::parse(path::name(&item));
+        let (priority, id) = name.map_or((0, None), |name| (name.priority, name.id()));
+        Ok(Item { item, claim, watch, data, priority, id })
     }
 
     /// The item's data.

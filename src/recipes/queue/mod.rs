@@ -1,36 +1,28 @@
 //! Queues: items that producers put, each taken by one consumer.
 //!
-//! ```text
-//! /queue          container
-//!   items         container; set by each put with a maximum
-//!     80000000-0--0000000000     an item: priority, delay, id, number
-//!   claims        container
-//!     80000000-0--0000000000     ephemeral: a consumer has the item with this name
-//!   takers, putters              those that wait for an item, or for room
-//! ```
+//! The cluster itself knows what a queue is: putting an item and taking the first one are operations, which cannot
+//! conflict. `machine::queue` has the layout.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Queues and Priority Queues; Curator's queues; kazoo's
 //! `LockingQueue`.
 
 mod item;
-mod name;
 mod put;
 mod take;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
-use crate::recipes::errors::inner;
-use crate::types::error::{Error, Result};
+use crate::recipes::errors::{children_or_none, if_exists};
+use crate::types::error::Result;
 use crate::types::path;
-use crate::types::znode::Condition;
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, TAKEN, split_due};
 
 pub use item::Item;
-use take::{Head, Lease, Removal};
+use take::{Lease, Removal};
 
 /// An item for a [`Queue`]: its data and options. Bytes and strings convert into one without
 /// options.
@@ -100,8 +92,8 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
 /// A queue that all instances put items into and take items from.
 ///
 /// **Order.** Items are taken by priority, and within one priority in the order in which they were
-/// put, as far as the consumer's replica shows them: it may not show yet an item that another
-/// instance has just put. An item that is given back has its old place.
+/// put: whoever takes an item takes the first one that is there at that moment. (A consumer whose replica shows
+/// none waits, or returns without one.) An item that is given back has its old place.
 ///
 /// **Two ways of taking.** [`Queue::take`] returns an [`Item`] under a lease of the consumer's
 /// session: the item leaves the queue when the consumer calls [`Item::done`], and can be taken
@@ -117,10 +109,11 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
 /// **A maximum** ([`Queue::max`]) is enforced exactly among all handles that have one.
 ///
 /// The queue's znodes are created as needed, as containers, and deleted when they were unused for a
-/// while. A consumer lists the names of all items each time, so a queue may have thousands of
-/// items, not millions.
+/// while.
 ///
-/// An item costs one write to put, one to take and one to finish, or one to pop. Waiting, for an
+/// An item costs one write to put, one to take and one to finish, or one to pop, however long the queue is and
+/// however many consumers it has: to put an item and to take the first one are operations of the cluster, and two
+/// consumers never go for the same item. Waiting, for an
 /// item or for room below a maximum, costs one more write.
 ///
 /// ```
@@ -140,13 +133,9 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
 pub struct Queue {
     session: Session,
     path: String,
-    items: String,
-    claims: String,
     takers: Contenders,
     putters: Contenders,
     max: Option<usize>,
-    /// A time that the cluster's clock has already passed, in milliseconds since the Unix epoch.
-    time: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -169,12 +158,9 @@ impl Queue {
         Ok(Queue {
             session: session.for_recipe(),
             path: path.to_owned(),
-            items: below("items"),
-            claims: below("claims"),
             takers: Contenders::new(session, &below("takers"), &[&TAKER])?,
             putters: Contenders::new(session, &below("putters"), &[&PUTTER])?,
             max: None,
-            time: Arc::default(),
         })
     }
 
@@ -228,8 +214,12 @@ impl Queue {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn len(&self) -> Result<usize> {
-        let stat = self.session.exists(&self.items)?;
-        Ok(stat.map_or(0, |stat| stat.num_children as usize))
+        let mut count = 0;
+        for part in [ITEMS, DELAYED, TAKEN] {
+            let stat = self.session.exists(&self.part(part))?;
+            count += stat.map_or(0, |stat| stat.num_children as usize);
+        }
+        Ok(count)
     }
 
     /// Whether there are no items. As [`Queue::len`].
@@ -250,8 +240,8 @@ impl Queue {
     }
 
     /// Returns the data of the item that would be taken now, as this replica has it. Blocks as
-    /// [`Session::get`]. (A delayed item is ignored until this handle, or a clone of it, knows that
-    /// the item is due: replies to writes carry the cluster's time, replies to reads do not.)
+    /// [`Session::get`]. (A delayed item is ignored until another one was taken while it was due: only
+    /// writes carry the cluster's time.)
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -267,10 +257,16 @@ impl Queue {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
-        Ok(match self.head(&self.session.snapshot_of(&self.path)?)? {
-            Head::Item(found) => Some(found.data.to_vec()),
-            Head::DueAt(_) | Head::Nothing => None,
-        })
+        let snapshot = self.session.snapshot_of(&self.path)?;
+        let names = |part| children_or_none(snapshot.children(&self.part(part)));
+        let claimed = names(CLAIMS)?;
+        let left = names(TAKEN)?.into_iter().filter(|name| !claimed.contains(name));
+        let left = left.map(|name| (TAKEN, name));
+        let items = names(ITEMS)?.into_iter().map(|name| (ITEMS, name));
+        let first = items.chain(left).filter(|(_, name)| ItemName::parse(name).is_some());
+        let first = first.min_by(|(_, one), (_, other)| one.cmp(other));
+        let Some((part, name)) = first else { return Ok(None) };
+        Ok(Some(snapshot.get(&path::join(&self.part(part), &name))?.0.to_vec()))
     }
 
     /// Puts an item. Blocks until that is done, with a maximum also until there is room, for as
@@ -612,24 +608,21 @@ impl Queue {
     /// # }
     /// ```
     pub async fn remove_async(&self, id: &str) -> Result<usize> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        let named = self.names(&snapshot)?.into_iter().filter(|name| name.has_id(id));
+        let calls = self.session.nonblocking();
         let mut removed = 0;
-        for name in named {
-            let unclaimed = path::join(&self.claims, &name.name);
-            let multi = self.session.multi().require(&unclaimed, Condition::Absent);
-            match inner(multi.delete(&path::join(&self.items, &name.name)).submit().await) {
-                Ok(_) => removed += 1,
-                // A consumer has the item, or has finished it.
-                Err(Error::NodeExists { .. } | Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
+        for part in [ITEMS, DELAYED] {
+            let part = self.part(part);
+            for name in children_or_none(calls.children(&part).await)? {
+                let item = split_due(&name).map_or(&*name, |(_, item)| item);
+                if ItemName::parse(item).is_none_or(|item| !item.has_id(id)) {
+                    continue;
+                }
+                // `None`: a consumer has it, or it is due now.
+                removed += usize::from(
+                    if_exists(calls.delete(&path::join(&part, &name)).await)?.is_some(),
+                );
             }
         }
         Ok(removed)
-    }
-
-    /// Notes that the cluster's clock has passed this time.
-    fn learn_time(&self, time: u64) {
-        self.time.fetch_max(time, Ordering::Relaxed);
     }
 }

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::take::until_event;
-use super::{NewItem, Queue, name};
-use crate::planted::{Bug, unless};
+use super::{NewItem, Queue};
 use crate::recipes::contenders::{PUTTER, predecessor};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::watch::{EventKind, WatchMode};
-use crate::types::znode::{Condition, CreateMode, OpResult, TTL_MAX};
+use crate::types::queue::{DELAYED, ITEMS, Order, TAKEN, written};
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
+use crate::types::znode::TTL_MAX;
 
 /// The resource in the error of a full queue, which distinguishes it from the error of a quota.
-const ITEMS: &str = "items";
+const FULL: &str = "items";
 
 /// Set while a write is in flight whose outcome is not known yet.
 pub(super) type InFlight = AtomicBool;
@@ -24,7 +24,7 @@ impl Queue {
     /// Puts all items in one write, as soon as there is room.
     pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         match self.put_now(items, busy).await {
-            Err(Error::QuotaExceeded { resource: ITEMS, limit, .. })
+            Err(Error::QuotaExceeded { resource: FULL, limit, .. })
                 if items.len() as u64 <= limit => {}
             other => return other,
         }
@@ -33,15 +33,17 @@ impl Queue {
         self.putters.wait(&contender, predecessor).await?;
         loop {
             let watch = self.session.nonblocking();
-            let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;
+            let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
             loop {
                 match self.put_now(items, busy).await {
-                    Err(Error::QuotaExceeded { resource: ITEMS, .. }) => {}
+                    Err(Error::QuotaExceeded { resource: FULL, .. }) => {}
                     other => return other,
                 }
-                // An event of a new item does not make room.
-                let makes_room = |kind| matches!(kind, EventKind::Deleted | EventKind::Gap);
-                if !until_event(&watch, |event| makes_room(event.kind)).await {
+                let mut has_room = false;
+                while !has_room && until_event(&watch, |event| self.may_make_room(event)).await {
+                    has_room = self.has_room(items.len()).await?;
+                }
+                if !has_room {
                     // The watch was removed, or the session is over.
                     break;
                 }
@@ -49,54 +51,53 @@ impl Queue {
         }
     }
 
+    /// Whether there may be room after this event. A new item makes none.
+    fn may_make_room(&self, event: &WatchEvent) -> bool {
+        let is_in = |part| path::is_below(&event.path, &self.part(part));
+        match event.kind {
+            EventKind::Deleted => [ITEMS, DELAYED, TAKEN].into_iter().any(is_in),
+            kind => kind == EventKind::Gap,
+        }
+    }
+
+    /// Whether there is room for so many items, as this replica shows it.
+    async fn has_room(&self, more: usize) -> Result<bool> {
+        let mut count = more as u64;
+        for part in [ITEMS, DELAYED, TAKEN] {
+            count += self.count(part).await?;
+        }
+        Ok(self.max.is_none_or(|max| count <= max as u64))
+    }
+
     /// Puts all items in one write, or fails if there is no room now.
     pub(super) async fn put_now(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         if items.is_empty() {
             return Ok(());
         }
-        let delays = items.iter().map(|item| self.delay_ms(item)).collect::<Result<Vec<u64>>>()?;
-        let mut parents = Parents::of(&self.session, &self.items);
+        let orders = items.iter().map(|item| self.order(item)).collect::<Result<Vec<Order>>>()?;
+        let mut parents = Parents::of(&self.session, &self.path);
         loop {
             parents.make().await?;
             let mut multi = self.session.multi();
-            if let Some(max) = self.max {
-                let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-                let Some(stat) = snapshot.exists(&self.items)? else { continue };
-                let (limit, needed) = (max as u64, u64::from(stat.num_children));
-                let needed = needed.saturating_add(items.len() as u64);
-                if needed > limit {
-                    let (path, resource) = (self.path.clone(), ITEMS);
-                    return Err(Error::QuotaExceeded { path, resource, limit, needed });
-                }
-                // Every put with a maximum sets this znode. So if it is unchanged, only consumers have
-                // come in between, and there is at least as much room as was seen.
-                let seen = Condition::Mzxid(stat.mzxid);
-                let seen = unless(Bug::QueueOverfills, seen, Condition::Exists);
-                multi = multi.require(&self.items, seen).set(&self.items, b"");
-            }
-            for (item, delay_ms) in items.iter().zip(&delays) {
-                let name = name::prefix(item.priority, *delay_ms, item.id.as_deref());
-                let path = path::join(&self.items, &name);
-                multi = multi.create(&path, &item.data, CreateMode::PersistentSequential);
+            for (item, order) in items.iter().zip(&orders) {
+                multi = multi.put_item(&self.path, &item.data, order.clone());
             }
             let put = multi.submit();
             busy.store(true, Ordering::Relaxed);
             let put = put.await;
             busy.store(false, Ordering::Relaxed);
             match inner(put) {
-                Ok(results) => {
-                    for result in results {
-                        if let OpResult::Created(created) = result {
-                            self.learn_time(created.stat.ctime);
-                        }
-                    }
-                    return Ok(());
-                }
-                // Another put came first, or the parent is missing.
-                Err(Error::Unmet { .. } | Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
+                // The queue does not exist yet, or was unused and is deleted.
+                Err(Error::NoNode { .. }) => {}
+                done => return done.map(drop),
             }
         }
+    }
+
+    fn order(&self, item: &NewItem) -> Result<Order> {
+        let delay_ms = self.delay_ms(item)?;
+        let (priority, id) = (item.priority, written(item.id.as_deref()));
+        Ok(Order { priority, delay_ms, id, max: self.max.map(|max| max as u64) })
     }
 
     /// The delay of an item in milliseconds, rounded up.

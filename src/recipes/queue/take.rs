@@ -1,58 +1,47 @@
 //! Taking items out of a queue.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Queue;
 use super::item::Item;
-use super::name::Name;
 use super::put::InFlight;
-use crate::api::snapshot::Snapshot;
+use crate::api::multi::Multi;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, if_planted, planted};
+use crate::planted::{Bug, planted};
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
-use crate::recipes::creating::created_in_multi;
-use crate::recipes::errors::{children_or_none, gone, inner};
-use crate::recipes::parents::Parents;
+use crate::recipes::creating::claimed_in_multi;
+use crate::recipes::errors::{gone, if_exists, inner};
 use crate::recipes::waiting::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, TAKEN, split_due};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
-use crate::types::znode::{Condition, CreateMode, Zxid};
+use crate::types::znode::OpResult;
 
 /// The longest time between two reads of the cluster's clock while it seems to stand still, as it
 /// does without a leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// The head of the queue.
+/// What this replica shows of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// This item is the first that may be taken.
-    Item(FoundItem),
+    /// There is an item, or one that no consumer has any more.
+    Item,
     /// All items without a consumer are delayed; the first is due at this time of the cluster.
     DueAt(u64),
     Nothing,
-}
-
-/// An item that was found in a snapshot.
-pub(super) struct FoundItem {
-    pub(super) name: Name,
-    pub(super) data: Arc<[u8]>,
-    mzxid: Zxid,
 }
 
 /// A way of taking an item.
 pub(super) trait TakeMethod {
     type Taken;
 
-    /// Takes an item that was free in a snapshot, and deletes the contender in the same write;
-    /// `None` if another consumer was faster.
-    async fn take(
-        &self,
-        queue: &Queue,
-        found: FoundItem,
-        contender: Option<&Contender>,
-    ) -> Result<Option<Self::Taken>>;
+    /// The multi with the first item taken.
+    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a>;
+
+    /// Commits the multi.
+    async fn commit(&self, queue: &Queue, multi: Multi<'_>) -> Result<Self::Taken>;
 }
 
 /// Takes an item by a claim, an ephemeral znode with the item's name.
@@ -64,137 +53,96 @@ pub(super) struct Removal<'a>(pub(super) &'a InFlight);
 impl TakeMethod for Lease {
     type Taken = Item;
 
-    async fn take(
-        &self,
-        queue: &Queue,
-        found: FoundItem,
-        contender: Option<&Contender>,
-    ) -> Result<Option<Item>> {
-        let item = path::join(&queue.items, &found.name.name);
-        let mut claim = path::join(&queue.claims, &found.name.name);
-        if_planted(Bug::QueueItemTwice, || claim = format!("{claim}-{}", queue.session.id()));
-        let mut parents = Parents::of(&queue.session, &queue.claims);
-        loop {
-            parents.make().await?;
-            let seen = Condition::Mzxid(found.mzxid);
-            let multi = queue.session.multi().require(&item, seen);
-            let mut multi = multi.create(&claim, b"", CreateMode::Ephemeral);
-            if let Some(contender) = contender {
-                multi = contender.leave_in(multi);
-            }
-            multi = if planted(Bug::QueueItemLost) { multi.delete(&item) } else { multi };
-            let claimed = created_in_multi(&queue.session, multi.submit()).await;
-            if matches!(&claimed, Err(Error::Multi { index: 1, error })
-                if matches!(**error, Error::NoNode { .. }))
-            {
-                // The parent of the claim is missing.
-                continue;
-            }
-            let Some(claim) = overtaken(claimed, contender)? else { return Ok(None) };
-            queue.learn_time(claim.ctime());
-            return Item::new(item, claim, found).await.map(Some);
-        }
+    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a> {
+        multi.take_item(&queue.path, true)
+    }
+
+    async fn commit(&self, queue: &Queue, multi: Multi<'_>) -> Result<Item> {
+        let (path, data, claim) = claimed_in_multi(&queue.session, multi.submit()).await?;
+        Item::new(path, data, claim).await
     }
 }
 
 impl TakeMethod for Removal<'_> {
     type Taken = Vec<u8>;
 
-    async fn take(
-        &self,
-        queue: &Queue,
-        found: FoundItem,
-        contender: Option<&Contender>,
-    ) -> Result<Option<Vec<u8>>> {
-        let item = path::join(&queue.items, &found.name.name);
-        let mut multi = queue
-            .session
-            .multi()
-            .require(&item, Condition::Mzxid(found.mzxid))
-            .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
-            .delete(&item);
-        if let Some(contender) = contender {
-            multi = contender.leave_in(multi);
-        }
+    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a> {
+        multi.take_item(&queue.path, false)
+    }
+
+    async fn commit(&self, _: &Queue, multi: Multi<'_>) -> Result<Vec<u8>> {
         let removing = multi.submit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
-        let removed = overtaken(removed, contender)?.is_some();
-        Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
-    }
-}
-
-/// `None` if the multi failed because the item was taken. An error if the contender is gone.
-fn overtaken<T>(done: Result<T>, contender: Option<&Contender>) -> Result<Option<T>> {
-    match inner(done).map_err(gone) {
-        Ok(done) => Ok(Some(done)),
-        Err(Error::NoNode { path })
-            if contender.is_some_and(|contender| contender.path() == path) =>
-        {
-            Err(Error::NoNode { path })
-        }
-        Err(Error::NoNode { .. } | Error::NodeExists { .. }) => Ok(None),
-        Err(error) => Err(error),
+        let data = removed?.into_iter().find_map(|result| match result {
+            OpResult::Taken { data, .. } => Some(data),
+            _ => None,
+        });
+        data.ok_or_else(|| Error::Stopped { reason: "nothing was taken".to_owned() })
     }
 }
 
 impl Queue {
-    /// Returns the first item that may be taken, in a snapshot.
-    pub(super) fn head(&self, snapshot: &Snapshot) -> Result<Head> {
-        let mut due = None;
-        let now = self.time.load(Ordering::Relaxed);
-        for name in self.names(snapshot)? {
-            if snapshot.exists(&path::join(&self.claims, &name.name))?.is_some() {
-                continue;
-            }
-            let (data, stat) = snapshot.get(&path::join(&self.items, &name.name))?;
-            let due_at = stat.ctime.saturating_add(name.delay_ms);
-            if name.delay_ms == 0 || due_at <= now || planted(Bug::QueueDelayIgnored) {
-                return Ok(Head::Item(FoundItem { name, data, mzxid: stat.mzxid }));
-            }
-            due = Some(due.map_or(due_at, |due: u64| due.min(due_at)));
+    /// Takes the first item, and deletes the contender in the same write. `None` if there is none now.
+    async fn take_first<W: TakeMethod>(
+        &self,
+        method: &W,
+        contender: Option<&Contender>,
+    ) -> Result<Option<W::Taken>> {
+        let mut multi = method.take_in(self, self.session.multi());
+        if let Some(contender) = contender {
+            multi = contender.leave_in(multi);
         }
-        Ok(due.map_or(Head::Nothing, Head::DueAt))
+        match inner(method.commit(self, multi).await).map_err(gone) {
+            Err(Error::NoNode { path }) if path == self.path || path == self.part(ITEMS) => {
+                Ok(None)
+            }
+            taken => taken.map(Some),
+        }
     }
 
-    /// As [`Queue::head`], in a snapshot that shows the session's earlier calls.
+    pub(super) fn part(&self, name: &str) -> String {
+        path::join(&self.path, name)
+    }
+
+    /// The number of znodes in a part of the queue, as this replica has it.
+    pub(super) async fn count(&self, part: &str) -> Result<u64> {
+        let stat = self.session.nonblocking().exists(&self.part(part)).await?;
+        Ok(stat.map_or(0, |stat| stat.num_children.into()))
+    }
+
+    /// Returns what this replica shows, with the session's earlier calls.
     async fn look(&self) -> Result<Head> {
-        self.head(&self.session.nonblocking().snapshot_of(&self.path).await?)
-    }
-
-    /// All items in order.
-    pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
-        let children = children_or_none(snapshot.children(&self.items))?;
-        let mut names: Vec<Name> = children.into_iter().filter_map(Name::parse).collect();
-        names.sort_by(Name::order);
-        Ok(names)
+        if self.count(ITEMS).await? > 0 {
+            return Ok(Head::Item);
+        }
+        // A claim that has gone leaves its item.
+        if self.count(TAKEN).await? != self.count(CLAIMS).await? {
+            return Ok(Head::Item);
+        }
+        let delayed = self.part(DELAYED);
+        if self.count(DELAYED).await? == 0 {
+            return Ok(Head::Nothing);
+        }
+        let delayed = if_exists(self.session.nonblocking().children(&delayed).await)?;
+        let due = delayed.iter().flatten().filter_map(|name| split_due(name)).map(|(due, _)| due);
+        Ok(due.min().map_or(Head::Nothing, Head::DueAt))
     }
 
     /// Takes the first item if there is one now.
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
-        let mut time_known = false;
-        loop {
-            match self.look().await? {
-                Head::Item(found) => {
-                    if let Some(taken) = method.take(self, found, None).await? {
-                        return Ok(Some(taken));
-                    }
-                }
-                Head::DueAt(_) if !time_known => {
-                    // Replies to writes carry the cluster's time; any write would do.
-                    self.learn_time(self.takers.join(&TAKER, b"").await?.ctime());
-                    time_known = true;
-                }
-                Head::DueAt(_) | Head::Nothing => return Ok(None),
-            }
+        match self.look().await? {
+            // Whether a delayed item is due is decided by the cluster's clock.
+            Head::Item | Head::DueAt(_) => self.take_first(method, None).await,
+            Head::Nothing => Ok(None),
         }
     }
 
     /// Takes the first item as soon as there is one.
     pub(super) async fn take_when_there<W: TakeMethod>(&self, method: &W) -> Result<W::Taken> {
-        if let Head::Item(found) = self.look().await?
-            && let Some(taken) = method.take(self, found, None).await?
+        if self.look().await? == Head::Item
+            && let Some(taken) = self.take_first(method, None).await?
         {
             return Ok(taken);
         }
@@ -203,7 +151,6 @@ impl Queue {
         // next waiter. If it dies, the end of its session wakes the next waiter, which finds the
         // item.
         let contender = self.takers.join(&TAKER, b"").await?;
-        self.learn_time(contender.ctime());
         self.takers.wait(&contender, predecessor).await?;
         loop {
             let watch = self.session.nonblocking();
@@ -224,35 +171,36 @@ impl Queue {
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
         loop {
-            match self.look().await? {
-                Head::Item(found) => {
-                    if let Some(taken) = method.take(self, found, Some(contender)).await? {
-                        return Ok(Some(taken));
-                    }
+            let head = self.look().await?;
+            if head == Head::Item
+                && let Some(taken) = self.take_first(method, Some(contender)).await?
+            {
+                return Ok(Some(taken));
+            }
+            let Head::DueAt(due) = head else {
+                if !self.changed(watch).await {
+                    return Ok(None);
                 }
-                Head::Nothing => {
-                    if !self.changed(watch).await {
-                        return Ok(None);
-                    }
+                continue;
+            };
+            // Replies to writes carry the cluster's time.
+            let now = contender.set(b"").await?.mtime;
+            let Some(left) = due.checked_sub(now).filter(|left| *left > 0) else {
+                if let Some(taken) = self.take_first(method, Some(contender)).await? {
+                    return Ok(Some(taken));
                 }
-                Head::DueAt(due) => {
-                    let set = contender.set(b"").await?;
-                    self.learn_time(set.mtime);
-                    let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
-                        continue;
-                    };
-                    let wait = Duration::from_millis(left).max(clock_look);
-                    let slept = self.session.nonblocking().sleep(wait);
-                    match either(self.changed(watch), slept).await {
-                        Either::One(true) => {}
-                        Either::One(false) => return Ok(None),
-                        // The cluster's clock may run more slowly than this one, and stands still
-                        // without a leader.
-                        Either::Other(slept) => {
-                            slept?;
-                            clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);
-                        }
-                    }
+                continue;
+            };
+            let wait = Duration::from_millis(left).max(clock_look);
+            let slept = self.session.nonblocking().sleep(wait);
+            match either(self.changed(watch), slept).await {
+                Either::One(true) => {}
+                Either::One(false) => return Ok(None),
+                // The cluster's clock may run more slowly than this one, and stands still
+                // without a leader.
+                Either::Other(slept) => {
+                    slept?;
+                    clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);
                 }
             }
         }
@@ -265,10 +213,11 @@ impl Queue {
 
     /// Whether there may be more to take after this event.
     fn gives(&self, event: &WatchEvent) -> bool {
+        let is_in = |part| path::is_below(&event.path, &self.part(part));
         match event.kind {
-            EventKind::Created => path::is_below(&event.path, &self.items),
+            EventKind::Created => is_in(ITEMS) || is_in(DELAYED),
             EventKind::Deleted if planted(Bug::QueueReturnUnnoticed) => false,
-            EventKind::Deleted => path::is_below(&event.path, &self.claims),
+            EventKind::Deleted => is_in(CLAIMS),
             EventKind::DataChanged | EventKind::ChildrenChanged => false,
             _ => true,
         }

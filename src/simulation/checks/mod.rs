@@ -30,7 +30,7 @@ use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
 use crate::recipes::{Item, LockGuard};
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::SessionId;
 
 /// A broken invariant.
 #[derive(Clone, Debug)]
@@ -128,14 +128,9 @@ impl Checks {
     }
 
     /// A client has taken an item from a queue.
-    pub(crate) fn taken(
-        &mut self,
-        item: &Rc<Item>,
-        session: SessionId,
-        from: Zxid,
-    ) -> Result<(), Violation> {
+    pub(crate) fn taken(&mut self, item: &Rc<Item>, session: SessionId) -> Result<(), Violation> {
         let Checks { queues, oracle, sessions, .. } = self;
-        queues.taken(oracle, item, session, from, |session| sessions.is_forced(session))
+        queues.taken(oracle, item, session, |session| sessions.is_forced(session))
     }
 
     /// A client has acquired a lock.

@@ -10,6 +10,8 @@ use crate::machine::command::ChangeKind;
 use crate::recipes::Item;
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Oracle, ZnodeState};
+use crate::types::path;
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, TAKEN, split_due};
 use crate::types::znode::{SessionId, Zxid};
 
 /// The queue whose items are taken under a lease.
@@ -35,7 +37,7 @@ pub(crate) struct Queues {
     /// The data of items that must not come again.
     finished: BTreeSet<Vec<u8>>,
     held: BTreeMap<String, Vec<(Weak<Item>, SessionId)>>,
-    /// Since when each item without a delay is free to be taken.
+    /// Since when each item is free to be taken.
     free: BTreeMap<String, Nanos>,
     rounds: BTreeSet<Vec<u8>>,
 }
@@ -62,36 +64,38 @@ impl Queues {
             let mut parts = below.split('/');
             let name = (parts.next(), parts.next(), parts.next());
             match (change.kind, name) {
-                (ChangeKind::Created, (Some(queue), Some("items"), Some(item))) => {
-                    let items = format!("/queues/{queue}/items");
-                    let count = oracle.at(&items, zxid).map_or(0, |known| known.children.len());
+                (ChangeKind::Created, (Some(queue), Some(part @ (ITEMS | DELAYED)), Some(_))) => {
+                    let of =
+                        |part| children(oracle, &format!("/queues/{queue}/{part}"), zxid).len();
+                    let count: usize = [ITEMS, DELAYED, TAKEN].into_iter().map(of).sum();
                     require(count <= MAX, "queues are never too full", || {
-                        format!("{items} has {count} items by write {zxid}")
+                        format!("{queue} has {count} items by write {zxid}")
                     })?;
-                    if delay(item) == 0 {
+                    if part == ITEMS {
                         self.free.insert(path.to_owned(), now);
                     }
                 }
-                (ChangeKind::Deleted, (Some("leased"), Some("items"), Some(_))) => {
+                (ChangeKind::Deleted, (Some("leased"), Some(DELAYED), Some(item))) => {
+                    let (due, name) = split_due(item).unwrap_or_default();
+                    let moved = [ITEMS, TAKEN].map(|part| format!("{LEASED}/{part}/{name}"));
+                    let time = moved.iter().find_map(|path| oracle.at(path, zxid));
+                    let early = time.is_none_or(|known| known.stat.ctime < due);
+                    require(!early, "items are not taken before they are due", || {
+                        format!("{path} was, by write {zxid}")
+                    })?;
+                }
+                (ChangeKind::Deleted, (Some("leased"), Some(ITEMS | TAKEN), Some(item))) => {
                     self.free.remove(path);
-                    require(self.finishing.remove(path), "items leave when they are done", || {
+                    let places = [ITEMS, TAKEN].map(|part| format!("{LEASED}/{part}/{item}"));
+                    let stays = places.iter().any(|path| oracle.at(path, zxid).is_some());
+                    let is_done = self.finishing.remove(path);
+                    require(stays || is_done, "items leave when they are done", || {
                         format!("{path} has gone by write {zxid}")
                     })?;
                 }
-                (ChangeKind::Created, (Some("leased"), Some("claims"), Some(item))) => {
-                    let of = format!("{LEASED}/items/{item}");
-                    self.free.remove(&of);
-                    let times = oracle.at(&of, zxid).zip(oracle.at(path, zxid));
-                    let early = times.is_some_and(|(item_, claim)| {
-                        claim.stat.ctime < item_.stat.ctime + delay(item)
-                    });
-                    require(!early, "items are not taken before they are due", || {
-                        format!("{of} was, by write {zxid}")
-                    })?;
-                }
-                (ChangeKind::Deleted, (Some("leased"), Some("claims"), Some(item))) => {
-                    let of = format!("{LEASED}/items/{item}");
-                    if delay(item) == 0 && oracle.at(&of, zxid).is_some() {
+                (ChangeKind::Deleted, (Some("leased"), Some(CLAIMS), Some(item))) => {
+                    let of = format!("{LEASED}/{TAKEN}/{item}");
+                    if oracle.at(&of, zxid).is_some() && oracle.at(path, zxid).is_none() {
                         self.free.insert(of, now);
                     }
                 }
@@ -117,13 +121,12 @@ impl Queues {
         })
     }
 
-    /// A consumer has taken an item of the leased queue. It has waited since `from`.
+    /// A consumer has taken an item of the leased queue.
     pub(crate) fn taken(
         &mut self,
         oracle: &Oracle,
         item: &Rc<Item>,
         session: SessionId,
-        from: Zxid,
         forced: impl Fn(SessionId) -> bool,
     ) -> Result<(), Violation> {
         let path = item.path().to_owned();
@@ -139,14 +142,10 @@ impl Queues {
         require(!two, "one consumer has an item", || format!("session {session} has {path} too"))?;
         held.push((Rc::downgrade(item), session));
         let token = item.fencing_token();
-        let first =
-            takeable_changes(oracle, from, token - 1).any(|zxid| is_first(oracle, &path, zxid));
-        require(first, "items come in their order", || {
-            let items = oracle.at(&format!("{LEASED}/items"), token - 1);
-            format!(
-                "{path} was taken by write {token}, of {:?}",
-                items.map(|known| &known.children)
-            )
+        let first = first_free(oracle, token);
+        let name = path::name(&path);
+        require(first.as_deref() == Some(name), "items come in their order", || {
+            format!("{path} was taken by write {token}, and {first:?} was the first")
         })
     }
 
@@ -193,29 +192,22 @@ fn inside(oracle: &Oracle, round: &[u8], zxid: Zxid) -> usize {
     all.filter(|path| oracle.at(path, zxid).is_some_and(|known| *known.data == *round)).count()
 }
 
-/// The zxids at which the first free item may be another one.
-fn takeable_changes(oracle: &Oracle, from: Zxid, to: Zxid) -> impl Iterator<Item = Zxid> + use<> {
-    let of = |path: &str| oracle.versions(&format!("{LEASED}/{path}"), from, to);
-    let (items, claims) = (of("items"), of("claims"));
-    items.into_iter().chain(claims)
+fn children(oracle: &Oracle, path: &str, zxid: Zxid) -> Vec<String> {
+    let known = oracle.at(path, zxid);
+    known.map_or_else(Vec::new, |known| known.children.iter().map(ToString::to_string).collect())
 }
 
-/// The delay in an item's name, in milliseconds.
-fn delay(item: &str) -> u64 {
-    item.split('-').nth(1).and_then(|delay| u64::from_str_radix(delay, 16).ok()).unwrap_or(0)
-}
-
-/// Whether an item was the first free one at a zxid. Delayed items do not count, because they
-/// depend on the time.
-fn is_first(oracle: &Oracle, path: &str, zxid: Zxid) -> bool {
-    let place = |item: &str| {
-        let number = item.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
-        (item.split('-').next().map(str::to_owned), number)
-    };
-    let Some(items) = oracle.at(&format!("{LEASED}/items"), zxid) else { return false };
-    let own = path.rsplit('/').next().unwrap_or_default();
-    let free = |item: &String| oracle.at(&format!("{LEASED}/claims/{item}"), zxid).is_none();
-    let mut before = items.children.iter().filter(|item| place(item) < place(own));
-    items.children.iter().any(|item| item == own)
-        && !before.any(|item| delay(item) == 0 && free(item))
+/// The name of the first item that this write could take from the leased queue.
+fn first_free(oracle: &Oracle, zxid: Zxid) -> Option<String> {
+    let of = |part: &str| children(oracle, &format!("{LEASED}/{part}"), zxid - 1);
+    let claimed = of(CLAIMS);
+    let given_back = of(TAKEN).into_iter().filter(|name| !claimed.contains(name));
+    let claims = children(oracle, &format!("{LEASED}/{CLAIMS}"), zxid);
+    let new =
+        claims.into_iter().filter_map(|name| oracle.at(&format!("{LEASED}/{CLAIMS}/{name}"), zxid));
+    let time = new.filter(|claim| claim.stat.czxid == zxid).map(|claim| claim.stat.ctime).max()?;
+    let delayed = of(DELAYED);
+    let due = delayed.iter().filter_map(|name| split_due(name)).filter(|(due, _)| *due <= time);
+    let due = due.map(|(_, name)| name.to_owned());
+    of(ITEMS).into_iter().chain(given_back).chain(due).min()
 }

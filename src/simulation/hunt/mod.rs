@@ -34,7 +34,7 @@ const CLIENTS: usize = 60;
 
 /// Checks that see later, or in another way, what another check sees first. They run alone, without
 /// the violations of the others.
-static ALONE: [&str; 20] = [
+static ALONE: [&str; 24] = [
     "I1 I2 linearizable",
     "I3 reads do not go back",
     "S4 open means caught up",
@@ -55,6 +55,10 @@ static ALONE: [&str; 20] = [
     "elections: lost stays lost",
     "elections: reported in order",
     "what is done does not come again",
+    "items leave when they are done",
+    "items come in their order",
+    "items are not taken before they are due",
+    "queues are never too full",
 ];
 
 /// The result of the hunt for a planted bug.

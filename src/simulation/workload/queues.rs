@@ -82,7 +82,7 @@ async fn put(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), LEASED)?;
-    let (from, began) = (handle.shown(), kernel.now());
+    let began = kernel.now();
     // A session that is still being opened, as on a node that has just started, waits for that
     // first.
     let is_well = || kernel.phase.get() == Phase::Calm && handle.session().is_alive();
@@ -115,7 +115,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         item.path(),
         item.fencing_token()
     ));
-    kernel.check(kernel.checks.borrow_mut().taken(&item, session, from));
+    kernel.check(kernel.checks.borrow_mut().taken(&item, session));
     client.think().await;
     if client.random.percent(30) {
         // The item goes back to the queue.

@@ -1,0 +1,194 @@
+//! The operations of queues: an item is put, and the first one is taken, in one write each and without a
+//! conflict between those that do so at the same time.
+//!
+//! ```text
+//! /queue          what the caller names; it must exist
+//!   items         the items that may be taken, in their order
+//!     80000000-0000000000000fa0-00000-
+//!   delayed       those that are not due yet, in the order in which they will be
+//!     0000018bcfe56800-80000000-0000000000000fa0-00000-
+//!   taken         those that a consumer has
+//!     80000000-0000000000000fa0-00000-
+//!   claims        for each of these an ephemeral of the consumer's session, with the same name
+//!     80000000-0000000000000fa0-00000-
+//! ```
+//!
+//! An item whose claim has gone, with its session or deleted by its consumer, is free again. The next take
+//! moves it back: it sees by the numbers of items and claims whether there is one.
+
+use super::command::{Op, OpError};
+use super::data::Data;
+use super::ops::{Write, find, invalid_path, no_node};
+use super::tree::{Kind, Tree, Znode};
+use crate::planted::{Bug, if_planted, planted};
+use crate::types::acl::Permissions;
+use crate::types::path;
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, Order, TAKEN, due_name, split_due};
+use crate::types::znode::OpResult;
+
+/// The most delayed items that one take moves to the others. Those that are due at the same time beyond these
+/// wait for the next takes.
+const DUE_MAX: usize = 64;
+
+impl Write {
+    /// Puts an item: see [`Op::Put`].
+    pub(super) fn put(
+        &mut self,
+        tree: &mut Tree,
+        op: &Op,
+        queue: &str,
+        data: &Data,
+        order: &Order,
+    ) -> Result<OpResult, OpError> {
+        path::validate(queue).map_err(invalid_path)?;
+        self.check_size(op)?;
+        find(tree, queue)?;
+        if let Some(limit) = order.max {
+            let needed = self.length(tree, queue) + 1;
+            if needed > limit && !planted(Bug::QueueOverfills) {
+                return Err(OpError::QueueFull { path: queue.to_owned(), limit, needed });
+            }
+        }
+        let place = self.changes.len() as u64;
+        let name = ItemName::new(order.priority, self.zxid, place, &order.id).to_string();
+        let (parent, name) = match order.delay_ms {
+            0 => (ITEMS, name),
+            delay => (DELAYED, due_name(self.time.saturating_add(delay), &name)),
+        };
+        let parent = path::join(queue, parent);
+        let item = path::join(&parent, &name);
+        self.container(tree, &parent)?;
+        path::validate(&item).map_err(invalid_path)?;
+        self.create(tree, &item, data, Kind::Persistent, None)
+    }
+
+    /// Takes the first item: see [`Op::Take`].
+    pub(super) fn take(
+        &mut self,
+        tree: &mut Tree,
+        queue: &str,
+        claims: bool,
+    ) -> Result<OpResult, OpError> {
+        path::validate(queue).map_err(invalid_path)?;
+        let [items, taken, claim] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
+        find(tree, queue)?;
+        self.permitted(tree, &items, Permissions::DELETE)?;
+        self.free_due(tree, queue)?;
+        self.free_unclaimed(tree, queue)?;
+        let name = first_item(tree, &items).ok_or_else(|| no_node(&items))?;
+        let item = path::join(&items, &name);
+        self.permitted(tree, &item, Permissions::READ)?;
+        let znode = find(tree, &item)?;
+        let data = znode.data().to_vec();
+        if !claims {
+            self.delete(tree, &item);
+            return Ok(OpResult::Taken { path: item, data, claim: None });
+        }
+        self.container(tree, &taken)?;
+        self.container(tree, &claim)?;
+        let (mut to, mut claim) = (path::join(&taken, &name), path::join(&claim, &name));
+        if_planted(Bug::QueueItemTwice, || {
+            (to, claim) = (item.clone(), format!("{claim}-{}", self.session));
+        });
+        let nothing = Data::from(&b""[..]);
+        let created = self.create(tree, &claim, &nothing, Kind::Ephemeral(self.session), None)?;
+        if planted(Bug::QueueItemLost) {
+            self.delete(tree, &item);
+        } else if item != to {
+            self.rename(tree, &item, &to)?;
+        }
+        let claim = match created {
+            OpResult::Created(claim) => Some(claim),
+            _ => None,
+        };
+        Ok(OpResult::Taken { path: to, data, claim })
+    }
+
+    /// The number of items, of all kinds.
+    fn length(&self, tree: &Tree, queue: &str) -> u64 {
+        let of = |name| tree.get(&path::join(queue, name)).map_or(0, Znode::child_count);
+        [ITEMS, DELAYED, TAKEN].into_iter().map(of).sum::<usize>() as u64
+    }
+
+    /// Moves items that are due to those that may be taken.
+    fn free_due(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
+        let [items, delayed] = [ITEMS, DELAYED].map(|name| path::join(queue, name));
+        let Some(parent) = tree.get(&delayed) else { return Ok(()) };
+        let is_due = |due: u64| due <= self.time || planted(Bug::QueueDelayIgnored);
+        let due = parent.children().filter_map(split_due);
+        let due = due.take_while(|(due, _)| is_due(*due)).take(DUE_MAX);
+        let due: Vec<(String, String)> = due
+            .map(|(due, name)| {
+                (path::join(&delayed, &due_name(due, name)), path::join(&items, name))
+            })
+            .collect();
+        self.rename_all(tree, &items, due)
+    }
+
+    /// Moves items that no consumer has any more to those that may be taken.
+    fn free_unclaimed(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
+        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
+        let count = |path: &str| tree.get(path).map_or(0, Znode::child_count);
+        if count(&taken) == count(&claims) {
+            return Ok(());
+        }
+        let Some(parent) = tree.get(&taken) else { return Ok(()) };
+        let is_claimed = |name: &str| tree.get(&path::join(&claims, name)).is_some();
+        let free = parent.children().filter(|name| !is_claimed(name));
+        let free = free.filter(|name| ItemName::parse(name).is_some());
+        let free = free.map(|name| (path::join(&taken, name), path::join(&items, name))).collect();
+        self.rename_all(tree, &items, free)
+    }
+
+    fn rename_all(
+        &mut self,
+        tree: &mut Tree,
+        items: &str,
+        all: Vec<(String, String)>,
+    ) -> Result<(), OpError> {
+        if !all.is_empty() {
+            self.container(tree, items)?;
+        }
+        for (from, to) in all {
+            // Neither of the two is a name that a queue has made.
+            if tree.get(&to).is_none() && !tree.get(&from).is_some_and(|znode| znode.has_children())
+            {
+                self.rename(tree, &from, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a znode, and creates it at another path. The parent exists.
+    fn rename(&mut self, tree: &mut Tree, from: &str, to: &str) -> Result<(), OpError> {
+        let znode = find(tree, from)?;
+        let (data, acl) = (Data::from(znode.data()), znode.acl().map(|acl| (**acl).clone()));
+        self.delete(tree, from);
+        self.insert(tree, to, &data, Kind::Persistent, acl);
+        Ok(())
+    }
+
+    /// Creates a container, unless there is a znode.
+    fn container(&mut self, tree: &mut Tree, path: &str) -> Result<(), OpError> {
+        if tree.get(path).is_some() {
+            return Ok(());
+        }
+        self.create(tree, path, &Data::from(&b""[..]), Kind::Container, None).map(drop)
+    }
+}
+
+/// The name of the first item that may be taken.
+fn first_item(tree: &Tree, items: &str) -> Option<String> {
+    let is_leaf = |name: &&str| {
+        let znode = tree.get(&path::join(items, name));
+        znode.is_some_and(|znode| !znode.has_children())
+    };
+    let of_queue = |name: &&str| ItemName::parse(name).is_some();
+    let mut names = tree.get(items)?.children().filter(of_queue).filter(is_leaf);
+    let number = |name: &&str| ItemName::parse(name).map(|name| name.number());
+    let first = match planted(Bug::QueuePriorityIgnored) {
+        true => names.min_by_key(number),
+        false => names.next(),
+    };
+    first.map(str::to_owned)
+}

@@ -6,11 +6,12 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use quorate::recipes::{ReadWriteLock, Semaphore};
-use quorate::{Coordinator, Session};
+use quorate::recipes::{Queue, ReadWriteLock, Semaphore};
+use quorate::{Coordinator, CreateMode, Session};
 
 const TIME: Duration = Duration::from_secs(3);
 const CONTENDERS: usize = 16;
@@ -22,6 +23,71 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     let members = start(dir.path());
     locks(&members, time);
+    queues(&members, time);
+}
+
+/// A put and a pop are two writes, which a set is one of, however long the queue is.
+fn queues(members: &[Coordinator], time: Duration) {
+    let session = members[0].session();
+    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    repeat("set", time, || {
+        session.set("/set", b"some data").unwrap();
+    });
+    for length in [100, 50_000] {
+        let queue = Queue::new(&session, &format!("/queue-{length}")).unwrap();
+        for _ in 0..length / 100 {
+            queue.put_all(vec!["some data"; 100]).unwrap();
+        }
+        repeat(&format!("put and pop, {length} items wait"), time, || {
+            queue.put("some data").unwrap();
+            queue.pop().unwrap();
+        });
+    }
+    crowd("a pop of 16 consumers beside 16 producers", members, time);
+}
+
+/// Producers and consumers on all members. Each consumer goes on until nothing is left.
+fn crowd(name: &str, members: &[Coordinator], time: Duration) {
+    let start = Instant::now();
+    let (done, pops) = channel();
+    let (put, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let queue = |at: usize| {
+            let session = members[at % members.len()].session();
+            Queue::new(&session, "/crowd").unwrap()
+        };
+        let consumers = (0..CONTENDERS).map(|at| {
+            let (queue, done, ended) = (queue(at), done.clone(), &ended);
+            scope.spawn(move || {
+                loop {
+                    let begun = Instant::now();
+                    let last = ended.load(Ordering::Acquire);
+                    match queue.pop_timeout(Duration::from_millis(100)).unwrap() {
+                        Some(_) => done.send(begun.elapsed()).unwrap(),
+                        None if last => break,
+                        None => {}
+                    }
+                }
+            })
+        });
+        let consumers: Vec<_> = consumers.collect();
+        let producers = (0..CONTENDERS).map(|at| {
+            let (queue, put) = (queue(at), &put);
+            scope.spawn(move || {
+                while put.fetch_add(1, Ordering::Relaxed) == 0 || start.elapsed() < time {
+                    queue.put("some data").unwrap();
+                }
+            })
+        });
+        let producers: Vec<_> = producers.collect();
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        ended.store(true, Ordering::Release);
+        drop(consumers);
+    });
+    drop(done);
+    report(name, start.elapsed(), pops.iter().collect());
 }
 
 fn locks(members: &[Coordinator], time: Duration) {

@@ -266,6 +266,8 @@ bugs! {
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";
         ["items are not taken before they are due"],
+    QueueDueUnnoticed: "a waiting consumer does not notice that a delayed item is due";
+        ["a waiting consumer is notified of an item"],
     QueueReturnUnnoticed: "a waiting consumer does not notice an item that is returned to the queue";
         ["a waiting consumer is notified of an item"],
     BarrierOpensEarly: "any change of a barrier opens it";

@@ -17,6 +17,8 @@ use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
 use crate::recipes::errors::{children_or_none, if_exists};
+#[cfg(doc)]
+use crate::types::error::Error;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, TAKEN, split_due};

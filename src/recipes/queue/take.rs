@@ -8,10 +8,10 @@ use super::item::Item;
 use super::put::InFlight;
 use crate::api::multi::Multi;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::claimed_in_multi;
-use crate::recipes::errors::{gone, if_exists, inner};
+use crate::recipes::errors::{children_or_none, gone, inner};
 use crate::recipes::waiting::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -25,12 +25,11 @@ const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What this replica shows of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    /// There is an item, or one that no consumer has any more.
-    Item,
-    /// All items without a consumer are delayed; the first is due at this time of the cluster.
-    DueAt(u64),
-    Nothing,
+struct Head {
+    /// Whether there is an item, or one that no consumer has any more.
+    has_item: bool,
+    /// When the first delayed item is due, by the cluster's clock.
+    due: Option<u64>,
 }
 
 /// A way of taking an item.
@@ -114,34 +113,30 @@ impl Queue {
 
     /// Returns what this replica shows, with the session's earlier calls.
     async fn look(&self) -> Result<Head> {
-        if self.count(ITEMS).await? > 0 {
-            return Ok(Head::Item);
-        }
         // A claim that has gone leaves its item.
-        if self.count(TAKEN).await? != self.count(CLAIMS).await? {
-            return Ok(Head::Item);
-        }
-        let delayed = self.part(DELAYED);
+        let has_item =
+            self.count(ITEMS).await? > 0 || self.count(TAKEN).await? != self.count(CLAIMS).await?;
         if self.count(DELAYED).await? == 0 {
-            return Ok(Head::Nothing);
+            return Ok(Head { has_item, due: None });
         }
-        let delayed = if_exists(self.session.nonblocking().children(&delayed).await)?;
-        let due = delayed.iter().flatten().filter_map(|name| split_due(name)).map(|(due, _)| due);
-        Ok(due.min().map_or(Head::Nothing, Head::DueAt))
+        let delayed = self.session.nonblocking().children(&self.part(DELAYED)).await;
+        let delayed = children_or_none(delayed)?;
+        let due = delayed.iter().filter_map(|name| split_due(name)).map(|(due, _)| due).min();
+        Ok(Head { has_item, due })
     }
 
     /// Takes the first item if there is one now.
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
+        // Whether a delayed item is due is decided by the cluster's clock.
         match self.look().await? {
-            // Whether a delayed item is due is decided by the cluster's clock.
-            Head::Item | Head::DueAt(_) => self.take_first(method, None).await,
-            Head::Nothing => Ok(None),
+            Head { has_item: false, due: None } => Ok(None),
+            _ => self.take_first(method, None).await,
         }
     }
 
     /// Takes the first item as soon as there is one.
     pub(super) async fn take_when_there<W: TakeMethod>(&self, method: &W) -> Result<W::Taken> {
-        if self.look().await? == Head::Item
+        if self.look().await?.has_item
             && let Some(taken) = self.take_first(method, None).await?
         {
             return Ok(taken);
@@ -172,12 +167,13 @@ impl Queue {
         let mut clock_look = Duration::from_millis(1);
         loop {
             let head = self.look().await?;
-            if head == Head::Item
+            if head.has_item
                 && let Some(taken) = self.take_first(method, Some(contender)).await?
             {
                 return Ok(Some(taken));
             }
-            let Head::DueAt(due) = head else {
+            // Another consumer may have been faster. Then this one still waits for the delayed ones.
+            let Some(due) = unless(Bug::QueueDueUnnoticed, head.due, None) else {
                 if !self.changed(watch).await {
                     return Ok(None);
                 }

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use super::{Violation, require};
 use crate::machine::command::ChangeKind;
 use crate::recipes::Item;
-use crate::simulation::clock::Nanos;
+use crate::simulation::clock::{Nanos, SECOND};
 use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::path;
 use crate::types::queue::{CLAIMS, DELAYED, ITEMS, TAKEN, split_due};
@@ -27,6 +27,9 @@ pub(crate) const PARTICIPANTS: usize = 2;
 /// The barrier.
 pub(crate) const BARRIER: &str = "/queues/barrier";
 
+/// How long after an item is due a consumer may look: it may have slept before the log's time jumped.
+const SLEEPER_LATE: Nanos = 25 * SECOND;
+
 #[derive(Debug)]
 pub(crate) struct Queues {
     fair_clocks: bool,
@@ -39,6 +42,9 @@ pub(crate) struct Queues {
     held: BTreeMap<String, Vec<(Weak<Item>, SessionId)>>,
     /// Since when each item is free to be taken.
     free: BTreeMap<String, Nanos>,
+    /// When each delayed item of the leased queue is due, and the time of the log.
+    due: BTreeMap<String, u64>,
+    time: u64,
     rounds: BTreeSet<Vec<u8>>,
 }
 
@@ -51,6 +57,8 @@ impl Queues {
             finished: BTreeSet::new(),
             held: BTreeMap::new(),
             free: BTreeMap::new(),
+            due: BTreeMap::new(),
+            time: 0,
             rounds: BTreeSet::new(),
         }
     }
@@ -59,12 +67,17 @@ impl Queues {
     pub(crate) fn committed(&mut self, oracle: &Oracle, now: Nanos) -> Result<(), Violation> {
         for change in &oracle.changes()[self.seen..] {
             self.seen += 1;
+            let time = oracle.at(&change.path, change.zxid).map_or(0, |known| known.stat.mtime);
+            self.passed_to(time, now);
             let Some(below) = change.path.strip_prefix("/queues/") else { continue };
             let (zxid, path) = (change.zxid, change.path.as_str());
             let mut parts = below.split('/');
             let name = (parts.next(), parts.next(), parts.next());
             match (change.kind, name) {
-                (ChangeKind::Created, (Some(queue), Some(part @ (ITEMS | DELAYED)), Some(_))) => {
+                (
+                    ChangeKind::Created,
+                    (Some(queue), Some(part @ (ITEMS | DELAYED)), Some(item)),
+                ) => {
                     let of =
                         |part| children(oracle, &format!("/queues/{queue}/{part}"), zxid).len();
                     let count: usize = [ITEMS, DELAYED, TAKEN].into_iter().map(of).sum();
@@ -73,9 +86,13 @@ impl Queues {
                     })?;
                     if part == ITEMS {
                         self.free.insert(path.to_owned(), now);
+                    } else if let Some((due, _)) = split_due(item) {
+                        self.due.insert(path.to_owned(), due);
                     }
                 }
                 (ChangeKind::Deleted, (Some("leased"), Some(DELAYED), Some(item))) => {
+                    self.due.remove(path);
+                    self.free.remove(path);
                     let (due, name) = split_due(item).unwrap_or_default();
                     let moved = [ITEMS, TAKEN].map(|part| format!("{LEASED}/{part}/{name}"));
                     let time = moved.iter().find_map(|path| oracle.at(path, zxid));
@@ -106,6 +123,16 @@ impl Queues {
             }
         }
         Ok(())
+    }
+
+    /// The log's time has come so far. Delayed items that are due are free; a consumer sleeps by its own clock until
+    /// then.
+    fn passed_to(&mut self, time: u64, now: Nanos) {
+        if time > self.time {
+            self.time = time;
+            let due = self.due.extract_if(.., |_, due| *due <= time);
+            self.free.extend(due.map(|(path, _)| (path, now + SLEEPER_LATE)));
+        }
     }
 
     /// A participant of the double barrier is in a round.

@@ -39,7 +39,7 @@ const STORM: Duration = Duration::from_secs(6);
 /// How many worlds of each kind the test runs.
 const SEEDS: u64 = 2;
 /// How many worlds are looked at for a planted bug.
-const SEEDS_OF_BUG: u64 = 5;
+const SEEDS_OF_BUG: u64 = 40;
 /// How long it may take until all is well again.
 const CALM: Duration = Duration::from_secs(20);
 

@@ -170,8 +170,10 @@ const nodes = {
     const pane = $('znode');
     try {
       const znode = await read(url(path));
-      if (path === this.path) this.fill(znode);
+      // What was asked for before an edit began does not replace it.
+      if (path === this.path && !this.editing) this.fill(znode);
     } catch (error) {
+      if (this.editing) return;
       const again = error.status === 404 && writable ? h('div', { class: 'bar' }, h('button', { onclick: () => this.create(path) }, 'Create it')) : null;
       pane.replaceChildren(h('h3', {}, path), h('p', { class: error.status === 404 ? 'quiet' : 'bad' }, error.message), again ?? '');
     }

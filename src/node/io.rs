@@ -195,8 +195,11 @@ pub(crate) enum Write {
 impl Write {
     /// Whether it may make the state larger, or is a user's write that other members must store.
     pub(crate) fn takes_room(&self) -> bool {
-        let frees =
-            |op: &Op| matches!(op, Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. });
+        let frees = |op: &Op| match op {
+            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => true,
+            Op::Take { claims, .. } => !claims,
+            _ => false,
+        };
         match self {
             Write::Op(op) => !frees(op),
             Write::Multi(ops) => !ops.iter().all(frees),

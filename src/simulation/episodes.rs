@@ -7,6 +7,7 @@ use super::checks::require;
 use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::kernel::Phase;
 use super::load::{Load, Trouble, slow_sync_time};
+use super::members::CAPACITY;
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
@@ -14,8 +15,6 @@ use crate::node::timings::Timings;
 
 /// How often the state of the world is checked.
 const CHECK_INTERVAL: Nanos = 20 * MILLI;
-/// The free space on a disk that is not nearly full.
-const ROOMY: u64 = 1 << 40;
 
 /// The faults under load.
 #[derive(Debug)]
@@ -224,7 +223,7 @@ impl World {
         if trouble == Trouble::LowDisks {
             let reported = now + load.bounds.election;
             self.kernel.checks.borrow_mut().load.nearly_full_from(reported);
-            self.measured(&affected.low, 0);
+            self.show_free(&affected.low, Some(0));
         }
         for place in &affected.slow {
             let process = &mut self.processes[*place];
@@ -257,10 +256,14 @@ impl World {
         State::Wrong { trouble, since: now, until: now + time, affected }
     }
 
-    /// The hosts at these places have measured this much free space on their disks.
-    fn measured(&mut self, places: &[usize], free: u64) {
+    /// The disks at these places have so much free space, or as much as ever, and their members know it at once.
+    fn show_free(&mut self, places: &[usize], free: Option<u64>) {
         for place in places {
-            self.input(*place, Input::DiskSpace { free, total: ROOMY });
+            self.processes[*place].device.show_free(free);
+            self.input(
+                *place,
+                Input::DiskSpace { free: free.unwrap_or(CAPACITY), total: CAPACITY },
+            );
         }
     }
 
@@ -285,7 +288,7 @@ impl World {
         let now = self.now();
         let Affected { away, slow, low, links } = affected;
         if trouble == Trouble::LowDisks {
-            self.measured(&low, ROOMY);
+            self.show_free(&low, None);
             let by = now + load.bounds.election + SECOND + 20 * load.pause;
             self.kernel.checks.borrow_mut().load.has_room(by);
         }

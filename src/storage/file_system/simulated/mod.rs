@@ -217,6 +217,11 @@ impl Device {
         locked(&self.shared).capacity = capacity;
     }
 
+    /// Tells processes that so much room is left, although all of it can be used.
+    pub(crate) fn show_free(&self, free: Option<u64>) {
+        locked(&self.shared).shown_free = free;
+    }
+
     /// Limits how many files a process can have open.
     pub(crate) fn set_descriptors(&self, most: Option<usize>) {
         locked(&self.shared).descriptors_max = most.unwrap_or(usize::MAX);

@@ -177,7 +177,8 @@ impl FileSystem for ProcessFiles {
 
     fn space(&self, _: &Path) -> Option<Space> {
         let state = locked(&self.shared);
-        Some(Space { free: state.free()?, total: state.capacity? })
+        let free = state.shown_free.or_else(|| state.free())?;
+        Some(Space { free, total: state.capacity? })
     }
 
     fn open_database(&self, path: &Path) -> Result<Box<dyn Database>> {

@@ -58,6 +58,8 @@ pub(super) struct State {
     pub(super) has_unnamed: bool,
     pub(super) faults: Faults,
     pub(super) capacity: Option<u64>,
+    /// The room that a process is told of, if it is not what is left.
+    pub(super) shown_free: Option<u64>,
     pub(super) descriptors_max: usize,
     pub(super) usage: Usage,
     pub(super) database: DatabaseOptions,
@@ -92,6 +94,7 @@ impl State {
             has_unnamed: false,
             faults: Faults::default(),
             capacity: None,
+            shown_free: None,
             descriptors_max: usize::MAX,
             usage: Usage::default(),
             database: DatabaseOptions::default(),

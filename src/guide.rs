@@ -7,8 +7,8 @@
 //!   etcd, Consul and locks in Redis.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
 //!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`], [`troubleshooting`].
-//! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
-//!   [`architecture`].
+//! - To rely on it: [`guarantees`], [`planted`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`],
+//!   [`serde`], [`architecture`].
 //!
 //! [`index`] has a line for each.
 
@@ -50,6 +50,7 @@ pages! {
     metrics: "metrics.md"
     one_write: "one-write.md"
     performance: "performance.md"
+    planted: "planted.md"
     quotas: "quotas.md"
     recipes: "recipes/README.md" {
         barrier: "recipes/barrier.md"

@@ -109,14 +109,10 @@ fn counted_uses() -> Vec<Use> {
             LeaderSelector::new(s, at, "")?.run(|_| std::ops::ControlFlow::Break(())).map(drop)
         }),
         used("group", [2, 2], |s, at| Group::new(s, at)?.join("me", b"").map(drop)),
-        // Items, and claims.
-        Use {
-            paths: 2,
-            ..used("queue", [3, 3], |s, at| {
-                Queue::new(s, at)?.put("1")?;
-                Queue::new(s, at)?.take()?.done()
-            })
-        },
+        used("queue", [3, 3], |s, at| {
+            Queue::new(s, at)?.put("1")?;
+            Queue::new(s, at)?.take()?.done()
+        }),
         used("bounded queue", [2, 2], |s, at| {
             Queue::new(s, at)?.max(1).put("1")?;
             Queue::new(s, at)?.pop().map(drop)

@@ -23,10 +23,12 @@ pub(super) type InFlight = AtomicBool;
 impl Queue {
     /// Puts all items in one write, as soon as there is room.
     pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
-        match self.put_now(items, busy).await {
-            Err(Error::QuotaExceeded { resource: FULL, limit, .. })
-                if items.len() as u64 <= limit => {}
-            other => return other,
+        let never_fits = self.max.is_some_and(|max| items.len() > max);
+        if never_fits || self.has_room(items.len()).await? {
+            match self.put_now(items, busy).await {
+                Err(Error::QuotaExceeded { resource: FULL, .. }) if !never_fits => {}
+                other => return other,
+            }
         }
         // Waiters form a queue, and only the first one looks at the items.
         let contender = self.putters.join(&PUTTER, b"").await?;
@@ -35,15 +37,13 @@ impl Queue {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
             loop {
-                match self.put_now(items, busy).await {
-                    Err(Error::QuotaExceeded { resource: FULL, .. }) => {}
-                    other => return other,
+                if self.has_room(items.len()).await? {
+                    match self.put_now(items, busy).await {
+                        Err(Error::QuotaExceeded { resource: FULL, .. }) => {}
+                        other => return other,
+                    }
                 }
-                let mut has_room = false;
-                while !has_room && until_event(&watch, |event| self.may_make_room(event)).await {
-                    has_room = self.has_room(items.len()).await?;
-                }
-                if !has_room {
+                if !until_event(&watch, |event| self.may_make_room(event)).await {
                     // The watch was removed, or the session is over.
                     break;
                 }

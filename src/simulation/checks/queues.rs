@@ -130,8 +130,9 @@ impl Queues {
     fn passed_to(&mut self, time: u64, now: Nanos) {
         if time > self.time {
             self.time = time;
-            let due = self.due.extract_if(.., |_, due| *due <= time);
-            self.free.extend(due.map(|(path, _)| (path, now + SLEEPER_LATE)));
+            let due = self.due.iter().filter(|(_, due)| **due <= time);
+            self.free.extend(due.map(|(path, _)| (path.clone(), now + SLEEPER_LATE)));
+            self.due.retain(|_, due| *due > time);
         }
     }
 

@@ -62,8 +62,8 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
                 loop {
                     let begun = Instant::now();
                     let last = ended.load(Ordering::Acquire);
-                    match queue.pop_timeout(Duration::from_millis(100)).unwrap() {
-                        Some(_) => done.send(begun.elapsed()).unwrap(),
+                    match queue.pop_timeout(Duration::from_secs(2)).unwrap() {
+                        Some(_) => done.send((begun.elapsed(), start.elapsed())).unwrap(),
                         None if last => break,
                         None => {}
                     }
@@ -84,10 +84,15 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
             producer.join().unwrap();
         }
         ended.store(true, Ordering::Release);
-        drop(consumers);
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
     });
     drop(done);
-    report(name, start.elapsed(), pops.iter().collect());
+    let (pops, ends): (Vec<Duration>, Vec<Duration>) = pops.iter().unzip();
+    // Each of them waits in vain in the end.
+    let took = ends.into_iter().max().unwrap_or_default();
+    report(name, took, pops);
 }
 
 fn locks(members: &[Coordinator], time: Duration) {

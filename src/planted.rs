@@ -51,7 +51,7 @@ bugs! {
     LogTailForgotten: "a restarted node has forgotten the last entry of its log";
         ["I14 a start knows what was durable", "I11 one log"],
     TornRecordAccepted: "a record that a crash cut in two is accepted";
-        ["I31 no node stops by itself"],
+        ["I11 one log", "I14 a start knows what was durable", "I31 no node stops by itself"],
     PartOfNoTerm: "a crash in the middle of a large write leaves entries of a term that the disk does not know of";
         ["I14 a start knows the terms of its entries", "I14 a start knows what was durable"],
     StartTrustsRead: "a start takes what it can read for durable";
@@ -99,7 +99,7 @@ bugs! {
     WitnessStays: "the witness is never written after the start";
         ["I14 a start knows what was durable"],
     RotAccepted: "a record with a flipped bit is accepted";
-        ["I31 no node stops by itself"],
+        ["I11 one log", "I14 a start knows what was durable", "I31 no node stops by itself"],
     CompactedTooFar: "the log is truncated beyond its checkpoint";
         ["I31 the cluster comes back", "I31 replicas come together"],
     CheckpointLosesSessions: "a checkpoint leaves out the sessions that changed";
@@ -510,6 +510,8 @@ bugs! {
     SyncOvertaken: "a gateway's client has a sync overtaken by its later writes";
         [],
     MissedUnordered: "what a gateway's client has missed comes watch by watch, not in the order of the changes";
+        [],
+    MissedInParts: "a gateway's client gets what it has missed before the last of its watches is set again";
         [],
     EventBehindReply: "a gateway sends an event after a reply that shows its change";
         [],

@@ -270,13 +270,13 @@ impl Connection {
 
     /// Whether requests after the last one wait for it. None of the reads of a multiRead may show their effects,
     /// and a sync, alone or for the first packet, would let later writes overtake it, and the reads behind it show
-    /// them. Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
+    /// them. Nothing is sent while watches are set again. Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
     /// lists, so that a client does not receive many at once.
     fn waits_for_last(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
             ReplyKind::Connect(_) => !planted(Bug::TakenBeforeGreeting),
             ReplyKind::Path(_) => last.missing > 0 && !planted(Bug::SyncOvertaken),
-            ReplyKind::MultiRead(_) => last.missing > 0,
+            ReplyKind::MultiRead(_) | ReplyKind::SetWatches { .. } => last.missing > 0,
             ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
             ReplyKind::Children { is_long, .. } => is_long && last.missing > 0,
             _ => false,
@@ -342,7 +342,8 @@ impl Connection {
         }
     }
 
-    /// Takes an event, in the order of the changes: what several watches have missed comes watch by watch.
+    /// Takes an event, in the order of the changes: what several watches have missed comes watch by watch, and
+    /// waits for the last of them.
     pub(super) fn take_event(&mut self, watch: WatchId, event: Arc<SharedEvent>) {
         self.events_bytes += event.bytes();
         let place = |of: &SharedEvent| (of.zxid, of.position);
@@ -361,7 +362,9 @@ impl Connection {
     /// Writes all replies and events whose turn has come. Called when all messages of a step of the node
     /// are taken; `zxid` is the last write that the node has applied by then.
     pub(super) fn flush(&mut self, zxid: Zxid, now: Duration) {
-        while let Some(at) = self.next_reply_at() {
+        while !self.sets_watches()
+            && let Some(at) = self.next_reply_at()
+        {
             self.send_events(unless(Bug::EventBehindReply, at, 0));
             if !self.has_room() {
                 break;
@@ -376,7 +379,9 @@ impl Connection {
             self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
         }
         // Later answers show a state that has the changes of all these events.
-        self.send_events(Zxid::MAX);
+        if !self.sets_watches() {
+            self.send_events(Zxid::MAX);
+        }
         if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
             self.zxid = self.zxid.max(zxid);
         }
@@ -399,9 +404,17 @@ impl Connection {
             && self.out.len() < unless(Bug::UnreadUnbounded, UNREAD_BYTES, usize::MAX)
     }
 
-    /// Whether replies or events are held back.
+    /// Whether watches are being set again. The node may answer for some of them in one step and for others in the
+    /// next; only then is it known which of the missed changes is the first.
+    fn sets_watches(&self) -> bool {
+        let last = self.waiting.back().filter(|last| last.missing > 0);
+        last.is_some_and(|last| matches!(last.what, ReplyKind::SetWatches { .. }))
+            && !planted(Bug::MissedInParts)
+    }
+
+    /// Whether replies or events are held back that could be sent.
     pub(super) fn holds_back(&self) -> bool {
-        self.next_reply_at().is_some() || !self.events.is_empty()
+        !self.sets_watches() && (self.next_reply_at().is_some() || !self.events.is_empty())
     }
 
     fn send_events(&mut self, up_to: Zxid) {

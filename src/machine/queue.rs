@@ -23,7 +23,9 @@ use super::tree::{Kind, Tree, Znode};
 use crate::planted::{Bug, if_planted, planted};
 use crate::types::acl::Permissions;
 use crate::types::path;
-use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, Order, TAKEN, due_name, split_due};
+use crate::types::queue::{
+    CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, Order, TAKEN, due_name, split_due,
+};
 use crate::types::znode::OpResult;
 
 /// The most delayed items that one take moves to the others. Those that are due at the same time beyond these
@@ -107,7 +109,7 @@ impl Write {
     /// The number of items, of all kinds.
     fn length(&self, tree: &Tree, queue: &str) -> u64 {
         let of = |name| tree.get(&path::join(queue, name)).map_or(0, Znode::child_count);
-        [ITEMS, DELAYED, TAKEN].into_iter().map(of).sum::<usize>() as u64
+        COUNTED.into_iter().map(of).sum::<usize>() as u64
     }
 
     /// Moves items that are due to those that may be taken.
@@ -150,7 +152,7 @@ impl Write {
             self.container(tree, items)?;
         }
         for (from, to) in all {
-            // Neither of the two is a name that a queue has made.
+            // A znode that somebody else has made at one of these paths stays.
             if tree.get(&to).is_none() && !tree.get(&from).is_some_and(|znode| znode.has_children())
             {
                 self.rename(tree, &from, &to)?;

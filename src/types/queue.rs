@@ -20,6 +20,9 @@ pub(crate) const TAKEN: &str = "taken";
 /// For each of these, an ephemeral of its consumer.
 pub(crate) const CLAIMS: &str = "claims";
 
+/// The parts that have the items of a queue.
+pub(crate) const COUNTED: [&str; 3] = [ITEMS, DELAYED, TAKEN];
+
 /// Where an item goes that is put into a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {

@@ -28,9 +28,9 @@ pub(in crate::node) struct Bootstrap {
     pub(in crate::node) next_at: Time,
     /// Whether it is not a member of its cluster yet and asks to become one.
     pub(in crate::node) joins: bool,
-    /// The peers that were connected when this node found or founded its cluster, and those that have said
-    /// since that they have none. They are told of it once it is durable, and again over the connection that
-    /// is made anew for it. Those for which there is no room ask again.
+    /// The peers that were connected when this node found or founded its cluster, and those that have announced
+    /// themselves since without one. The cluster is announced to them once it is durable, and again over the
+    /// connection that is made anew for it. Those for which there is no room announce themselves again.
     waiting: BTreeSet<NodeId>,
 }
 

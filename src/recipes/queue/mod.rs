@@ -21,7 +21,7 @@ use crate::recipes::errors::{children_or_none, if_exists};
 use crate::types::error::Error;
 use crate::types::error::Result;
 use crate::types::path;
-use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, TAKEN, split_due};
+use crate::types::queue::{CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, TAKEN, split_due};
 
 pub use item::Item;
 use take::{Lease, Removal};
@@ -201,7 +201,8 @@ impl Queue {
     }
 
     /// Returns the number of items, as this replica has them, including those that a consumer has
-    /// and those that are not due. Blocks as [`Session::get`].
+    /// and those that are not due. Blocks as [`Session::get`]. (An instance without a replica counts the parts of
+    /// the queue one after the other: an item that is taken meanwhile may count twice, or not at all.)
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -216,9 +217,15 @@ impl Queue {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn len(&self) -> Result<usize> {
+        // A member reads one state.
+        let is_member = self.session.has_replica();
+        let snapshot = is_member.then(|| self.session.snapshot_of(&self.path)).transpose()?;
         let mut count = 0;
-        for part in [ITEMS, DELAYED, TAKEN] {
-            let stat = self.session.exists(&self.part(part))?;
+        for part in COUNTED.map(|part| self.part(part)) {
+            let stat = match &snapshot {
+                Some(snapshot) => snapshot.exists(&part)?,
+                None => self.session.exists(&part)?,
+            };
             count += stat.map_or(0, |stat| stat.num_children as usize);
         }
         Ok(count)

@@ -10,7 +10,7 @@ use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::queue::{DELAYED, ITEMS, Order, TAKEN, written};
+use crate::types::queue::{COUNTED, Order, written};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::TTL_MAX;
 
@@ -55,18 +55,16 @@ impl Queue {
     fn may_make_room(&self, event: &WatchEvent) -> bool {
         let is_in = |part| path::is_below(&event.path, &self.part(part));
         match event.kind {
-            EventKind::Deleted => [ITEMS, DELAYED, TAKEN].into_iter().any(is_in),
+            EventKind::Deleted => COUNTED.into_iter().any(is_in),
             kind => kind == EventKind::Gap,
         }
     }
 
     /// Whether there is room for so many items, as this replica shows it.
     async fn has_room(&self, more: usize) -> Result<bool> {
-        let mut count = more as u64;
-        for part in [ITEMS, DELAYED, TAKEN] {
-            count += self.count(part).await?;
-        }
-        Ok(self.max.is_none_or(|max| count <= max as u64))
+        let Some(max) = self.max else { return Ok(true) };
+        let there: u64 = self.counts(COUNTED).await?.into_iter().sum();
+        Ok(there + more as u64 <= max as u64)
     }
 
     /// Puts all items in one write, or fails if there is no room now.

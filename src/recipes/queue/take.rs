@@ -36,10 +36,10 @@ struct Head {
 pub(super) trait TakeMethod {
     type Taken;
 
-    /// The multi with the first item taken.
-    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a>;
+    /// Whether the item is claimed, and not deleted.
+    const CLAIMS: bool;
 
-    /// Commits the multi.
+    /// Commits the multi, which takes the first item.
     async fn commit(&self, queue: &Queue, multi: Multi<'_>) -> Result<Self::Taken>;
 }
 
@@ -52,9 +52,7 @@ pub(super) struct Removal<'a>(pub(super) &'a InFlight);
 impl TakeMethod for Lease {
     type Taken = Item;
 
-    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a> {
-        multi.take_item(&queue.path, true)
-    }
+    const CLAIMS: bool = true;
 
     async fn commit(&self, queue: &Queue, multi: Multi<'_>) -> Result<Item> {
         let (path, data, claim) = claimed_in_multi(&queue.session, multi.submit()).await?;
@@ -65,9 +63,7 @@ impl TakeMethod for Lease {
 impl TakeMethod for Removal<'_> {
     type Taken = Vec<u8>;
 
-    fn take_in<'a>(&self, queue: &Queue, multi: Multi<'a>) -> Multi<'a> {
-        multi.take_item(&queue.path, false)
-    }
+    const CLAIMS: bool = false;
 
     async fn commit(&self, _: &Queue, multi: Multi<'_>) -> Result<Vec<u8>> {
         let removing = multi.submit();
@@ -89,7 +85,7 @@ impl Queue {
         method: &W,
         contender: Option<&Contender>,
     ) -> Result<Option<W::Taken>> {
-        let mut multi = method.take_in(self, self.session.multi());
+        let mut multi = self.session.multi().take_item(&self.path, W::CLAIMS);
         if let Some(contender) = contender {
             multi = contender.leave_in(multi);
         }
@@ -105,18 +101,23 @@ impl Queue {
         path::join(&self.path, name)
     }
 
-    /// The number of znodes in a part of the queue, as this replica has it.
-    pub(super) async fn count(&self, part: &str) -> Result<u64> {
-        let stat = self.session.nonblocking().exists(&self.part(part)).await?;
-        Ok(stat.map_or(0, |stat| stat.num_children.into()))
+    /// The numbers of znodes in parts of the queue, as this replica has them. They are requested together.
+    pub(super) async fn counts<const N: usize>(&self, parts: [&str; N]) -> Result<[u64; N]> {
+        let calls = self.session.nonblocking();
+        let asked = parts.map(|part| calls.exists(&self.part(part)));
+        let mut counts = [0; N];
+        for (count, stat) in counts.iter_mut().zip(asked) {
+            *count = stat.await?.map_or(0, |stat| stat.num_children.into());
+        }
+        Ok(counts)
     }
 
     /// Returns what this replica shows, with the session's earlier calls.
     async fn look(&self) -> Result<Head> {
+        let [items, taken, claims, delayed] = self.counts([ITEMS, TAKEN, CLAIMS, DELAYED]).await?;
         // A claim that has gone leaves its item.
-        let has_item =
-            self.count(ITEMS).await? > 0 || self.count(TAKEN).await? != self.count(CLAIMS).await?;
-        if self.count(DELAYED).await? == 0 {
+        let has_item = items > 0 || taken != claims;
+        if delayed == 0 {
             return Ok(Head { has_item, due: None });
         }
         let delayed = self.session.nonblocking().children(&self.part(DELAYED)).await;

@@ -366,6 +366,7 @@ fn events_come_before_the_reply_that_shows_them() {
 #[test]
 fn what_was_missed_comes_in_order() {
     notices(Bug::MissedUnordered, restless);
+    notices(Bug::MissedInParts, restless);
 }
 
 #[test]

@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use quorate::recipes::{
-    Barrier, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector,
-    MultiLock, Naming, PersistentEphemeral, ReadWriteLock, ReentrantLock, Registry,
+    Barrier, Config, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector,
+    MultiLock, Naming, NodeList, PersistentEphemeral, Raw, ReadWriteLock, ReentrantLock, Registry,
     SharedSemaphore,
 };
 use quorate::{Coordinator, Gateway, Result, Session};
@@ -119,6 +119,24 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             "done".to_owned()
         }
         "group" => Group::new(session, path)?.members()?.names().join(","),
+        "config" => {
+            let config = Config::<Vec<u8>, Raw>::with_codec(session, path)?;
+            let value = config.get()?.map(|versioned| versioned.value).unwrap_or_default();
+            String::from_utf8_lossy(&value).into_owned()
+        }
+        "set-config" => {
+            Config::<Vec<u8>, Raw>::with_codec(session, path)?.set(&value.into())?;
+            "done".to_owned()
+        }
+        "push" => {
+            NodeList::new(session, path)?.push(value)?;
+            "done".to_owned()
+        }
+        "list" => {
+            let items = NodeList::new(session, path)?.items()?;
+            let data = items.iter().map(|item| String::from_utf8_lossy(item.data()).into_owned());
+            data.collect::<Vec<_>>().join(",")
+        }
         _ => return Ok(None),
     }))
 }

@@ -42,7 +42,8 @@ use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
 use quorate::simulation::{
-    FOUND, Kind, Report, Table, Totals, Verbosity, hunt, judge, kind_of, measure, run, run_once,
+    FOUND, Kind, Report, Table, Totals, Verbosity, Verdict, hunt, judge, kind_of, measure, run,
+    run_once,
 };
 
 /// The page with the table of planted bugs.
@@ -236,7 +237,7 @@ fn print_found(name: &str, report: &Report) {
 fn hunt_all(options: &Options, worlds: u64) -> bool {
     let hunted = hunted(options);
     let table = Table::built_in();
-    let (missed, unknown) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let [missed, unknown, rare] = [const { AtomicUsize::new(0) }; 3];
     for_each(&hunted, options.jobs, |bug| {
         let verbosity = if options.trace { Verbosity::Last } else { Verbosity::None };
         let name = format!("{bug:?}");
@@ -244,7 +245,14 @@ fn hunt_all(options: &Options, worlds: u64) -> bool {
         if let Some(row) = row {
             let judged = judge(row, worlds, options.length, verbosity);
             judged.found.first().into_iter().for_each(|report| print_found(&name, report));
-            if judged.is_harder {
+            if let Verdict::TooRare(needed) = judged.verdict {
+                println!(
+                    "{name:26} is too rare for {worlds} worlds, and its seeds miss it now: write its row again, \
+                     or use --planted {needed} --bug {name}"
+                );
+                rare.fetch_add(1, Ordering::Relaxed);
+            }
+            if judged.verdict == Verdict::Harder {
                 println!(
                     "{name:26} HARDER TO FIND: in {} of {} worlds; by docs/planted.md in {} of {}: {}",
                     judged.found.len(),
@@ -275,8 +283,8 @@ fn hunt_all(options: &Options, worlds: u64) -> bool {
         }
         missed.fetch_add(usize::from(!hunt.missed.is_empty()), Ordering::Relaxed);
     });
-    let (missed, unknown) = (missed.into_inner(), unknown.into_inner());
-    println!("{} of {} planted bugs found", hunted.len() - missed, hunted.len());
+    let [missed, unknown, rare] = [missed, unknown, rare].map(AtomicUsize::into_inner);
+    println!("{} of {} planted bugs found", hunted.len() - missed - rare, hunted.len());
     missed == 0 && (unknown == 0 || !options.bugs.is_empty())
 }
 

@@ -92,7 +92,7 @@ use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
-pub use hunt::{Hunt, Judgement, Row, Table, hunt, judge, kind_of, measure};
+pub use hunt::{Hunt, Judgement, Row, Table, Verdict, hunt, judge, kind_of, measure};
 pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Verbosity;

@@ -95,11 +95,11 @@ class SharedLatch(Lock):
     _EXCLUDE_NAMES = ["-latch-"]
 
 
-class Member(Client):
-    """A member's process: the application and its gateway."""
+class Native(Client):
+    """A program that is driven by lines and needs no Java: the application, or Go's client."""
 
-    def __init__(self, *arguments):
-        self.start([APPLICATION, *arguments])
+    def __init__(self, *command):
+        self.start(command)
 
 
 class Application:
@@ -132,7 +132,7 @@ class Application:
 
     def start(self, place):
         data = f"{self.folder.name}/{place}"
-        self.members[place] = Member(",".join(self.peers), self.peers[place], data, f"127.0.0.1:{self.ports[place]}")
+        self.members[place] = Native(APPLICATION, ",".join(self.peers), self.peers[place], data, f"127.0.0.1:{self.ports[place]}")
 
     @property
     def hosts(self):
@@ -169,6 +169,14 @@ def curator(folder, hosts, *names):
     for name in names:
         assert program.run(f"{name} open {hosts}") == "done"
     return program
+
+
+def go(folder, hosts):
+    """A program with Go's client."""
+    packages = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": f"{folder}/cache", "GOFLAGS": ""}
+    program = f"{folder}/go-client"
+    subprocess.run(["go", "build", "-o", program, "main.go"], cwd="go-client", env=os.environ | packages, check=True)
+    return Native(program, hosts)
 
 
 class Kazoo:

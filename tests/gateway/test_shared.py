@@ -1,4 +1,4 @@
-"""One path, three languages: Rust in the application's process, Curator, and kazoo.
+"""One path, four languages: Rust in the application's process, Curator, kazoo, and Go's lock.
 
 Whoever comes first holds, in each order, and the next one follows when it has released.
 """
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from cluster import PROGRAM, wait_until
-from contenders import Application, Kazoo, Lines, curator
+from contenders import Application, Kazoo, Lines, curator, go
 
 
 class Shared(unittest.TestCase):
@@ -22,6 +22,9 @@ class Shared(unittest.TestCase):
         cls.addClassCleanup(program.end)
         cls.rust = Lines(cls.application.members[0], "rust", "rust")
         cls.java = Lines(program, "java", "curator")
+        program = go(classes, cls.application.hosts)
+        cls.addClassCleanup(program.end)
+        cls.go = Lines(program, "go", "go")
         cls.python = Kazoo(cls.application.hosts)
         cls.addClassCleanup(cls.python.end)
 
@@ -56,6 +59,30 @@ class Shared(unittest.TestCase):
         self.exclude("/rust-and-curator", [(self.rust, "lock"), (self.java, "lock")])
         self.exclude("/rust-and-kazoo", [(self.rust, "lock"), (self.python, "lock")])
         self.exclude("/all", [(self.rust, "lock"), (self.java, "lock"), (self.python, "lock-shared")])
+
+    def test_a_lock_of_go_excludes(self):
+        """It has no attempt that gives up."""
+        others = [(self.rust, "lock"), (self.java, "lock"), (self.python, "lock-shared"), (self.rust, "reentrant")]
+        for number, (other, kind) in enumerate(others):
+            path = f"/go-{number}"
+            with self.subTest(holds=other.language, waits="go"):
+                other.begin(kind, path)
+                other.wait_held()
+                self.go.begin("lock", path)
+                wait_until("both are there", lambda: len(self.children(path)) == 2)
+                # Behind an answer to a later request, so that it would hold by now.
+                self.python.client.sync(path)
+                self.assertNotIn("* go holds", self.go.program.printed)
+                other.release()
+                self.go.wait_held()
+            with self.subTest(holds="go", waits=other.language):
+                self.assertEqual(other.attempt(kind, path), False)
+                other.begin(kind, path)
+                wait_until("both are there", lambda: len(self.children(path)) == 2)
+                self.go.release()
+                other.wait_held()
+                other.release()
+                wait_until("nothing is left", lambda: not self.children(path))
 
     def test_locks_that_are_acquired_again_and_several_as_one(self):
         self.exclude("/again", [(self.rust, "reentrant"), (self.java, "lock")])
@@ -166,7 +193,8 @@ class Shared(unittest.TestCase):
         self.assertEqual(rust.run("rust join-group /group rust__party__"), "done")
         self.assertEqual(self.java.program.run("java join-group /group java__party__"), "done")
         # A member's data is what kazoo lists.
-        self.assertEqual(sorted(party), ["java__party__", "python", "rust__party__"])
+        all_of_them = ["java__party__", "python", "rust__party__"]
+        wait_until("all are there", lambda: sorted(party) == all_of_them)
         names = sorted([party.node, "java__party__", "rust__party__"])
         wait_until("Curator has them", lambda: self.java.program.run("java group /group") == ",".join(names))
         self.assertEqual(rust.run("rust group /group"), ",".join(names))
@@ -174,6 +202,32 @@ class Shared(unittest.TestCase):
         names.remove(party.node)
         wait_until("Curator has them", lambda: self.java.program.run("java group /group") == ",".join(names))
         self.assertEqual(rust.run("rust group /group"), ",".join(names))
+
+    def test_a_shallow_party_is_a_group(self):
+        rust = self.application.members[0]
+        self.assertEqual(rust.run("rust join-group /shallow rust"), "done")
+        party = self.python.client.ShallowParty("/shallow", "python")
+        party.join()
+        self.assertEqual(self.java.program.run("java join-group /shallow java"), "done")
+        names = f"{party.node},java,rust"
+        wait_until("Curator has all", lambda: self.java.program.run("java group /shallow") == names)
+        self.assertEqual(rust.run("rust group /shallow"), names)
+        self.assertEqual(len(party), 3)
+        party.leave()
+        self.assertEqual(rust.run("rust group /shallow"), "java,rust")
+
+    def test_values_and_lists_are_plain_znodes(self):
+        rust, client = self.application.members[0], self.python.client
+        client.create("/plain/value", b"of-kazoo", makepath=True)
+        self.assertEqual(rust.run("rust config /plain/value"), "of-kazoo")
+        self.assertEqual(rust.run("rust set-config /plain/value of-rust"), "done")
+        self.assertEqual(client.get("/plain/value")[0], b"of-rust")
+        self.assertEqual(rust.run("rust push /plain/list one"), "done")
+        client.create("/plain/list/item-", b"two", sequence=True)
+        self.assertEqual(rust.run("rust push /plain/list three"), "done")
+        self.assertEqual(rust.run("rust list /plain/list"), "one,two,three")
+        names = sorted(client.get_children("/plain/list"))
+        self.assertEqual([client.get(f"/plain/list/{name}")[0] for name in names], [b"one", b"two", b"three"])
 
     def test_services_are_found_in_both_languages(self):
         self.assertEqual(self.application.members[0].run("rust register /services a"), "done")

@@ -134,8 +134,19 @@ pub struct Judgement {
     pub worlds: u64,
     /// The runs in which a check of the bug failed.
     pub found: Vec<Report>,
-    /// Whether the bug has become five times harder to find, or was not found at all.
-    pub is_harder: bool,
+    /// What they say.
+    pub verdict: Verdict,
+}
+
+/// Whether a planted bug is found about as often as its row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is, or its row's seeds still find it.
+    AsBefore,
+    /// It has become five times harder to find, or was not found at all.
+    Harder,
+    /// Its row's seeds miss it now, and it is so rare that more worlds are needed to tell: so many.
+    TooRare(u64),
 }
 
 /// How many of a row's seeds must find its bug again, so that no other worlds are needed.
@@ -144,13 +155,17 @@ const KNOWN: usize = 2;
 /// A row with so many finds says enough for a sequential test.
 const FINDS_ENOUGH: u64 = 15;
 
+/// A bug that is found as often as its row of fewer finds says is missed by so many times the worlds of a find
+/// once in 20,000 times.
+const FINDS_MISSED: u64 = 10;
+
 /// Plants the bug of a row, and runs worlds in this thread until they tell whether it has become five times
 /// harder to find, or `worlds` of them.
 ///
 /// The seeds of the row come first. If they find the bug again, it is found as before. Any change of
 /// what worlds do may make them miss it. Then the seeds from 0 on decide.
 pub fn judge(row: &Row, worlds: u64, length: Duration, verbosity: Verbosity) -> Judgement {
-    let mut judgement = Judgement { worlds: 0, found: Vec::new(), is_harder: false };
+    let mut judgement = Judgement { worlds: 0, found: Vec::new(), verdict: Verdict::AsBefore };
     let mut finds = |seed| {
         let report = run_planted(row.bug, seed, length, verbosity, filter(row.bug));
         judgement.worlds += 1;
@@ -161,25 +176,46 @@ pub fn judge(row: &Row, worlds: u64, length: Duration, verbosity: Verbosity) -> 
         found
     };
     let known = &row.seeds[..row.seeds.len().min(KNOWN)];
-    if !known.is_empty() && known.iter().all(|seed| finds(*seed)) {
-        return judgement;
+    if known.is_empty() || !known.iter().all(|seed| finds(*seed)) {
+        judgement.verdict = match row.found() {
+            FINDS_ENOUGH.. => compare(row, worlds, finds),
+            _ => look_again(row, worlds, finds),
+        };
     }
+    judgement
+}
+
+/// The judgement of a bug whose row tells its rate.
+fn compare(row: &Row, worlds: u64, mut finds: impl FnMut(u64) -> bool) -> Verdict {
     let mut comparison = Comparison::with(row.found(), row.worlds);
-    let mut times = 0;
+    let mut is_found = false;
     let outcome = (0..worlds).find_map(|seed| {
         let finds = finds(seed);
-        times += u64::from(finds);
-        // A row of few finds says too little for the test, which would go on and on.
-        let is_as_before = finds
-            && row.found() < FINDS_ENOUGH
-            && 5.0 * times as f64 >= row.rate() * (seed + 1) as f64;
-        is_as_before.then_some(Outcome::AsBefore).or_else(|| comparison.add(finds))
+        is_found |= finds;
+        comparison.add(finds)
     });
-    judgement.is_harder = match outcome {
-        Some(outcome) => outcome == Outcome::Harder,
-        None => times == 0,
-    };
-    judgement
+    match outcome {
+        Some(Outcome::AsBefore) => Verdict::AsBefore,
+        Some(Outcome::Harder) => Verdict::Harder,
+        None if is_found => Verdict::AsBefore,
+        None => Verdict::Harder,
+    }
+}
+
+/// The judgement of a bug whose row has few finds: one more is enough, if the rate until then is not five times
+/// lower.
+fn look_again(row: &Row, worlds: u64, mut finds: impl FnMut(u64) -> bool) -> Verdict {
+    let needed = FINDS_MISSED * row.worlds.max(1).div_ceil(row.found().max(1));
+    if needed > worlds {
+        return Verdict::TooRare(needed);
+    }
+    let mut times = 0.0;
+    let is_as_before = (0..needed).any(|seed| {
+        let finds = finds(seed);
+        times += f64::from(u8::from(finds));
+        finds && 5.0 * times >= row.rate() * (seed + 1) as f64
+    });
+    if is_as_before { Verdict::AsBefore } else { Verdict::Harder }
 }
 
 /// The checks that count in the worlds of a bug, if not all do: its own alone, if one of them sees later than

@@ -44,14 +44,27 @@ fn a_row_tells_how_soon_a_bug_is_found() {
 fn a_row_that_says_too_much_is_noticed() {
     let mut row = measure(Bug::OneShotStays, 3, MINUTE);
     let judged = judge(&row, 20, MINUTE, Verbosity::None);
-    assert!(!judged.is_harder && judged.worlds == 2, "{judged:?}");
+    assert!(judged.verdict == Verdict::AsBefore && judged.worlds == 2, "{judged:?}");
     row.seeds.clear();
-    assert!(!judge(&row, 20, MINUTE, Verbosity::None).is_harder);
+    assert_eq!(judge(&row, 20, MINUTE, Verbosity::None).verdict, Verdict::AsBefore);
     // Nothing is fenced in worlds of a second.
     let often = "| FenceUnchecked | 20 | 20 | 1 | 0 | 1, 2 | I23 fenced writes in order: 20 |";
     let often = Row::parse(often).unwrap();
     let judged = judge(&often, 20, MINUTE / 60, Verbosity::None);
-    assert!(judged.is_harder && judged.found.is_empty(), "{judged:?}");
+    assert!(judged.verdict == Verdict::Harder && judged.found.is_empty(), "{judged:?}");
+}
+
+/// A find after a rest of misses says as much as its row does. Where there are not worlds enough to say anything, none
+/// is run.
+#[test]
+fn a_row_of_few_finds_is_judged_by_a_find() {
+    let row = |line: &str| Row::parse(line).unwrap();
+    let row = row("| TwoFounders | 1 | 19 | 13 | 0 | 18 | I25 one cluster: 1 |");
+    let found_at = |find: u64| look_again(&row, 200, |seed| seed == find);
+    assert_eq!(found_at(90), Verdict::AsBefore);
+    assert_eq!(found_at(150), Verdict::Harder);
+    assert_eq!(found_at(200), Verdict::Harder, "it is not found");
+    assert_eq!(look_again(&row, 189, |_| panic!("no world is needed")), Verdict::TooRare(190));
 }
 
 const CASES: u64 = 200;

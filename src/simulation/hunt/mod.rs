@@ -203,14 +203,14 @@ fn compare(row: &Row, worlds: u64, mut finds: impl FnMut(u64) -> bool) -> Verdic
 }
 
 /// The judgement of a bug whose row has few finds: one more is enough, if the rate until then is not five times
-/// lower.
+/// lower. The row's own may have been luck, so all worlds are run before it counts as harder to find.
 fn look_again(row: &Row, worlds: u64, mut finds: impl FnMut(u64) -> bool) -> Verdict {
     let needed = FINDS_MISSED * row.worlds.max(1).div_ceil(row.found().max(1));
     if needed > worlds {
         return Verdict::TooRare(needed);
     }
     let mut times = 0.0;
-    let is_as_before = (0..needed).any(|seed| {
+    let is_as_before = (0..worlds).any(|seed| {
         let finds = finds(seed);
         times += f64::from(u8::from(finds));
         finds && 5.0 * times >= row.rate() * (seed + 1) as f64

@@ -277,7 +277,9 @@ bugs! {
     DoubleBarrierLeavesEarly: "a participant that leaves does not wait for the others";
         ["a double barrier is left by all"],
     UpdateLost: "an update overwrites a concurrent update";
-        ["I9 counters"],
+        ["I9 updates"],
+    AdditionLost: "one of eight additions is confirmed and not made";
+        ["I9 counters", "ids are given once"],
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";

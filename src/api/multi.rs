@@ -8,6 +8,7 @@ use crate::planted::{Bug, unless};
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::acl::Acl;
+use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::queue::Order;
@@ -273,6 +274,12 @@ impl<'a> Multi<'a> {
 
     fn set_version(self, path: &str, data: &[u8], version: Option<u64>) -> Multi<'a> {
         let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
+        self.push(path::validate(path), op)
+    }
+
+    /// Adds to the number that a znode's data show.
+    pub(crate) fn add(self, path: &str, number: i64, form: CounterForm) -> Multi<'a> {
+        let op = |root: &Root| Op::Add { path: root.full(path).into(), number, form };
         self.push(path::validate(path), op)
     }
 

@@ -28,6 +28,7 @@ use crate::runtime::boot;
 use crate::runtime::disk::InlineDisk;
 use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::counter::CounterForm;
 use crate::types::membership::{Genesis, Member, NodeId};
 use crate::types::queue::Order;
 use crate::types::session::SessionState;
@@ -325,6 +326,11 @@ impl<'a> World<'a> {
                 Op::TakeOver { path, data: data.into(), from: self.session() }
             }
             6 => self.queue_op(data.into()),
+            7 if self.choices.below(2) == 0 => {
+                let forms = [CounterForm::Long, CounterForm::Int, CounterForm::Text];
+                let form = forms[usize::from(self.choices.below(3))];
+                Op::Add { path, number: i64::from(self.choices.byte()) - 128, form }
+            }
             5 => Op::CreateOrSet {
                 path,
                 data: data.into(),

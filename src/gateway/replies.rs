@@ -378,8 +378,10 @@ fn multi_result(kind: OpCode, result: OpResult) -> MultiResult {
             MultiResult::Create2(Create2Reply { path: created.path, stat })
         }
         OpResult::Created(created) => MultiResult::Create(PathReply { path: Some(created.path) }),
-        OpResult::Set(stat) | OpResult::AclSet(stat) => MultiResult::SetData(convert::stat(&stat)),
-        // No client of ZooKeeper can ask for a take.
+        // No client of ZooKeeper can ask for an addition, nor for a take.
+        OpResult::Set(stat) | OpResult::AclSet(stat) | OpResult::Added { stat, .. } => {
+            MultiResult::SetData(convert::stat(&stat))
+        }
         OpResult::Deleted | OpResult::Taken { .. } => MultiResult::Delete,
         OpResult::Checked => MultiResult::Check,
     }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::data::Data;
 use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::counter::CounterForm;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
@@ -232,6 +233,13 @@ pub(crate) enum Op {
     Put { path: String, data: Data, order: Box<Order> },
     /// Takes the first item of the queue at this path: with a claim, or else for good.
     Take { path: String, claims: bool },
+    /// Adds to the number that the data of this znode show in this form.
+    Add {
+        path: String,
+        number: i64,
+        #[serde(with = "LogForm")]
+        form: CounterForm,
+    },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
     Invented { path: String, data: Data },
@@ -249,6 +257,7 @@ impl Op {
             | Op::TakeOver { .. }
             | Op::Put { .. }
             | Op::Take { .. }
+            | Op::Add { .. }
             | Op::Delete { .. }
             | Op::DeleteTree { .. } => FIRST,
             Op::Check { condition, .. } => condition_version(*condition),
@@ -267,6 +276,7 @@ impl Op {
             Op::TakeOver { .. } => "take_over",
             Op::Put { .. } => "put",
             Op::Take { .. } => "take",
+            Op::Add { .. } => "add",
             Op::Set { .. } => "set",
             Op::Delete { .. } => "delete",
             Op::Check { .. } => "require",
@@ -288,7 +298,8 @@ impl Op {
             | Op::CreateOrSet { path, .. }
             | Op::TakeOver { path, .. }
             | Op::Put { path, .. }
-            | Op::Take { path, .. } => path,
+            | Op::Take { path, .. }
+            | Op::Add { path, .. } => path,
             #[cfg(any(test, feature = "simulator"))]
             Op::Invented { path, .. } => path,
         }
@@ -307,7 +318,11 @@ impl Op {
             Op::Invented { data, .. } => data.len(),
             Op::CreateWithAcl { data, acl, .. } => data.len() + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
-            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } | Op::Take { .. } => 0,
+            Op::Delete { .. }
+            | Op::DeleteTree { .. }
+            | Op::Check { .. }
+            | Op::Take { .. }
+            | Op::Add { .. } => 0,
         }
     }
 }
@@ -414,6 +429,8 @@ pub(crate) enum OpError {
     Unsupported { what: String, needs: u16, cluster: u16 },
     /// The queue would have more items than the put allows.
     QueueFull { path: String, limit: u64, needed: u64 },
+    /// The data show no number, or this one, and the sum has no such form.
+    NotAdded { path: String, before: Option<i64> },
 }
 
 impl OpError {
@@ -458,6 +475,14 @@ impl OpError {
             }
             OpError::QueueFull { path, limit, needed } => {
                 Error::QuotaExceeded { path, resource: "items", limit, needed }
+            }
+            OpError::NotAdded { path, before: None } => {
+                let reason = "it is no number in this form".to_owned();
+                Error::InvalidData { path, reason }
+            }
+            OpError::NotAdded { path, before: Some(before) } => {
+                let reason = format!("{before} is there, and the form cannot show the sum");
+                Error::InvalidData { path, reason }
             }
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
@@ -542,6 +567,8 @@ mod tests {
         let check = |condition| Op::Check { path: "/a".to_owned(), condition };
         let ttl = Duration::from_millis(1500);
         let member = Member { zone: "east".to_owned(), ..Member::new(300, "here:7400") };
+        let form = CounterForm::Int;
+        let add = Command::Op(Op::Add { path: "/a".to_owned(), number: -300, form });
         let configure =
             Command::Configure { version: 300, seats: vec![Seat { member, votes: true }] };
         vec![
@@ -619,6 +646,7 @@ mod tests {
                 }),
             ),
             ("take", Command::Op(Op::Take { path: "/a".to_owned(), claims: true })),
+            ("add", add),
             ("raise version", Command::RaiseVersion { version: 300 }),
             ("configure", configure),
             ("use", Command::Multi(vec![check(Condition::Usage { znodes: 7, bytes: 8 })])),

@@ -516,7 +516,9 @@ impl Machine {
                 OpResult::Created(created) => Reply::Created(created),
                 OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                 OpResult::Deleted | OpResult::Checked => Reply::Done,
-                taken @ OpResult::Taken { .. } => Reply::Multi(vec![taken]),
+                other @ (OpResult::Taken { .. } | OpResult::Added { .. }) => {
+                    Reply::Multi(vec![other])
+                }
             },
             ops => {
                 let before = tree.clone();

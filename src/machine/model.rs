@@ -13,7 +13,9 @@ use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
 use crate::machine::data::Data;
 use crate::machine::tombstones::TOMBSTONES_MAX;
+use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::counter::CounterForm;
 use crate::types::membership::Roster;
 use crate::types::path;
 use crate::types::quota::Usage;
@@ -415,7 +417,9 @@ impl Model {
                             OpResult::Created(created) => Reply::Created(created),
                             OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                             OpResult::Deleted | OpResult::Checked => Reply::Done,
-                            taken @ OpResult::Taken { .. } => Reply::Multi(vec![taken]),
+                            other @ (OpResult::Taken { .. } | OpResult::Added { .. }) => {
+                                Reply::Multi(vec![other])
+                            }
                         })
                     }
                     Command::Multi(ops) => self.multi(id, ops),
@@ -534,6 +538,23 @@ impl Model {
             }
             Op::Take { claims, .. } => {
                 self.or_nothing(|model| model.take((id, zxid), &path, *claims))
+            }
+            Op::Add { number, form, .. } => {
+                let Some(znode) = self.znodes.get(&path) else {
+                    return Err(OpError::NoNode { path });
+                };
+                let data = znode.data.to_vec();
+                self.need(id, &path, Permissions::READ)?;
+                let (before, sum) = sum_of(&data, *number, *form);
+                let Some((after, sum)) = sum else {
+                    return Err(OpError::NotAdded { path, before });
+                };
+                let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
+                let data = if is_lost { data.into() } else { sum.into() };
+                match self.op(id, zxid, &Op::Set { path, data, version: None }, &[])? {
+                    OpResult::Set(stat) => Ok(OpResult::Added { after, stat }),
+                    _ => unreachable!(),
+                }
             }
             Op::TakeOver { data, from, .. } => {
                 let data = data.clone();
@@ -765,6 +786,32 @@ fn shows_usage(path: &str) -> bool {
     let of = of.and_then(|path| path.strip_suffix("/zookeeper_stats"));
     let is_path = |of: &str| of.is_empty() || of.starts_with('/');
     of.is_some_and(|of| is_path(of) && of != "/zookeeper" && !of.starts_with("/zookeeper/"))
+}
+
+/// The number that data show, and its sum with another one, with the data that show that.
+fn sum_of(data: &[u8], number: i64, form: CounterForm) -> (Option<i64>, Option<(i64, Vec<u8>)>) {
+    let (bytes, lowest, highest) = match form {
+        CounterForm::Int => (4, i64::from(i32::MIN), i64::from(i32::MAX)),
+        _ => (8, i64::MIN, i64::MAX),
+    };
+    let before = match (data, form) {
+        ([], _) => Some(0),
+        (_, CounterForm::Text) => {
+            String::from_utf8(data.to_vec()).ok().and_then(|text| text.parse().ok())
+        }
+        _ if data.len() != bytes => None,
+        ([first, ..], _) => {
+            let sign = if first & 0x80 == 0 { 0 } else { -1 };
+            Some(data.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte)))
+        }
+    };
+    let sum = before.map(|before| i128::from(before) + i128::from(number));
+    let range = i128::from(lowest)..=i128::from(highest);
+    let sum = sum.filter(|sum| range.contains(sum)).map(|sum| match form {
+        CounterForm::Text => (sum as i64, sum.to_string().into_bytes()),
+        _ => (sum as i64, sum.to_be_bytes()[16 - bytes..].to_vec()),
+    });
+    (before, sum)
 }
 
 fn data_bytes(ops: &[Op]) -> u64 {

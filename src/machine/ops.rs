@@ -13,6 +13,7 @@
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | put | `InvalidPath`, `TooLarge`, `NoNode`, `QueueFull`; as create |
 //! | take | `InvalidPath`, `NoNode`, `NoAuth` (DELETE on the items), `NoNode` (nothing is there), `NoAuth` (READ); as create for the claim |
+//! | add | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NotAdded`; as set |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` replaces two errors of ZooKeeper: `NoAuth` for a write to `/zookeeper/config` or to
@@ -31,6 +32,7 @@ use super::data::Data;
 use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
 use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::counter::CounterForm;
 use crate::types::error::Error;
 use crate::types::quota::{Quota, Usage};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
@@ -111,18 +113,7 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
-                if path == CONFIG || quota::of_stats(path).is_some() {
-                    return Err(reserved(path));
-                }
-                let more = (0, data.len() as i64 - find(tree, path)?.data().len() as i64);
-                self.permitted(tree, path, Permissions::WRITE)?;
-                self.check_quota(tree, path, more)?;
-                check_version(tree, path, *version)?;
-                let set = tree.set(path, data, self.zxid, self.time);
-                let stat = set.ok_or_else(|| no_node(path))?;
-                self.note(tree, ChangeKind::DataChanged, path);
-                self.count(tree, path, more);
-                Ok(OpResult::Set(stat))
+                self.set(tree, path, data, *version)
             }
             Op::Delete { path, version } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -168,6 +159,7 @@ impl Write {
             Op::Take { path, claims } => {
                 self.or_nothing(tree, |write, tree| write.take(tree, path, *claims))
             }
+            Op::Add { path, number, form } => self.add(tree, path, *number, *form),
             Op::TakeOver { path, data, from } => self.take_over(tree, op, (path, data, *from)),
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -188,6 +180,50 @@ impl Write {
                 self.unwatched.push(path.clone());
                 Ok(OpResult::AclSet(stat))
             }
+        }
+    }
+
+    fn set(
+        &mut self,
+        tree: &mut Tree,
+        path: &str,
+        data: &Data,
+        version: Option<u64>,
+    ) -> Result<OpResult, OpError> {
+        if path == CONFIG || quota::of_stats(path).is_some() {
+            return Err(reserved(path));
+        }
+        let more = (0, data.len() as i64 - find(tree, path)?.data().len() as i64);
+        self.permitted(tree, path, Permissions::WRITE)?;
+        self.check_quota(tree, path, more)?;
+        check_version(tree, path, version)?;
+        let set = tree.set(path, data, self.zxid, self.time);
+        let stat = set.ok_or_else(|| no_node(path))?;
+        self.note(tree, ChangeKind::DataChanged, path);
+        self.count(tree, path, more);
+        Ok(OpResult::Set(stat))
+    }
+
+    fn add(
+        &mut self,
+        tree: &mut Tree,
+        path: &str,
+        number: i64,
+        form: CounterForm,
+    ) -> Result<OpResult, OpError> {
+        path::validate(path).map_err(invalid_path)?;
+        let znode = find(tree, path)?;
+        self.permitted(tree, path, Permissions::READ)?;
+        let before = form.decode(znode.data()).ok();
+        let after = before.and_then(|before| before.checked_add(number));
+        let Some((after, data)) = after.and_then(|after| Some((after, form.encode(after)?))) else {
+            return Err(OpError::NotAdded { path: path.to_owned(), before });
+        };
+        let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
+        let kept = if is_lost { znode.data().into() } else { Data::from(&data[..]) };
+        match self.set(tree, path, &kept, None)? {
+            OpResult::Set(stat) => Ok(OpResult::Added { after, stat }),
+            other => Ok(other),
         }
     }
 

@@ -238,7 +238,7 @@ impl ToClient {
         let stat = |stat: &Stat| stat.mzxid.max(stat.pzxid);
         let result = |result: &OpResult| match result {
             OpResult::Created(created) => created.stat.czxid,
-            OpResult::Set(of) | OpResult::AclSet(of) => stat(of),
+            OpResult::Set(of) | OpResult::AclSet(of) | OpResult::Added { stat: of, .. } => stat(of),
             OpResult::Taken { claim, .. } => claim.as_ref().map_or(0, |claim| claim.stat.czxid),
             OpResult::Deleted | OpResult::Checked => 0,
         };

@@ -20,9 +20,10 @@ use crate::planted::{Bug, unless};
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, shows_missing};
 use crate::runtime::entropy;
+use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
+use crate::types::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
 
 /// After a conflict, an update waits for a random time below this. The limit doubles with each
 /// conflict ...
@@ -136,6 +137,39 @@ impl AtomicValue {
             }
         }
         Err(Error::Conflict { path: self.path.clone(), attempts: TRANSACTION_ATTEMPTS_MAX })
+    }
+
+    /// Adds to the number that the data show; where there is no znode, to 0. Returns the numbers before and after.
+    /// Additions do not conflict.
+    ///
+    /// Fails with [`Error::InvalidData`] if the data show none, or if the form cannot show the sum.
+    pub(super) async fn add(&self, number: i64, form: CounterForm) -> Result<(i64, i64)> {
+        // A replica may know that there is no znode.
+        let mut missing = shows_missing(&self.session, &self.path);
+        loop {
+            if std::mem::take(&mut missing) {
+                let too_large = || self.invalid(format!("{number} has no form of {form:?}"));
+                match self.create(&form.encode(number).ok_or_else(too_large)?).await {
+                    Ok(_) => return Ok((0, number)),
+                    Err(Error::NodeExists { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let multi = self.session.multi().add(&self.path, number, form);
+            match if_exists(inner(multi.submit().await))? {
+                Some(results) => {
+                    let after = results.into_iter().find_map(|result| match result {
+                        OpResult::Added { after, .. } => Some(after),
+                        _ => None,
+                    });
+                    // A multi's results have the kinds of its operations, and no sum wraps.
+                    let nothing = || Error::Stopped { reason: "nothing was added".to_owned() };
+                    let after = after.ok_or_else(nothing)?;
+                    return Ok((after.wrapping_sub(number), after));
+                }
+                None => missing = true,
+            }
+        }
     }
 
     async fn back_off(&self, attempt: u32) -> Result<()> {

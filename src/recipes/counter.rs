@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
-use crate::types::error::{Error, Result};
+use crate::types::counter::CounterForm;
+use crate::types::error::Result;
 
 /// The result of a change of a [`Counter`].
 ///
@@ -32,12 +33,12 @@ pub struct Counted {
 ///
 /// Each change is done **exactly once**, whatever happens to messages and leaders, and all changes
 /// are in one order: each starts from the result of the one before. A caller is uncertain about its
-/// change only if it stops waiting ([`Error::Timeout`]) or loses the session during the call
-/// ([`Error::OutcomeUnknown`]); the library does not repeat the change in these cases.
+/// change only if it stops waiting ([`Error::Timeout`](crate::Error::Timeout)) or loses the session during the call
+/// ([`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown)); the library does not repeat the change in these cases.
 ///
-/// There is no lock, so a participant that stalls delays nobody. A change costs one write if nobody
-/// else changes the counter at the same time. After a conflict it waits for a random time and tries
-/// again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the
+/// There is no lock, so a participant that stalls delays nobody. An addition is one operation of the cluster: it costs
+/// one write, and additions do not conflict. The other changes read the number first. After a conflict they wait for
+/// a random time and try again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the
 /// numbers only have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
 ///
 /// The znode's data is the number as eight bytes in big-endian order, as that of Curator's `DistributedAtomicLong`;
@@ -62,64 +63,11 @@ pub struct Counter {
     form: CounterForm,
 }
 
-/// How the data of a [`Counter`] shows its number, so that clients in other languages count with it: see
-/// [`Counter::with_form`].
-///
-/// ```
-/// use quorate::recipes::{Counter, CounterForm};
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let counter = Counter::new(&session, "/visits")?.with_form(CounterForm::Text);
-/// counter.add(7)?;
-/// assert_eq!(&*session.get("/visits")?.0, b"7");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CounterForm {
-    /// Eight bytes in big-endian order: Curator's `DistributedAtomicLong`.
-    #[default]
-    Long,
-    /// Four bytes in big-endian order: Curator's `SharedCount` and `DistributedAtomicInteger`, and kazoo's `Counter`
-    /// with `support_curator`.
-    Int,
-    /// Decimal digits: kazoo's `Counter`.
-    Text,
-}
-
-impl CounterForm {
-    fn decode(self, data: &[u8]) -> Result<i64, String> {
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let wrong = |bytes| format!("{} bytes, and a number has {bytes}", data.len());
-        match self {
-            CounterForm::Long => data.try_into().map(i64::from_be_bytes).map_err(|_| wrong(8)),
-            CounterForm::Int => {
-                data.try_into().map(|data| i32::from_be_bytes(data).into()).map_err(|_| wrong(4))
-            }
-            CounterForm::Text => {
-                let text = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
-                text.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(data)))
-            }
-        }
-    }
-
-    /// `None` if the form cannot show the number.
-    fn encode(self, number: i64) -> Option<Vec<u8>> {
-        match self {
-            CounterForm::Long => Some(number.to_be_bytes().to_vec()),
-            CounterForm::Int => Some(i32::try_from(number).ok()?.to_be_bytes().to_vec()),
-            CounterForm::Text => Some(number.to_string().into_bytes()),
-        }
-    }
-}
-
 impl Counter {
     /// Returns the counter at this path. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Counter> {
         Ok(Counter { value: AtomicValue::new(session, path)?, form: CounterForm::default() })
     }
@@ -146,8 +94,8 @@ impl Counter {
     /// [`Session::get`].
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; the errors of
-    /// a session that is over.
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the znode does not hold a number;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn get(&self) -> Result<i64> {
         self.decode(self.value.read_now()?.as_ref())
     }
@@ -162,10 +110,6 @@ impl Counter {
     /// ```
     pub async fn get_async(&self) -> Result<i64> {
         self.decode(self.value.read_soon().await?.as_ref())
-    }
-
-    fn out_of_range(&self, before: i64, number: i64) -> Error {
-        self.value.invalid(format!("{before} and {number} are more than a counter can hold"))
     }
 
     async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<Counted> {
@@ -190,9 +134,8 @@ impl Counter {
     /// the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the sum does not fit an `i64`, or the znode does not hold a
-    /// number; [`Error::Conflict`] after too many attempts. Nothing was added in these cases.
-    /// Otherwise as [`Session::set`].
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
+    /// hold a number: nothing was added. Otherwise as [`Session::set`].
     pub fn add(&self, number: i64) -> Result<Counted> {
         self.wait("add", self.add_async(number))
     }
@@ -207,11 +150,8 @@ impl Counter {
     /// # }
     /// ```
     pub async fn add_async(&self, number: i64) -> Result<Counted> {
-        self.change(|before| match before.checked_add(number) {
-            Some(after) => Ok(Some(after)),
-            None => Err(self.out_of_range(before, number)),
-        })
-        .await
+        let (before, after) = self.value.add(number, self.form).await?;
+        Ok(Counted { before, after })
     }
 
     /// Sets the counter unconditionally, and returns the values before and after. Blocks and fails
@@ -258,7 +198,7 @@ impl Counter {
     /// it may still be done later.
     ///
     /// # Errors
-    /// As [`Counter::add`], except [`Error::Timeout`].
+    /// As [`Counter::add`], except [`Error::Timeout`](crate::Error::Timeout).
     pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
         blocking::within(self.value.session(), timeout, self.add_async(number))
     }
@@ -268,6 +208,7 @@ impl Counter {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
+    use crate::types::error::Error;
     use crate::types::znode::CreateMode;
 
     #[test]

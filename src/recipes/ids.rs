@@ -7,6 +7,7 @@ use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::atomic_value::AtomicValue;
 use crate::recipes::blocking;
+use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 
 /// Generates unique numbers: each goes to one caller in the whole cluster, and never again.
@@ -17,8 +18,9 @@ use crate::types::error::{Error, Result};
 /// outcome is unknown: **there are gaps**, of up to a block each. The numbers do not show the order
 /// of the calls: several generators use their blocks at the same time.
 ///
-/// They start at 1. The znode holds the next number as eight bytes in big-endian order. It must not
-/// be deleted: the numbers would start at 1 again.
+/// They start at 1, and end at [`i64::MAX`]. The znode holds the last number of the last block as eight bytes in
+/// big-endian order. It must not be deleted: the numbers would start at 1 again. Generators do not conflict: taking a
+/// block is one operation of the cluster.
 ///
 /// Handles are clones and share a block. The numbers stay unique whatever happens to the session; a
 /// session that is over gets no new block.
@@ -37,7 +39,7 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct IdGenerator {
     value: AtomicValue,
-    block: u64,
+    block: i64,
     /// Several ranges, if several concurrent callers have found nothing left and each has added
     /// one.
     left: Arc<Mutex<Vec<Range<u64>>>>,
@@ -55,10 +57,10 @@ impl IdGenerator {
             return Err(Error::InvalidSetting { setting: "block", reason });
         }
         let value = AtomicValue::new(session, path)?;
-        Ok(IdGenerator { value, block: u64::from(block), left: Arc::default() })
+        Ok(IdGenerator { value, block: i64::from(block), left: Arc::default() })
     }
 
-    /// The path of the znode that holds the next number.
+    /// The path of the znode that holds the last number of the last block.
     pub fn path(&self) -> &str {
         self.value.path()
     }
@@ -67,9 +69,8 @@ impl IdGenerator {
     /// numbers left; otherwise blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number;
-    /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. After an error,
-    /// no number was given to this caller.
+    /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number; otherwise as
+    /// [`Session::set`]. After an error, no number was given to this caller.
     pub fn next_id(&self) -> Result<u64> {
         let taking = self.next_id_async();
         blocking::request(self.value.session(), "take ids from", self.path(), taking)
@@ -103,20 +104,12 @@ impl IdGenerator {
     }
 
     async fn next_of_new_block(&self) -> Result<u64> {
-        let taken = self.value.update(|content| {
-            let next = match content {
-                None => 1,
-                Some(content) => <[u8; 8]>::try_from(&content.data[..])
-                    .map(u64::from_be_bytes)
-                    .map_err(|_| self.value.invalid("it is not a number of 8 bytes"))?,
-            };
-            let end = next
-                .checked_add(self.block)
-                .ok_or_else(|| self.value.invalid("all numbers have been given"))?;
-            let kept = if planted(Bug::IdTwice) { end - 1 } else { end };
-            Ok((Some(kept.to_be_bytes().to_vec()), next..end))
-        });
-        let (mut range, _) = taken.await?;
+        let (before, after) = self.value.add(self.block, CounterForm::Long).await?;
+        let negative = |_| self.value.invalid("its number is negative");
+        let (before, last) =
+            (u64::try_from(before).map_err(negative)?, u64::try_from(after).map_err(negative)?);
+        let first = if planted(Bug::IdTwice) { before.max(1) } else { before + 1 };
+        let mut range = first..last + 1;
         // The range has at least one number: an empty block is refused.
         let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(range);
@@ -144,16 +137,20 @@ mod tests {
     fn a_caller_gets_an_error_when_all_numbers_are_used() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
-        session.create("/ids", (u64::MAX - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
-        for n in 0..10 {
-            assert_eq!(ids.next_id(), Ok(u64::MAX - 15 + n));
+        const LAST: u64 = i64::MAX as u64;
+        session.create("/ids", (LAST - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
+        for n in 1..=10 {
+            assert_eq!(ids.next_id(), Ok(LAST - 15 + n));
         }
         // The five numbers that are left are less than a block.
         for _ in 0..2 {
             assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
         }
         let single = IdGenerator::new(&session, "/ids", 5).unwrap();
-        assert_eq!(single.next_id(), Ok(u64::MAX - 5), "for smaller blocks there are");
+        for n in (0..5).rev() {
+            assert_eq!(single.next_id(), Ok(LAST - n), "for smaller blocks there are");
+        }
+        assert!(matches!(single.next_id(), Err(Error::InvalidData { .. })));
     }
 
     #[test]

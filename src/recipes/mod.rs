@@ -93,7 +93,7 @@ pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, ConfigWatch, Versioned};
 pub use contended::{Contended, Contending, contended, contended_async};
 pub use contenders::Naming;
-pub use counter::{Counted, Counter, CounterForm};
+pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, InstancesWatch, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};
 pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
@@ -112,3 +112,5 @@ pub use revocation::Revocations;
 pub use selector::LeaderSelector;
 pub use semaphore::{Permits, Semaphore, SharedSemaphore};
 pub use two_phase::{Phase, TwoPhaseCommit, Vote};
+
+pub use crate::types::counter::CounterForm;

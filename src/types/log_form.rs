@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::counter::CounterForm;
 use crate::types::reason::{Reason, ReasonKind};
 use crate::types::watch::{EventKind, WatcherType};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
@@ -77,6 +78,7 @@ macro_rules! log_forms {
 log_forms! {
     Acl: AclForm,
     Condition: ConditionForm,
+    CounterForm: CounterFormForm,
     CreateMode: CreateModeForm,
     Created: CreatedForm,
     EventKind: EventKindForm,
@@ -174,6 +176,19 @@ enum OpResultForm {
         #[serde(with = "LogForm")]
         claim: Option<Created>,
     },
+    Added {
+        after: i64,
+        #[serde(with = "LogForm")]
+        stat: Stat,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CounterForm")]
+enum CounterFormForm {
+    Long,
+    Int,
+    Text,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -291,8 +306,10 @@ mod tests {
                 OpResult::Checked,
                 OpResult::AclSet(Stat::default()),
                 OpResult::Taken { path: "/a".into(), data: vec![7], claim: None },
+                OpResult::Added { after: -8, stat: Stat::default() },
             ],
         );
+        sample(&mut golden, [CounterForm::Long, CounterForm::Int, CounterForm::Text]);
         sample(
             &mut golden,
             [

@@ -267,6 +267,13 @@ pub enum OpResult {
         /// The ephemeral by which its consumer has it; `None` if it was popped.
         claim: Option<Created>,
     },
+    /// An addition of a [`Counter`](crate::recipes::Counter).
+    Added {
+        /// The sum.
+        after: i64,
+        /// The stat as of that operation.
+        stat: Stat,
+    },
 }
 
 /// A condition of a znode, for a [`Multi`](crate::Multi).

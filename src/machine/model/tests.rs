@@ -145,9 +145,22 @@ fn op() -> BoxedStrategy<Op> {
         6 => (queues(), data(), order())
             .prop_map(|(path, data, order)| Op::Put { path, data, order: order.into() }),
         6 => (queues(), any::<bool>()).prop_map(|(path, claims)| Op::Take { path, claims }),
+        3 => (paths(), number(), form())
+            .prop_map(|(path, number, form)| Op::Add { path, number, form }),
         2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
     .boxed()
+}
+
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => -3..9i64,
+        1 => prop::sample::select(vec![i64::MIN, i64::MAX, i64::from(i32::MAX), i64::from(i32::MIN)]),
+    ]
+}
+
+fn form() -> impl Strategy<Value = CounterForm> {
+    prop::sample::select(vec![CounterForm::Long, CounterForm::Int, CounterForm::Text])
 }
 
 /// Mostly few paths, so that items meet.

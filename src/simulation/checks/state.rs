@@ -17,6 +17,8 @@ pub(crate) struct State {
     /// The value after each addition, and the value before it.
     counted: BTreeMap<i64, i64>,
     ids: BTreeSet<u64>,
+    /// For the last number of a list, the one that an update has put after it.
+    updates: BTreeMap<u64, u64>,
     /// The sessions whose instances were registered.
     registered: BTreeSet<SessionId>,
     transactions: BTreeMap<Transaction, Agreement>,
@@ -42,6 +44,15 @@ impl State {
         })?;
         self.counted.insert(after, before);
         Ok(())
+    }
+
+    /// Each update adds a number to the list that the last one has left, and keeps its last few.
+    pub(crate) fn updated(&mut self, list: &[u64]) -> Result<(), Violation> {
+        let [.., before, own] = list else { return Ok(()) };
+        let other = self.updates.insert(*before, *own);
+        require(other.is_none_or(|other| other == *own), "I9 updates", || {
+            format!("both {own} and {other:?} were written over {before}")
+        })
     }
 
     pub(crate) fn id_given(&mut self, id: u64) -> Result<(), Violation> {

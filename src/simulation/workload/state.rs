@@ -252,7 +252,7 @@ impl State {
         Ok(())
     }
 
-    /// Appends a number and keeps the last few.
+    /// Appends numbers and keeps the last few.
     async fn configure(&self) -> Result<()> {
         if self.client.random.percent(20) {
             match self.session().nonblocking().delete("/state/config").await {
@@ -260,16 +260,21 @@ impl State {
                 Err(error) => return Err(error),
             }
         }
-        let number = self.client.random.below(1 << 40);
-        let updated = self.config.update_async(|numbers| {
-            let mut numbers = numbers.unwrap_or_default();
-            numbers.push(number);
-            if numbers.len() > 5 {
-                numbers.remove(0);
+        for _ in 0..3 {
+            let number = self.client.random.below(1 << 40);
+            let updated = self.config.update_async(|numbers| {
+                let mut numbers = numbers.unwrap_or_default();
+                numbers.push(number);
+                if numbers.len() > 5 {
+                    numbers.remove(0);
+                }
+                numbers
+            });
+            if let Some(updated) = self.with_patience("configure", updated).await? {
+                let checked = self.client.kernel.checks.borrow_mut().state.updated(&updated.value);
+                self.client.kernel.check(checked);
             }
-            numbers
-        });
-        self.with_patience("configure", updated).await?;
+        }
         Ok(())
     }
 

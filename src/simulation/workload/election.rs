@@ -252,7 +252,9 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
                 break;
             }
             let calm = kernel.phase.get() == Phase::Calm;
-            let present = first(stays.present_async(), kernel.sleep(GRACE)).await;
+            // It may open a session, find the parent there, and create the znode: three writes, on slow disks.
+            let grace = GRACE + 30 * kernel.plan.sync;
+            let present = first(stays.present_async(), kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
             // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;

@@ -313,7 +313,7 @@ bugs! {
     LivingReplaced: "a member that is alive is replaced";
         ["I25 the living stay"],
     ClusterForgotten: "a restarted node has forgotten its cluster";
-        ["I14 what was written opens"],
+        ["I34 nothing is put aside without a leader", "I14 what was written opens"],
     NodeIdTwice: "a node with a new data directory uses its former id again";
         ["I26 an id is of one disk"],
     FormerDataDeleted: "a directory put aside always replaces the one put aside before";

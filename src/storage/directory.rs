@@ -427,8 +427,11 @@ impl Directory {
     pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         self.write_frame(&PROMISE, &promise)?;
-        let origin = encode_body(identity);
-        self.write_owner(Owner { identity: identity.clone(), origin })?;
+        let owner = Owner { identity: identity.clone(), origin: encode_body(identity) };
+        match planted(Bug::ClusterForgotten) {
+            true => self.owner = Some(owner),
+            false => self.write_owner(owner)?,
+        }
         self.promise = promise;
         Ok(())
     }
@@ -437,12 +440,7 @@ impl Directory {
     pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
-        let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
-        if planted(Bug::ClusterForgotten) {
-            self.owner = Some(owner);
-            return Ok(());
-        }
-        self.write_owner(owner)
+        self.write_owner(Owner { identity: identity.clone(), origin: owner.origin.clone() })
     }
 
     /// Replaces the promise, durably.

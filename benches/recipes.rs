@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use quorate::recipes::{Queue, ReadWriteLock, Semaphore};
+use quorate::recipes::{Counter, Queue, ReadWriteLock, Semaphore};
 use quorate::{Coordinator, CreateMode, Session};
 
 const TIME: Duration = Duration::from_secs(3);
@@ -24,6 +24,29 @@ fn main() {
     let members = start(dir.path());
     locks(&members, time);
     queues(&members, time);
+    counters("an addition of 16 callers at one counter", &members, time);
+}
+
+/// Callers on all members, each of which adds again and again.
+fn counters(name: &str, members: &[Coordinator], time: Duration) {
+    let start = Instant::now();
+    let (done, calls) = channel();
+    std::thread::scope(|scope| {
+        for at in 0..CONTENDERS {
+            let session = members[at % members.len()].session();
+            let (counter, done) = (Counter::new(&session, "/counter").unwrap(), done.clone());
+            scope.spawn(move || {
+                let mut first = true;
+                while std::mem::take(&mut first) || start.elapsed() < time {
+                    let begun = Instant::now();
+                    counter.add(1).unwrap();
+                    done.send(begun.elapsed()).unwrap();
+                }
+            });
+        }
+    });
+    drop(done);
+    report(name, start.elapsed(), calls.iter().collect());
 }
 
 /// A put and a pop are two writes, which a set is one of, however long the queue is.

@@ -35,7 +35,9 @@ use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::error::Error;
 use crate::types::quota::{Quota, Usage};
-use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
+use crate::types::znode::{
+    Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid,
+};
 use crate::types::{acl, path, quota};
 
 /// The most bytes of data and of access lists that one request may carry, all operations of a
@@ -113,7 +115,7 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
-                self.set(tree, path, data, *version)
+                self.set(tree, path, data, *version).map(OpResult::Set)
             }
             Op::Delete { path, version } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -183,13 +185,14 @@ impl Write {
         }
     }
 
+    /// Sets the data: see [`Op::Set`].
     fn set(
         &mut self,
         tree: &mut Tree,
         path: &str,
         data: &Data,
         version: Option<u64>,
-    ) -> Result<OpResult, OpError> {
+    ) -> Result<Stat, OpError> {
         if path == CONFIG || quota::of_stats(path).is_some() {
             return Err(reserved(path));
         }
@@ -201,9 +204,10 @@ impl Write {
         let stat = set.ok_or_else(|| no_node(path))?;
         self.note(tree, ChangeKind::DataChanged, path);
         self.count(tree, path, more);
-        Ok(OpResult::Set(stat))
+        Ok(stat)
     }
 
+    /// Adds to the number that the data show: see [`Op::Add`].
     fn add(
         &mut self,
         tree: &mut Tree,
@@ -221,10 +225,8 @@ impl Write {
         };
         let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
         let kept = if is_lost { znode.data().into() } else { Data::from(&data[..]) };
-        match self.set(tree, path, &kept, None)? {
-            OpResult::Set(stat) => Ok(OpResult::Added { after, stat }),
-            other => Ok(other),
-        }
+        let stat = self.set(tree, path, &kept, None)?;
+        Ok(OpResult::Added { after, stat })
     }
 
     /// Runs a part of the write that changes several znodes. If it fails, none has changed.

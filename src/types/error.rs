@@ -222,16 +222,16 @@ pub enum Error {
         /// The oldest zxid after which it could start, on this instance at this moment.
         oldest: Zxid,
     },
-    /// A watch was to start after a write that does not exist. This replica has everything that was
-    /// written before the call: the zxid is from another cluster, or invalid.
+    /// A watch was to start after a write that does not exist, or a session waited for one. This replica has
+    /// everything that was written before the call: the zxid is from another cluster, or invalid.
     #[error(
-        "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be watched from there; \
+        "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be read or watched from there; \
          is the zxid of this cluster?"
     )]
     FutureZxid {
-        /// The path to be watched.
+        /// The path to be watched; `/` of [`Session::wait_for_zxid`](crate::Session::wait_for_zxid).
         path: String,
-        /// The zxid after which the watch was to start.
+        /// The zxid of that write.
         zxid: Zxid,
         /// The last zxid.
         last: Zxid,

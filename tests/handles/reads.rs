@@ -95,6 +95,38 @@ fn reads_without_a_quorum_may_be_stale_and_a_sync_waits() {
     assert_eq!(&snapshot.wait().unwrap().get("/a").unwrap().0[..], b"new");
 }
 
+/// A service writes, and another one reads at another instance.
+#[test]
+fn a_session_waits_for_a_write_of_another() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let cluster = Cluster::new(3);
+    let client = cluster.add_client();
+    let sessions: Vec<Session> = [0, 1, 2, client].map(|node| session(&cluster, node)).into();
+    let first = sessions[0].create("/a", b"1", P).unwrap().stat.czxid;
+    for session in &sessions {
+        assert_eq!(session.wait_for_zxid(first, PATIENCE), Ok(true));
+        assert_eq!(&session.get("/a").unwrap().0[..], b"1");
+        block_on(session.wait_for_zxid_async(first)).unwrap();
+    }
+
+    cluster.isolate(2);
+    let second = sessions[0].set("/a", b"2").unwrap().mzxid;
+    // What is here needs no quorum.
+    assert_eq!(sessions[2].wait_for_zxid(first, Duration::ZERO), Ok(true));
+    assert_eq!(sessions[2].wait_for_zxid(second, PATIENCE), Ok(false));
+    assert_eq!(&sessions[2].get("/a").unwrap().0[..], b"1");
+    cluster.heal();
+    assert_eq!(sessions[2].wait_for_zxid(second, 30 * PATIENCE), Ok(true));
+    assert_eq!(&sessions[2].get("/a").unwrap().0[..], b"2");
+
+    for session in &sessions {
+        let error = session.wait_for_zxid(u64::MAX, PATIENCE).unwrap_err();
+        assert!(matches!(error, Error::FutureZxid { zxid: u64::MAX, .. }), "{error}");
+        session.close().unwrap();
+        assert!(session.wait_for_zxid(first, PATIENCE).unwrap_err().is_session_lost());
+    }
+}
+
 /// A member of this cluster, on this disk.
 fn member(dir: &Path, peers: &[String], own: &str) -> Coordinator {
     let dir = dir.join(own.replace(':', "-"));

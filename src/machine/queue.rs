@@ -164,7 +164,8 @@ impl Write {
     /// Deletes a znode, and creates it at another path. The parent exists.
     fn rename(&mut self, tree: &mut Tree, from: &str, to: &str) -> Result<(), OpError> {
         let znode = find(tree, from)?;
-        let (data, acl) = (Data::from(znode.data()), znode.acl().map(|acl| (**acl).clone()));
+        let data = if znode.is_null() { Data::from(None) } else { Data::from(znode.data()) };
+        let acl = znode.acl().map(|acl| (**acl).clone());
         self.delete(tree, from);
         self.insert(tree, to, &data, Kind::Persistent, acl);
         Ok(())

@@ -6,7 +6,7 @@
 //!
 //! A leader that is being closed hands over to a member that is not. If all others are being closed as well,
 //! nobody can lead for longer, so it goes on leading: their sessions can be closed only by a leader and a
-//! majority. It stops when all are done, and a voter without which they have no majority waits as well.
+//! majority. It stops when all are done, and so do the voters without which those that go on have no majority.
 //! [`Host::is_closed`](crate::runtime::host::Host::is_closed) limits the time of both.
 //!
 //! Without these rules, members that are closed at once hand the lead round and round: each holds it for a few
@@ -137,8 +137,9 @@ impl Node {
     /// Whether other members that are being closed still close sessions, and cannot do so without this one.
     pub(crate) fn is_needed_by_closers(&self) -> bool {
         let busy = |node| self.closer_is(node, Progress::Busy);
-        // Those that are done may stop at the same moment as this one.
-        let stays = |node| busy(node) || (self.answers(node) && !self.is_closing(node));
+        // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
+        // would lack a majority.
+        let stays = |node| self.answers(node) && !self.is_closing(node);
         self.is_voter(self.id)
             && self.others().any(busy)
             && (self.raft.leads() || !self.others_decide(stays))

@@ -270,8 +270,8 @@ impl Connection {
 
     /// Whether requests after the last one wait for it. None of the reads of a multiRead may show their effects,
     /// and a sync, alone or for the first packet, would let later writes overtake it, and the reads behind it show
-    /// them. Nothing is sent while watches are set again. Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
-    /// lists, so that a client does not receive many at once.
+    /// them. Nothing is sent while watches are set again. Requests that walk the tree are done one at a time, so that
+    /// other clients have their turn, and so are long lists, so that a client does not receive many at once.
     fn waits_for_last(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
             ReplyKind::Connect(_) => !planted(Bug::TakenBeforeGreeting),

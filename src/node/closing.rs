@@ -278,4 +278,26 @@ mod tests {
         cluster.settle();
         assert!(cluster.node(leader).is_abandoned());
     }
+
+    /// Each of them left because the others were to stay, and the last entry had no majority.
+    #[test]
+    fn one_that_is_done_does_not_count_on_others_that_are_closed() {
+        let mut cluster = Cluster::new(5);
+        let leader = cluster.elect();
+        for member in 1..=5 {
+            close(&mut cluster, member);
+        }
+        cluster.settle();
+        let done = |cluster: &mut Cluster, member| {
+            cluster.input(member, Input::Closing { done: true, resigns: true });
+            cluster.settle();
+        };
+        let others: Vec<NodeId> = (1..=5).filter(|id| *id != leader).collect();
+        for member in &others {
+            done(&mut cluster, *member);
+            assert!(cluster.node(*member).is_needed_by_closers(), "the leader is not done");
+        }
+        done(&mut cluster, leader);
+        assert!((1..=5).all(|member| !cluster.node(member).is_needed_by_closers()));
+    }
 }

@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     let mut instances = Vec::new();
     for place in 0..3 {
         let path = format!("/instances/host-{place}");
-        let here = PersistentEphemeral::new(&cluster.node(place), &path, "up")?;
+        let here = PersistentEphemeral::new(&cluster.node(place).session(), &path, "up")?;
         let handle = here.handle();
         let thread = std::thread::Builder::new().name(path);
         let running = thread.spawn(move || here.run()).expect("a thread can be had");
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     };
     let mut leaders = latch(2)?.observe();
     let old = latch(0)?.campaign()?;
-    old.multi().set("/plan", "by host-0").commit()?;
+    old.fenced().set("/plan", "by host-0").commit()?;
     let mut leader = leaders.recv()?;
     while leader.is_none() {
         leader = leaders.recv()?;
@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     cluster.isolate(0);
     cluster.advance(PATIENCE);
     let new = latch(1)?.campaign()?;
-    assert!(!old.is_leading() && new.fencing_token() > old.fencing_token());
-    new.multi().set("/plan", "by host-1").commit()?;
+    assert!(!old.is_held() && new.fencing_token() > old.fencing_token());
+    new.fenced().set("/plan", "by host-1").commit()?;
     session.sync()?;
     println!("{} leads", latch(2)?.leader()?.expect("there is one").name());
     println!("there are {:?}", members.recv()?.names());
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     session.sync()?;
     while members.recv()?.len() < 3 {}
     println!("there are {:?}", group.members()?.names());
-    let refused = old.multi().set("/plan", "by host-0, again").commit();
+    let refused = old.fenced().set("/plan", "by host-0, again").commit();
     assert!(refused.is_err_and(|error| error.is_session_lost() || is_fenced(&error)));
     assert_eq!(&session.get("/plan")?.0[..], b"by host-1");
 

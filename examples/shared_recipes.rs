@@ -34,13 +34,13 @@ struct Held {
 }
 
 macro_rules! held {
-    ($guard:expr, $is_held:ident, $release:ident) => {{
+    ($guard:expr) => {{
         let guard = std::sync::Arc::new($guard);
         let path = guard.path().to_owned();
         let holding = guard.clone();
-        let is_held = Box::new(move || holding.$is_held());
+        let is_held = Box::new(move || holding.is_held());
         let release = Box::new(move || match std::sync::Arc::try_unwrap(guard) {
-            Ok(guard) => guard.$release(),
+            Ok(guard) => guard.release(),
             Err(_) => unreachable!("the other one was dropped"),
         });
         Held { path, is_held, release }
@@ -60,24 +60,24 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
     let shared = || Ok(ReadWriteLock::new(session, path)?.with_naming(naming));
     let selector = || Ok(LeaderSelector::new(session, path, "rust")?.with_naming(naming));
     Ok(match kind {
-        "lock" => held!(session.lock(path)?.with_naming(naming).acquire()?, is_held, release),
+        "lock" => held!(session.lock(path)?.with_naming(naming).acquire()?),
         "reentrant" => {
             let lock = ReentrantLock::new(session, path)?.with_naming(naming);
             let first = lock.acquire()?;
             let again = lock.acquire()?;
             drop(first);
-            held!(again, is_held, release)
+            held!(again)
         }
-        "read" => held!(shared()?.read()?, is_held, release),
-        "write" => held!(shared()?.write()?, is_held, release),
+        "read" => held!(shared()?.read()?),
+        "write" => held!(shared()?.write()?),
         "latch" => {
             let latch = LeaderLatch::new(session, path, "rust")?.with_naming(naming);
-            held!(latch.campaign()?, is_leading, resign)
+            held!(latch.campaign()?)
         }
-        "selector" => held!(selector()?.latch().campaign()?, is_leading, resign),
+        "selector" => held!(selector()?.latch().campaign()?),
         _ => {
             let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
-            held!(semaphore.acquire()?, is_held, release)
+            held!(semaphore.acquire()?)
         }
     })
 }
@@ -332,7 +332,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         }
         if command == "keep" {
             let data = value.unwrap_or_default();
-            let kept = PersistentEphemeral::new(&coordinator, &path, data)?.recreate_deleted(true);
+            let kept = PersistentEphemeral::new(&coordinator.session(), &path, data)?
+                .recreate_deleted(true);
             std::thread::spawn(move || kept.run());
             println!("= done");
             continue;

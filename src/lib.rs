@@ -121,7 +121,6 @@ pub use api::watch::Watch;
 pub use gateway::{ClientCertificates, GatewayTls};
 #[cfg(feature = "gateway")]
 pub use gateway::{Gateway, GatewayBuilder, import};
-pub use recipes::{Lock, LockGuard, LockLost};
 pub use runtime::pending::Pending;
 #[cfg(feature = "tls")]
 pub use security::Tls;

@@ -433,7 +433,7 @@ impl<'a> Multi<'a> {
 
 /// The condition that a lock or the like is still held, for use in a write by [`Multi::fence`] or
 /// [`Transaction::fence`](crate::Transaction::fence). Guards return it, for example
-/// [`LockGuard::fence`](crate::recipes::LockGuard::fence).
+/// [`Held::fence`](crate::recipes::Held::fence).
 ///
 /// Every replica checks it as it applies the write, and the write does nothing if the lock was lost
 /// by then. So it does not matter how long the writer stalls before, or what its clock shows. A

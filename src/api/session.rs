@@ -97,6 +97,12 @@ impl Session {
         Session::hold(owner, known, open)
     }
 
+    /// Opens another session on the same node, with this one's timeout and root.
+    pub(crate) fn open_another(&self) -> Result<Session> {
+        let (session, _) = Session::open(&self.inner._owner, self.timeout())?;
+        Ok(Session { root: self.root.clone(), ..session })
+    }
+
     /// As [`Session::open`], for a session that is already open. Without a timeout it keeps its
     /// own, which is known once the reply has arrived.
     pub(crate) fn resume(

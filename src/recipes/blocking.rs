@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::LockLost;
+use crate::recipes::Lost;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 
@@ -16,10 +16,10 @@ pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<
 }
 
 /// Waits for a loss, without a time limit.
-pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
+pub(super) fn until_lost(session: &Session, lost: impl Future<Output = Lost>) -> Lost {
     // Without a deadline there is always a result, except inside a waker, where nothing may block.
     // There the session counts as lost.
-    block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(LockLost::SessionOver)
+    block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(Lost::SessionOver)
 }
 
 /// Waits at most for `timeout`; `None` if there is no result by then. The future is dropped.

@@ -21,14 +21,12 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
 mod contender;
-mod hold;
 mod name;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) use self::contender::Contender;
-pub(super) use self::hold::Hold;
+pub(super) use self::contender::{Contender, change};
 pub use self::name::Naming;
 pub(super) use self::name::{
     Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, is_random, parse,
@@ -39,7 +37,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
-use crate::recipes::{LockContender, delay};
+use crate::recipes::{Held, LockContender, delay};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -111,6 +109,11 @@ impl Contenders {
         self
     }
 
+    /// How new contenders are named.
+    pub(super) fn naming(&self) -> Naming {
+        self.naming
+    }
+
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -132,7 +135,7 @@ impl Contenders {
             create_ephemeral(&self.session, &path, data, CreateMode::EphemeralSequential).await
         };
         let ephemeral = create_below(&self.session, &self.path, create).await?;
-        Ok(Contender::new(ephemeral, self.naming))
+        Ok(Contender::new(ephemeral))
     }
 
     /// Returns all contenders in order, including the effects of the session's earlier calls.
@@ -253,10 +256,10 @@ impl Contenders {
         kind: &Kind,
         data: &[u8],
         blocked_by: BlockedBy,
-    ) -> Result<Hold> {
+    ) -> Result<Held> {
         let contender = self.join(kind, data).await?;
         self.wait(&contender, blocked_by).await?;
-        contender.hold().await
+        contender.held().await
     }
 
     /// As [`Contenders::acquire`], if nothing blocks it now.
@@ -265,10 +268,10 @@ impl Contenders {
         kind: &Kind,
         data: &[u8],
         blocked_by: BlockedBy,
-    ) -> Result<Option<Hold>> {
+    ) -> Result<Option<Held>> {
         let contender = self.join(kind, data).await?;
         match self.blocker(&contender, blocked_by).await? {
-            None => contender.hold().await.map(Some),
+            None => contender.held().await.map(Some),
             Some(_) => Ok(None),
         }
     }

@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(chosen(&turns), None);
         let (_a, b, _c) = (register("a"), register("b"), register("c"));
         assert_eq!([chosen(&turns), chosen(&turns)], [Some("a".into()), Some("b".into())]);
-        b.deregister().unwrap();
+        b.release().unwrap();
         assert_eq!([chosen(&turns), chosen(&turns)], [Some("c".into()), Some("a".into())]);
         let other = turns.clone();
         assert_eq!(chosen(&other), Some("c".into()), "clones share the turn");
@@ -505,7 +505,7 @@ mod tests {
         chooser.noted_failure("two");
         chooser.state().failed.insert("two".to_owned(), Duration::MAX);
         assert_eq!(chosen(&chooser), Some("one".into()));
-        one.deregister().unwrap();
+        one.release().unwrap();
         assert_eq!(chosen(&chooser), Some("two".into()), "better than none");
         assert_eq!(chooser.state().failed.keys().collect::<Vec<_>>(), ["two"]);
     }

@@ -7,23 +7,19 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
-use crate::api::multi::{Fence, Multi};
 use crate::api::nonblocking::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::contenders::{
-    Contenders, Hold, Kind, LATCH, ListedContender, Naming, predecessor,
-};
+use crate::recipes::blocking;
+use crate::recipes::contenders::{Contenders, Kind, LATCH, ListedContender, Naming, predecessor};
 use crate::recipes::errors::if_exists;
+use crate::recipes::held::{Held, guard};
 use crate::recipes::waiting::until_changed;
-use crate::recipes::{LockLost, blocking};
 use crate::types::error::Result;
-use crate::types::watch::{WatchEvent, WatchMode};
-use crate::types::znode::{Condition, SessionId, Zxid};
+use crate::types::watch::WatchMode;
+use crate::types::znode::{SessionId, Zxid};
 
 /// The candidate that this one waits for: the one before it.
 fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
@@ -37,8 +33,8 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// election: two campaigns with the same id are two candidates. So a candidate waits for its own
 /// predecessor of an earlier session or an earlier run of the process, too.
 ///
-/// [`Leadership::is_leading`] turns false before another candidate can lead, if the rates of the
-/// clocks differ by less than a tenth: see [`Session::is_alive`]. Writes by [`Leadership::multi`]
+/// [`Held::is_held`] turns false before another candidate can lead, if the rates of the
+/// clocks differ by less than a tenth: see [`Session::is_alive`]. Writes by [`Held::fenced`]
 /// have effect only while this candidate leads, whatever the clocks do.
 ///
 /// A term costs two writes (a znode created and deleted), and its end wakes one candidate.
@@ -53,12 +49,12 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// let two = LeaderLatch::new(&two, "/leader", "two")?;
 ///
 /// let leadership = one.campaign()?;
-/// assert!(leadership.is_leading());
+/// assert!(leadership.is_held());
 /// assert!(two.try_campaign()?.is_none());
 /// let leader = two.leader()?.expect("somebody leads");
 /// assert_eq!((&leader.id[..], leader.fencing_token), (&b"one"[..], leadership.fencing_token()));
 ///
-/// leadership.resign()?;
+/// leadership.release()?;
 /// assert!(two.campaign()?.fencing_token() > leader.fencing_token);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -88,7 +84,7 @@ pub struct LeaderLatch {
 pub struct Candidate {
     /// Its id: the data of its znode.
     pub id: Arc<[u8]>,
-    /// The zxid that created its znode, which is its [`Leadership::fencing_token`] once it leads. No two
+    /// The zxid that created its znode, which is its [`Held::fencing_token`] once it leads. No two
     /// candidates ever have the same.
     pub fencing_token: Zxid,
     /// The path of its znode, which no other candidate ever has.
@@ -203,8 +199,8 @@ impl LeaderLatch {
     /// # }
     /// ```
     pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
-        let hold = self.contenders.try_acquire(self.kind, &self.id, blocked_by).await?;
-        Ok(hold.map(|hold| Leadership { hold }))
+        let held = self.contenders.try_acquire(self.kind, &self.id, blocked_by).await?;
+        Ok(held.map(|held| Leadership { held }))
     }
 
     /// As [`LeaderLatch::campaign`], without blocking the thread. Dropping the future ends the
@@ -216,12 +212,12 @@ impl LeaderLatch {
     /// ```
     /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
     /// let leadership = latch.campaign_async().await?;
-    /// println!("leads until {:?}", leadership.lost_async().await);
+    /// println!("leads until {:?}", leadership.wait_lost_async().await);
     /// # Ok(())
     /// # }
     /// ```
     pub async fn campaign_async(&self) -> Result<Leadership> {
-        Ok(Leadership { hold: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
+        Ok(Leadership { held: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
     }
 
     /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
@@ -229,7 +225,7 @@ impl LeaderLatch {
     ///
     /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
     /// something depends on its leadership, let the leader send its fencing token, or write by
-    /// [`Leadership::multi`].
+    /// [`Held::fenced`].
     ///
     /// # Errors
     /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
@@ -299,7 +295,7 @@ impl LeaderLatch {
     /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
     /// let leader = changes.recv()?.expect("somebody leads");
     /// assert_eq!((leader.name(), leader.fencing_token), ("zero".into(), leadership.fencing_token()));
-    /// leadership.resign()?;
+    /// leadership.release()?;
     /// assert_eq!(changes.recv()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -466,108 +462,29 @@ impl LeaderChanges {
     }
 }
 
-/// The leadership of an election. Dropping it resigns, without waiting for the reply.
+/// The leadership of an election: [`Held`] while this candidate leads. Releasing it resigns; so does dropping it,
+/// without waiting for the reply.
 ///
 /// ```
-/// use quorate::recipes::LeaderLatch;
-/// use quorate::{CreateMode, Error, LockLost, testing::Cluster};
+/// use quorate::recipes::{LeaderLatch, Lost};
+/// use quorate::{CreateMode, Error, testing::Cluster};
 ///
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
 /// session.create("/state", b"", CreateMode::Persistent)?;
 /// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
-/// leadership.multi().set("/state", b"mine").commit()?;
+/// leadership.fenced().set("/state", b"mine").commit()?;
 ///
 /// // Somebody ends the leadership: later writes of the leader are refused.
 /// cluster.node(1).session().delete(leadership.path())?;
-/// let refused = leadership.multi().set("/state", b"still mine?").commit();
+/// let refused = leadership.fenced().set("/state", b"still mine?").commit();
 /// assert!(matches!(refused, Err(Error::Multi { index: 0, .. })));
-/// assert_eq!(leadership.wait_lost(), LockLost::Deleted);
+/// assert_eq!(leadership.wait_lost(), Lost::Deleted);
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Leadership {
-    pub(super) hold: Hold,
+    pub(super) held: Held,
 }
 
-impl Leadership {
-    /// Whether this candidate leads at this moment: its session is certainly alive, and this
-    /// replica knows of no deletion of its znode. Does not block. Once false, it stays false.
-    pub fn is_leading(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// A number that increases with each later leader: the zxid that created the candidate's znode.
-    /// A resource outside the cluster that refuses numbers smaller than the largest it has seen is
-    /// safe from leaders that have not yet noticed that they no longer lead.
-    pub fn fencing_token(&self) -> Zxid {
-        self.hold.token
-    }
-
-    /// The path of the candidate's znode.
-    pub fn path(&self) -> &str {
-        self.hold.path()
-    }
-
-    /// A channel that reports the loss of the lead: it gets a message, or closes. For `select!`;
-    /// call [`Leadership::is_leading`] after that.
-    pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.hold.lost()
-    }
-
-    /// Blocks until the lead is lost, without a time limit, and returns the reason.
-    pub fn wait_lost(&self) -> LockLost {
-        self.hold.wait_lost()
-    }
-
-    /// As [`Leadership::wait_lost`], without blocking the thread. Any number of tasks may wait.
-    ///
-    /// ```
-    /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {
-    /// println!("leads no more: {:?}", leadership.lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lost_async(&self) -> LockLost {
-        self.hold.lost_async().await
-    }
-
-    /// Starts a multi that has effect only if this candidate still leads when it is applied. Its
-    /// operation 0 is the check, [`Condition::Czxid`] of the candidate's znode:
-    /// [`Error::Multi`](crate::Error::Multi) with the index 0 means that the candidate no longer
-    /// leads. Further operations count from 1. The check is exact and does not depend on clocks.
-    pub fn multi(&self) -> Multi<'_> {
-        let fence = Condition::Czxid(self.hold.token);
-        self.hold.session().multi().require(self.hold.path(), fence)
-    }
-
-    /// The condition of [`Leadership::multi`], for any multi or transaction.
-    pub fn fence(&self) -> Fence {
-        self.hold.fence()
-    }
-
-    /// Resigns, and blocks until that is done, for the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if the lead
-    /// was already lost. After [`Error::Timeout`](crate::Error::Timeout) the resignation continues.
-    pub fn resign(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// As [`Leadership::resign`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, the resignation continues.
-    ///
-    /// # Errors
-    /// As [`Leadership::resign`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {
-    /// leadership.resign_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn resign_async(self) -> Result<()> {
-        self.hold.release_async().await
-    }
-}
+guard!(Leadership, held: Held);

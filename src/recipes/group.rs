@@ -5,22 +5,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
 use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
+use crate::recipes::blocking;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::former_run::create_or_take_over;
-use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::recipes::held::{Held, guard};
 use crate::recipes::parents::create_below;
 use crate::recipes::waiting::until_changed;
-use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::watch::WatchMode;
 use crate::types::znode::{CreateMode, SessionId, Zxid};
 
 /// A group of members, each with a unique name and data, from joining to leaving.
@@ -259,8 +257,7 @@ impl Group {
         check_create(&path, data, CreateMode::Ephemeral)?;
         let create = || create_or_take_over(&self.session, &path, data, CreateMode::Ephemeral);
         let ephemeral = create_below(&self.session, &self.path, create).await?;
-        let watch = ephemeral.watch_end().await?;
-        Ok(Membership { ephemeral, watch })
+        Ok(Membership { held: Held::new(ephemeral).await? })
     }
 
     /// Returns all members, as this replica has them at one moment. Blocks as [`Session::get`].
@@ -422,7 +419,8 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
     Some(now)
 }
 
-/// A membership in a [`Group`]. Dropping it leaves, without waiting for the reply.
+/// A membership in a [`Group`], which dereferences to [`Held`]. Releasing it leaves the group; so does dropping it,
+/// without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -432,62 +430,28 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
 /// let group = Group::new(&cluster.node(0).session(), "/group")?;
 /// let membership = group.join("me", b"busy")?;
 /// membership.update(b"idle")?;
-/// assert!(membership.is_member());
+/// assert!(membership.is_held());
 /// assert!(group.try_join("me", b"")?.is_none(), "the name is taken");
-/// membership.leave()?;
+/// membership.release()?;
 /// assert!(group.members()?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Membership {
-    ephemeral: OwnedEphemeral,
-    watch: Watch,
+    held: Held,
 }
 
-impl Membership {
-    /// The path of its znode.
-    pub fn path(&self) -> &str {
-        self.ephemeral.path()
-    }
+guard!(Membership, held: Held);
 
+impl Membership {
     /// The name under which it has joined.
     pub fn name(&self) -> &str {
-        path::name(self.ephemeral.path())
+        path::name(self.path())
     }
 
     /// The zxid of the write by which it joined.
     pub fn joined(&self) -> Zxid {
-        self.ephemeral.czxid() + u64::from(planted(Bug::JoinMisnumbered))
-    }
-
-    /// Whether it is a member at this moment: its session is certainly alive, and this replica
-    /// knows of no deletion of its znode. Does not block. Once false, it stays false: join again,
-    /// with a new session if the former one is over.
-    pub fn is_member(&self) -> bool {
-        self.ephemeral.exists()
-    }
-
-    /// A channel that reports the loss of the membership: it gets a message, or closes. For
-    /// `select!`; call [`Membership::is_member`] after that.
-    pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.watch.events()
-    }
-
-    /// Blocks until the membership is lost, without a time limit, and returns the reason.
-    pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.ephemeral.session(), self.lost_async())
-    }
-
-    /// As [`Membership::wait_lost`], without blocking the thread. Any number of tasks may wait.
-    ///
-    /// ```
-    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
-    /// println!("no member: {:?}", membership.lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lost_async(&self) -> LockLost {
-        self.ephemeral.lost_async(&self.watch).await
+        self.fencing_token() + u64::from(planted(Bug::JoinMisnumbered))
     }
 
     /// Replaces its data. Blocks as [`Session::create`].
@@ -495,7 +459,7 @@ impl Membership {
     /// # Errors
     /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
     pub fn update(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        blocking::request(self.ephemeral.session(), "update", self.path(), self.update_async(data))
+        blocking::request(self.session(), "update", self.path(), self.update_async(data))
     }
 
     /// Replaces its data, without blocking the thread.
@@ -511,33 +475,7 @@ impl Membership {
     /// ```
     pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let bytes = unless(Bug::UpdateRefused, data.as_ref().len(), usize::MAX);
-        check_data(self.ephemeral.path(), bytes)?;
+        check_data(self.path(), bytes)?;
         self.ephemeral.set(data.as_ref()).await.map(drop)
-    }
-
-    /// Leaves, and blocks until that is done, for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`], after which leaving continues; [`Error::System`]. Not an error if it is
-    /// no longer a member.
-    pub fn leave(self) -> Result<()> {
-        let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
-        blocking::request(&session, "leave", &path, self.ephemeral.give_up())
-    }
-
-    /// As [`Membership::leave`], without blocking the thread and without a time limit. If the future
-    /// is dropped, polled or not, leaving continues.
-    ///
-    /// # Errors
-    /// As [`Membership::leave`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
-    /// membership.leave_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn leave_async(self) -> Result<()> {
-        self.ephemeral.give_up().await
     }
 }

@@ -5,15 +5,12 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
-use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contender, Contenders, Hold, LOCK, Naming, predecessor};
+use crate::recipes::contenders::{Contender, Contenders, LOCK, Naming, predecessor};
+use crate::recipes::held::{Held, guard};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
-use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, TTL_MAX};
 
 /// A lock with one holder at a time in the whole cluster.
@@ -22,11 +19,11 @@ use crate::types::znode::{SessionId, TTL_MAX};
 /// acquires it again waits for itself. Two acquisitions are two contenders, even within one
 /// session, so the lock also excludes the threads of one process from each other.
 ///
-/// The lock belongs to the session, and is lost with it. [`LockGuard::is_held`] turns false before
+/// The lock belongs to the session, and is lost with it. [`Held::is_held`] turns false before
 /// the cluster can give the lock to another holder, if the rates of the clocks differ by less than
 /// a tenth and no clock stops: see [`Session::is_alive`] for clocks that do. No lock can stop a
-/// process that stalls after this check; use [`LockGuard::fenced`] or the
-/// [`LockGuard::fencing_token`] against that.
+/// process that stalls after this check; use [`Held::fenced`] or the
+/// [`Held::fencing_token`] against that.
 ///
 /// An acquisition costs two writes (a znode created and deleted).
 ///
@@ -68,7 +65,21 @@ impl Session {
 }
 
 impl Lock {
-    pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
+    /// Returns the lock at this path, as [`Session::lock`] does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    ///
+    /// ```
+    /// use quorate::recipes::Lock;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let guard = Lock::new(&session, "/lock")?.acquire()?;
+    /// assert!(session.lock("/lock")?.try_acquire()?.is_none(), "it is the same lock");
+    /// # drop(guard);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn new(session: &Session, path: &str) -> Result<Lock> {
         Ok(Lock { contenders: Contenders::new(session, path, &[&LOCK])?, delay: None })
     }
 
@@ -217,7 +228,7 @@ impl Lock {
     /// As [`Lock::acquire`].
     ///
     /// ```
-    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
     /// if let Some(guard) = lock.try_acquire_async().await? {
     ///     println!("token {}", guard.fencing_token());
     /// }
@@ -227,7 +238,7 @@ impl Lock {
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
         let contender = self.contenders.join(&LOCK, b"").await?;
         match self.contenders.blocker(&contender, predecessor).await? {
-            None if delay::is_over(&self.contenders).await? => self.hold(contender).await.map(Some),
+            None if delay::is_over(&self.contenders).await? => self.held(contender).await.map(Some),
             _ => Ok(None),
         }
     }
@@ -239,7 +250,7 @@ impl Lock {
     /// As [`Lock::acquire`].
     ///
     /// ```
-    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
     /// let guard = lock.acquire_async().await?;
     /// // ... the work ...
     /// guard.release_async().await?;
@@ -250,14 +261,14 @@ impl Lock {
         let contender = self.contenders.join(&LOCK, b"").await?;
         self.contenders.wait(&contender, predecessor).await?;
         delay::wait(&self.contenders).await?;
-        self.hold(contender).await
+        self.held(contender).await
     }
 
-    async fn hold(&self, mut contender: Contender) -> Result<LockGuard> {
+    async fn held(&self, mut contender: Contender) -> Result<LockGuard> {
         if let Some(delay) = self.delay {
             delay::mark(&self.contenders, &mut contender, delay).await?;
         }
-        Ok(LockGuard { hold: contender.hold().await? })
+        Ok(LockGuard { held: contender.held().await? })
     }
 
     /// Returns the paths of the holder and of the waiters in order, as this replica has them.
@@ -281,7 +292,7 @@ impl Lock {
     /// As [`Lock::contenders`], without blocking the thread.
     ///
     /// ```
-    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
     /// println!("{} hold or wait", lock.contenders_async().await?.len());
     /// # Ok(())
     /// # }
@@ -310,7 +321,7 @@ impl Lock {
     /// As [`Lock::contenders_with_sessions`], without blocking the thread.
     ///
     /// ```
-    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
     /// for contender in lock.contenders_with_sessions_async().await? {
     ///     println!("{contender:?}");
     /// }
@@ -354,7 +365,7 @@ impl Lock {
     /// As [`Lock::revoke`].
     ///
     /// ```
-    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
     /// println!("{} were asked", lock.revoke_async().await?);
     /// # Ok(())
     /// # }
@@ -389,28 +400,8 @@ pub struct LockContender {
     pub session: Option<SessionId>,
 }
 
-/// How a lock was lost.
-///
-/// ```
-/// use quorate::{LockLost, testing::Cluster};
-///
-/// let cluster = Cluster::new(3);
-/// let session = cluster.node(0).session();
-/// let guard = session.lock("/lock")?.acquire()?;
-/// cluster.node(1).session().delete(guard.path())?;
-/// assert_eq!(guard.wait_lost(), LockLost::Deleted);
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LockLost {
-    /// The session is over.
-    SessionOver,
-    /// The holder's znode was deleted, by somebody or together with its session.
-    Deleted,
-}
-
-/// A held [`Lock`]. Dropping it releases the lock, without waiting for the reply.
+/// A held [`Lock`]: [`Held`], with requests to release. Dropping it releases the lock, without waiting for the
+/// reply.
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -424,84 +415,12 @@ pub enum LockLost {
 /// ```
 #[derive(Debug)]
 pub struct LockGuard {
-    pub(super) hold: Hold,
+    pub(super) held: Held,
 }
 
+guard!(LockGuard, held: Held);
+
 impl LockGuard {
-    /// A number that increases with each later holder of the lock: the zxid that created the
-    /// holder's znode. A resource that refuses numbers smaller than the largest that it has seen is
-    /// safe from holders that have not yet noticed the loss of the lock.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let first = lock.acquire()?.fencing_token();
-    /// assert!(lock.acquire()?.fencing_token() > first);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn fencing_token(&self) -> u64 {
-        self.hold.token
-    }
-
-    /// The path of the holder's znode.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// assert!(session.exists(guard.path())?.is_some());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn path(&self) -> &str {
-        self.hold.path()
-    }
-
-    /// Starts a [`Multi`] that has effect only if the lock is still held. Its first operation is
-    /// the check, which every replica makes as it applies the write. So the write has no effect
-    /// once the lock is lost, however long this process stalls or the write is delayed. This
-    /// protects data in the tree; for other resources use [`LockGuard::fencing_token`].
-    ///
-    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index means that
-    /// the lock was lost and nothing was written. If the session is over, the multi fails with the
-    /// session's error, and nothing was written either. The list of results starts with that of the
-    /// check.
-    ///
-    /// ```
-    /// use quorate::{CreateMode, Error, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let session = cluster.node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
-    /// guard.fenced().create("/report", b"1", CreateMode::Persistent).commit()?;
-    /// cluster.node(1).session().delete(guard.path())?;
-    /// let late = guard.fenced().set("/report", b"2").commit();
-    /// assert!(matches!(late, Err(Error::Multi { index: 0, .. })));
-    /// assert_eq!(&session.get("/report")?.0[..], b"1");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn fenced(&self) -> Multi<'_> {
-        self.hold.session().multi().fence(&self.fence())
-    }
-
-    /// The check of [`LockGuard::fenced`], for any [`Multi`] or
-    /// [`Transaction`](crate::Transaction), also of another session.
-    ///
-    /// ```
-    /// use quorate::CreateMode;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// let fence = guard.fence();
-    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit()?;
-    /// guard.release()?;
-    /// assert!(session.multi().fence(&fence).delete("/a").commit().is_err());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn fence(&self) -> Fence {
-        self.hold.fence()
-    }
-
     /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made
     /// before this call is included. Blocks until the session's earlier calls have been answered.
     ///
@@ -520,7 +439,7 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.hold.session();
+        let session = self.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
@@ -530,7 +449,7 @@ impl LockGuard {
     /// As [`LockGuard::revocations`].
     ///
     /// ```
-    /// # async fn example(guard: &quorate::LockGuard) -> quorate::Result<()> {
+    /// # async fn example(guard: &quorate::recipes::LockGuard) -> quorate::Result<()> {
     /// let revocations = guard.revocations_async().await?;
     /// if revocations.next().await {
     ///     println!("somebody asks for the lock");
@@ -539,108 +458,6 @@ impl LockGuard {
     /// # }
     /// ```
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        Revocations::of(self.hold.session(), self.path()).await
-    }
-
-    /// Whether the lock is held at this moment: the session is certainly alive, and this replica
-    /// knows of no deletion of the holder's znode. Does not block. Once false, it stays false.
-    ///
-    /// Deleting the znode of a living holder releases its lock; the holder notices that when its
-    /// replica applies the deletion.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// assert!(guard.is_held());
-    /// session.delete(guard.path())?;
-    /// assert!(!guard.is_held());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// A channel that reports the loss of the lock: it gets a message, or closes. For `select!`;
-    /// call [`LockGuard::is_held`] after that.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use quorate::testing::Cluster;
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let guard = cluster.node(0).session().lock("/lock")?.acquire()?;
-    /// cluster.isolate(0);
-    /// cluster.advance(Duration::from_secs(60));
-    /// crossbeam_channel::select! {
-    ///     recv(guard.lost()) -> _ => assert!(!guard.is_held()),
-    /// }
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.hold.lost()
-    }
-
-    /// Blocks until the lock is lost, without a time limit, and returns the reason.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// session.delete(guard.path())?;
-    /// assert_eq!(guard.wait_lost(), quorate::LockLost::Deleted);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn wait_lost(&self) -> LockLost {
-        self.hold.wait_lost()
-    }
-
-    /// Waits until the lock is lost, without blocking the thread. Any number of tasks may wait, and all are
-    /// woken. Dropping the future loses nothing.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// println!("lost: {:?}", guard.lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lost_async(&self) -> LockLost {
-        self.hold.lost_async().await
-    }
-
-    /// Releases the lock, and blocks until that is done, for the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if the lock
-    /// was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release continues.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// lock.acquire()?.release()?;
-    /// assert!(lock.try_acquire()?.is_some());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn release(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// As [`LockGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, the release continues.
-    ///
-    /// # Errors
-    /// As [`LockGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// // ... the protected work, while `guard.is_held()` ...
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(self) -> Result<()> {
-        self.hold.release_async().await
+        Revocations::of(self.session(), self.path()).await
     }
 }

@@ -28,6 +28,7 @@
 // | create an ephemeral whose name this instance's former run may still have | `former_run` |
 // | own an ephemeral: watch it, write to exactly that znode, delete it | `owned_ephemeral` |
 // | replace a znode's data only if it has not changed since it was read | `atomic_value` |
+// | hold something, and notice its loss | `held` |
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
 // | ask a holder to release | `revocation` |
 // | keep a lock free for a while after its holder was lost | `delay` |
@@ -64,6 +65,7 @@ mod election;
 mod errors;
 mod former_run;
 mod group;
+mod held;
 mod ids;
 mod list;
 mod lock;
@@ -98,9 +100,10 @@ pub use discovery::{Chooser, Discovery, InstancesWatch, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};
 pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
 pub use group::{Group, Member, MemberChanges, Members, Membership};
+pub use held::{Held, Lost};
 pub use ids::IdGenerator;
 pub use list::{ListItem, NodeList};
-pub use lock::{Lock, LockContender, LockGuard, LockLost};
+pub use lock::{Lock, LockContender, LockGuard};
 pub use multi_lock::{MultiLock, MultiLockGuard};
 pub use participant::Participant;
 pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::planted::{Bug, unless};
-use crate::recipes::{Lock, LockGuard, LockLost, Naming, blocking};
+use crate::recipes::{Lock, LockGuard, Lost, Naming, blocking};
 use crate::types::error::{Error, Result};
 
 /// Several [`Lock`]s, held all or none.
@@ -166,7 +166,7 @@ pub struct MultiLockGuard {
 impl MultiLockGuard {
     /// Fails if a lock was lost during the wait for the others.
     fn checked(self) -> Result<MultiLockGuard> {
-        match self.guards.iter().find(|guard| guard.hold.loss().is_some()) {
+        match self.guards.iter().find(|guard| guard.ephemeral.loss().is_some()) {
             Some(lost) => Err(Error::NoNode { path: lost.path().to_owned() }),
             None => Ok(self),
         }
@@ -174,7 +174,7 @@ impl MultiLockGuard {
 
     fn session(&self) -> &Session {
         // The list is never empty.
-        self.guards[0].hold.session()
+        self.guards[0].session()
     }
 
     /// The guards of the locks, in the order of their paths.
@@ -182,12 +182,12 @@ impl MultiLockGuard {
         &self.guards
     }
 
-    /// Whether all locks are held at this moment: see [`LockGuard::is_held`].
+    /// Whether all locks are held at this moment: see [`Held::is_held`](crate::recipes::Held::is_held).
     pub fn is_held(&self) -> bool {
-        self.guards.iter().all(LockGuard::is_held)
+        self.guards.iter().all(|guard| guard.is_held())
     }
 
-    /// Starts a multi that has effect only if all locks are still held: see [`LockGuard::fenced`].
+    /// Starts a multi that has effect only if all locks are still held: see [`Held::fenced`](crate::recipes::Held::fenced).
     /// The checks are its first operations, one for each lock.
     pub fn fenced(&self) -> Multi<'_> {
         self.session().multi().fence(&self.fence())
@@ -195,14 +195,14 @@ impl MultiLockGuard {
 
     /// The checks of [`MultiLockGuard::fenced`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
-        Fence::all(self.guards.iter().map(LockGuard::fence))
+        Fence::all(self.guards.iter().map(|guard| guard.fence()))
     }
 
     /// Releases all locks, in reverse order, and blocks until that is done, for each as
-    /// [`LockGuard::release`].
+    /// [`Held::release`](crate::recipes::Held::release).
     ///
     /// # Errors
-    /// As [`LockGuard::release`]; all locks are released even after an error.
+    /// As [`Held::release`](crate::recipes::Held::release); all locks are released even after an error.
     pub fn release(mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {
@@ -215,7 +215,7 @@ impl MultiLockGuard {
     /// future is dropped, polled or not, all locks are released.
     ///
     /// # Errors
-    /// As [`LockGuard::release_async`]; all locks are released even after an error.
+    /// As [`Held::release_async`](crate::recipes::Held::release_async); all locks are released even after an error.
     ///
     /// ```
     /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
@@ -232,8 +232,8 @@ impl MultiLockGuard {
     }
 
     /// Blocks until one of the locks is lost, without a time limit, and returns the reason.
-    pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.session(), self.lost_async())
+    pub fn wait_lost(&self) -> Lost {
+        blocking::until_lost(self.session(), self.wait_lost_async())
     }
 
     /// Waits until one of the locks is lost, without blocking the thread. Any number of tasks may
@@ -241,13 +241,13 @@ impl MultiLockGuard {
     ///
     /// ```
     /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
-    /// println!("one of them is lost: {:?}", all.lost_async().await);
+    /// println!("one of them is lost: {:?}", all.wait_lost_async().await);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lost_async(&self) -> LockLost {
+    pub async fn wait_lost_async(&self) -> Lost {
         let mut waiting: Vec<_> =
-            self.guards.iter().map(|guard| Box::pin(guard.lost_async())).collect();
+            self.guards.iter().map(|guard| Box::pin(guard.wait_lost_async())).collect();
         std::future::poll_fn(|context| {
             let mut polled = waiting.iter_mut().map(|lost| lost.as_mut().poll(context));
             polled.find(Poll::is_ready).unwrap_or(Poll::Pending)

@@ -12,7 +12,7 @@ use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::machine::Tree;
-use crate::recipes::LockLost;
+use crate::recipes::Lost;
 use crate::recipes::errors::{gone, inner, stat_of_set, unless_gone};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
@@ -87,15 +87,15 @@ impl OwnedEphemeral {
         self.session.is_alive() && self.loss().is_none()
     }
 
-    pub(super) fn loss(&self) -> Option<LockLost> {
+    pub(super) fn loss(&self) -> Option<Lost> {
         let is_deleted = match self.session.tree() {
             Ok(Some(tree)) => !self.is_in(&tree),
             Ok(None) if !self.session.is_over() => {
                 self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire))
             }
-            Ok(None) | Err(_) => return Some(LockLost::SessionOver),
+            Ok(None) | Err(_) => return Some(Lost::SessionOver),
         };
-        is_deleted.then_some(LockLost::Deleted)
+        is_deleted.then_some(Lost::Deleted)
     }
 
     fn is_in(&self, tree: &Tree) -> bool {
@@ -181,7 +181,7 @@ impl OwnedEphemeral {
             self.check(there.await?)?;
         }
         self.deletion().deleted.extend(watch.deletion());
-        if self.loss() == Some(LockLost::Deleted) {
+        if self.loss() == Some(Lost::Deleted) {
             return Err(self.is_gone());
         }
         self.until_alive().await?;
@@ -197,12 +197,12 @@ impl OwnedEphemeral {
 
     /// Waits for the loss with a watch that fires when the znode is deleted. Takes no event from
     /// the watch, so that any number of tasks may wait while another task reads its channel.
-    pub(super) async fn lost_async(&self, watch: &Watch) -> LockLost {
+    pub(super) async fn lost_async(&self, watch: &Watch) -> Lost {
         watch
             .until(|is_over| {
                 // The session's timeout may have passed before the node reports it.
                 let is_over = is_over || !self.session.is_alive();
-                self.loss().or_else(|| is_over.then_some(LockLost::SessionOver))
+                self.loss().or_else(|| is_over.then_some(Lost::SessionOver))
             })
             .await
     }
@@ -255,16 +255,6 @@ impl OwnedEphemeral {
     /// Deletes the znode, and waits for the deletion. Not an error if it is already gone.
     pub(super) async fn delete(&self) -> Result<()> {
         unless_gone(self.leave_in(self.session.multi()).submit().await).map(drop)
-    }
-
-    /// Deletes the znode and waits for the deletion. Not an error if it is already gone.
-    pub(super) async fn give_up(self) -> Result<()> {
-        self.discard();
-        // The session's later calls are answered after the deletion.
-        match self.session.nonblocking().exists(&self.path).await {
-            Err(error) if !error.is_session_lost() => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Starts to delete the znode, and returns the reply to wait for: see [`Session::discard`].

@@ -14,12 +14,11 @@ use std::time::Duration;
 
 pub use self::handle::EphemeralHandle;
 use self::handle::{PendingCreate, ZnodeState};
-use crate::api::coordinator::Coordinator;
 use crate::api::nonblocking::check_create;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::LockLost;
+use crate::recipes::Lost;
 use crate::recipes::errors::{if_exists, unless_overtaken};
 use crate::recipes::former_run::Left;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
@@ -49,7 +48,7 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// session has not expired yet, is taken over in one write. (A [client](crate::Builder::client), which is
 /// another instance after each start, waits.) Missing parents are created as containers.
 ///
-/// To restore more than one znode, use [`Coordinator::supervise`].
+/// To restore more than one znode, use [`Coordinator::supervise`](crate::Coordinator::supervise).
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +56,7 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
-/// let here = PersistentEphemeral::new(&cluster.node(0), "/up/host-0", b"starting")?;
+/// let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/host-0", b"starting")?;
 /// let handle = here.handle();
 /// let running = std::thread::spawn(move || here.run());
 /// assert!(handle.wait_present(Duration::from_secs(10)));
@@ -92,24 +91,29 @@ impl fmt::Debug for PersistentEphemeral {
 }
 
 impl PersistentEphemeral {
-    /// Makes one for a znode at this path, in this instance's own session
-    /// ([`Coordinator::session`]), and after its end in the next one. Writes nothing before it is
-    /// run.
+    /// Makes one for a znode at this path, in this session and, after its end, in a new one of the same
+    /// instance, with its timeout and root ([`Session::chroot`]). Writes nothing before it is run.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::TooLarge`] for more than 1 MiB of data.
     pub fn new(
-        coordinator: &Coordinator,
+        session: &Session,
         path: &str,
         data: impl AsRef<[u8]>,
     ) -> Result<PersistentEphemeral> {
-        let coordinator = coordinator.clone();
-        PersistentEphemeral::with_sessions(move || Ok(coordinator.session()), path, data)
+        let (mut last, mut is_first) = (session.clone(), true);
+        let sessions = move || {
+            if !std::mem::take(&mut is_first) {
+                last = last.open_another()?;
+            }
+            Ok(last.clone())
+        };
+        PersistentEphemeral::with_sessions(sessions, path, data)
     }
 
     /// As [`PersistentEphemeral::new`], in sessions that `sessions` returns: it is called now, and
-    /// whenever the former session is over. Use it for sessions with a root ([`Session::chroot`]),
-    /// or with their own timeout or credentials. It holds its current session.
+    /// whenever the former session is over. Use it for sessions with credentials, or to share the sessions of
+    /// others, such as [`Coordinator::session`](crate::Coordinator::session). It holds its current session.
     ///
     /// ```
     /// use quorate::recipes::PersistentEphemeral;
@@ -117,7 +121,7 @@ impl PersistentEphemeral {
     ///
     /// let cluster = Cluster::new(1);
     /// let coordinator = cluster.node(0);
-    /// let sessions = move || coordinator.session().chroot("/app");
+    /// let sessions = move || Ok(coordinator.session());
     /// let here = PersistentEphemeral::with_sessions(sessions, "/up", b"")?;
     /// assert_eq!(here.handle().path(), "/up");
     /// # Ok::<(), quorate::Error>(())
@@ -173,8 +177,8 @@ impl PersistentEphemeral {
     /// use quorate::recipes::PersistentEphemeral;
     /// # mod tokio { pub fn spawn<F: Future + Send + 'static>(_: F) {} }
     ///
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// let here = PersistentEphemeral::new(coordinator, "/up/zero", b"1")?;
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let here = PersistentEphemeral::new(session, "/up/zero", b"1")?;
     /// let handle = here.handle();
     /// tokio::spawn(here.run_async());
     /// handle.present_async().await;
@@ -290,7 +294,7 @@ impl PersistentEphemeral {
                 Err(error) => recover(ephemeral.session(), error).await?,
             }
         }
-        if ephemeral.loss() == Some(LockLost::SessionOver) {
+        if ephemeral.loss() == Some(Lost::SessionOver) {
             ephemeral.session().check_alive()?;
         }
         // The tree shows deletions by the end of a session before the session's handles see that

@@ -3,12 +3,14 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
-use std::ops::Deref;
 use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Contenders, ListedContender, Naming, READ, WRITE, predecessor};
+use crate::recipes::contenders::{
+    Contenders, ListedContender, Naming, READ, WRITE, change, predecessor,
+};
+use crate::recipes::held::{Held, guard};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
 
@@ -112,8 +114,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
-        let hold = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
-        Ok(hold.map(|hold| ReadGuard { guard: LockGuard { hold } }))
+        let held = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
+        Ok(held.map(|held| ReadGuard { guard: LockGuard { held } }))
     }
 
     /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up the
@@ -128,8 +130,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn read_async(&self) -> Result<ReadGuard> {
-        let hold = self.contenders.acquire(&READ, b"", blocker_of_reader).await?;
-        Ok(ReadGuard { guard: LockGuard { hold } })
+        let held = self.contenders.acquire(&READ, b"", blocker_of_reader).await?;
+        Ok(ReadGuard { guard: LockGuard { held } })
     }
 
     /// Acquires the lock for writing. Blocks until it is held, for as long as the session lives.
@@ -160,8 +162,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
-        let hold = self.contenders.try_acquire(&WRITE, b"", predecessor).await?;
-        Ok(hold.map(|hold| WriteGuard { guard: LockGuard { hold } }))
+        let held = self.contenders.try_acquire(&WRITE, b"", predecessor).await?;
+        Ok(held.map(|held| self.writing(held)))
     }
 
     /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up the
@@ -176,8 +178,12 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn write_async(&self) -> Result<WriteGuard> {
-        let hold = self.contenders.acquire(&WRITE, b"", predecessor).await?;
-        Ok(WriteGuard { guard: LockGuard { hold } })
+        let held = self.contenders.acquire(&WRITE, b"", predecessor).await?;
+        Ok(self.writing(held))
+    }
+
+    fn writing(&self, held: Held) -> WriteGuard {
+        WriteGuard { guard: LockGuard { held }, naming: self.contenders.naming() }
     }
 
     /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
@@ -227,7 +233,7 @@ impl ReadWriteLock {
     }
 
     /// Asks one holder to release: the holder whose znode has this path, as in
-    /// [`LockContender::path`] and [`LockGuard::path`]. Returns `false`, without a request, if the
+    /// [`LockContender::path`] and [`Held::path`]. Returns `false`, without a request, if the
     /// contender does not hold the lock, because it waits or is gone. Costs a round trip and a
     /// write. Blocks for the request timeout at most.
     ///
@@ -295,39 +301,7 @@ pub struct ReadGuard {
     guard: LockGuard,
 }
 
-impl ReadGuard {
-    /// Releases the lock: see [`LockGuard::release`].
-    ///
-    /// # Errors
-    /// As [`LockGuard::release`].
-    pub fn release(self) -> Result<()> {
-        self.guard.release()
-    }
-
-    /// As [`ReadGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, the release continues.
-    ///
-    /// # Errors
-    /// As [`ReadGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(guard: quorate::recipes::ReadGuard) -> quorate::Result<()> {
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(self) -> Result<()> {
-        self.guard.release_async().await
-    }
-}
-
-impl Deref for ReadGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
+guard!(ReadGuard, guard: LockGuard);
 
 /// An exclusive hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
 /// releases the lock, without waiting for the reply.
@@ -344,33 +318,12 @@ impl Deref for ReadGuard {
 #[derive(Debug)]
 pub struct WriteGuard {
     guard: LockGuard,
+    naming: Naming,
 }
 
+guard!(WriteGuard, guard: LockGuard);
+
 impl WriteGuard {
-    /// Releases the lock: see [`LockGuard::release`].
-    ///
-    /// # Errors
-    /// As [`LockGuard::release`].
-    pub fn release(self) -> Result<()> {
-        self.guard.release()
-    }
-
-    /// As [`WriteGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, the release continues.
-    ///
-    /// # Errors
-    /// As [`WriteGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(self) -> Result<()> {
-        self.guard.release_async().await
-    }
-
     /// Turns the writer into a reader at the same place in the queue, in one write: no writer can
     /// come in between, and the readers next in the queue get the lock, too. The fencing token
     /// stays the same, and the path changes. Blocks as [`Session::create`]. If it fails, the lock
@@ -379,7 +332,7 @@ impl WriteGuard {
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
     pub fn downgrade(self) -> Result<ReadGuard> {
-        let (session, path) = (self.guard.hold.session().clone(), self.path().to_owned());
+        let (session, path) = (self.session().clone(), self.path().to_owned());
         blocking::request(&session, "downgrade", &path, self.downgrade_async())
     }
 
@@ -398,16 +351,8 @@ impl WriteGuard {
     /// # }
     /// ```
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
-        let hold = self.guard.hold.change(&READ).await?;
-        Ok(ReadGuard { guard: LockGuard { hold } })
-    }
-}
-
-impl Deref for WriteGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
+        let held = change(self.guard.held, &READ, self.naming).await?;
+        Ok(ReadGuard { guard: LockGuard { held } })
     }
 }
 

@@ -228,10 +228,10 @@ impl ReentrantGuard {
     }
 
     /// Drops this guard. If it is the last one, releases the lock and blocks as
-    /// [`LockGuard::release`].
+    /// [`Held::release`](crate::recipes::Held::release).
     ///
     /// # Errors
-    /// As [`LockGuard::release`].
+    /// As [`Held::release`](crate::recipes::Held::release).
     pub fn release(self) -> Result<()> {
         Arc::into_inner(self.guard).map_or(Ok(()), LockGuard::release)
     }
@@ -240,7 +240,7 @@ impl ReentrantGuard {
     /// future is dropped, polled or not, the release continues.
     ///
     /// # Errors
-    /// As [`LockGuard::release_async`].
+    /// As [`Held::release_async`](crate::recipes::Held::release_async).
     ///
     /// ```
     /// # async fn example(guard: quorate::recipes::ReentrantGuard) -> quorate::Result<()> {

@@ -10,25 +10,22 @@ mod json;
 
 use std::collections::BTreeMap;
 
-use crossbeam_channel::Receiver;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "json")]
 use self::json::InJson;
 use crate::api::session::Session;
-use crate::api::watch::Watch;
 use crate::planted::{Bug, unless};
+use crate::recipes::blocking;
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::errors::{inner, lost_anyway};
+use crate::recipes::errors::inner;
 use crate::recipes::former_run::create_or_take_over;
-use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::recipes::held::{Held, guard};
 use crate::recipes::parents::create_below;
-use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::CreateMode;
 
 /// An instance of a service, with the data that others need to reach it.
@@ -141,7 +138,7 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 /// let discovery = Discovery::new(&there, "/services")?;
 /// assert_eq!(discovery.instances("billing")?[0].port, 8080);
 ///
-/// registration.deregister()?;
+/// registration.release()?;
 /// there.sync()?;
 /// assert!(discovery.instances("billing")?.is_empty());
 /// # Ok::<(), quorate::Error>(())
@@ -203,6 +200,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
+    /// [`Error::NoNode`] if somebody deletes it at once;
     /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
     pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let path = path::join(&self.path, service);
@@ -219,29 +217,23 @@ impl Registry {
     ///
     /// let here = Instance::new("zero", "10.0.0.7", 8080);
     /// let registration = registry.register_async("web", &here).await?;
-    /// println!("registered until {:?}", registration.lost_async().await);
+    /// println!("registered until {:?}", registration.wait_lost_async().await);
     /// # Ok(())
     /// # }
     /// ```
     pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
-        // The watch is set before the create, so that no event is missed.
-        let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = self.form.encode(&path, instance)?;
         let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
         let create = || create_or_take_over(&self.session, &path, &data, mode);
         let ephemeral = create_below(&self.session, &parent, create).await?;
-        let watch = match self.session.has_replica() {
-            true => watch,
-            // The first watch may have reported the deletion of a former instance.
-            false => ephemeral.watch_deletion().await?,
-        };
-        Ok(Registration { ephemeral, watch, form: self.form })
+        Ok(Registration { held: Held::new(ephemeral).await?, form: self.form })
     }
 }
 
-/// A registered instance. Dropping it deregisters the instance, without waiting for the reply.
+/// A registered instance, which dereferences to [`Held`]. Releasing it deregisters the instance; so does dropping
+/// it, without waiting for the reply.
 ///
 /// The registration ends with its session. After that, open a new session and register the instance
 /// again.
@@ -253,54 +245,20 @@ impl Registry {
 /// let session = cluster.node(0).session();
 /// let registry = Registry::new(&session, "/services")?;
 /// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
-/// assert!(registration.is_registered());
+/// assert!(registration.is_held());
 /// cluster.expire(&session);
-/// assert!(!registration.is_registered());
+/// assert!(!registration.is_held());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Registration {
-    ephemeral: OwnedEphemeral,
-    watch: Watch,
+    held: Held,
     form: Form,
 }
 
+guard!(Registration, held: Held);
+
 impl Registration {
-    /// The path of its znode.
-    pub fn path(&self) -> &str {
-        self.ephemeral.path()
-    }
-
-    /// Whether the instance is registered at this moment: its session is certainly alive, and this
-    /// replica knows of no deletion of its znode. Does not block.
-    pub fn is_registered(&self) -> bool {
-        self.ephemeral.exists()
-    }
-
-    /// A channel that reports the end of the registration: it gets a message or closes. A message
-    /// may also have another reason: call [`Registration::is_registered`] after each.
-    pub fn events(&self) -> &Receiver<WatchEvent> {
-        self.watch.events()
-    }
-
-    /// As [`Registration::wait_lost`], without blocking the thread. Any number of tasks may wait,
-    /// and all are woken. Dropping the future loses nothing.
-    ///
-    /// ```
-    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
-    /// println!("no longer registered: {:?}", registration.lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lost_async(&self) -> LockLost {
-        self.ephemeral.lost_async(&self.watch).await
-    }
-
-    /// Blocks until the registration is over, without a time limit, and returns the reason.
-    pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.ephemeral.session(), self.lost_async())
-    }
-
     /// Replaces the instance's data. Blocks for the request timeout at most.
     ///
     /// # Errors
@@ -308,7 +266,7 @@ impl Registration {
     /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
     pub fn update(&self, instance: &Instance) -> Result<()> {
         let updated = self.update_async(instance);
-        blocking::request(self.ephemeral.session(), "update", self.path(), updated)
+        blocking::request(self.session(), "update", self.path(), updated)
     }
 
     /// As [`Registration::update`], without blocking the thread.
@@ -322,39 +280,13 @@ impl Registration {
     /// # }
     /// ```
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
-        let path = self.ephemeral.path();
+        let path = self.path();
         if path::name(path) != instance.id {
             let reason = format!("the instance has the id {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = self.form.encode(path, instance)?;
         inner(self.ephemeral.multi().set(path, data).submit().await).map(drop)
-    }
-
-    /// Deregisters the instance, and blocks until that is done, for the request timeout at most.
-    /// Not an error if it was already gone.
-    ///
-    /// # Errors
-    /// As [`Session::delete`]. After an error the deletion continues, as after a drop.
-    pub fn deregister(self) -> Result<()> {
-        let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
-        blocking::request(&session, "deregister", &path, self.deregister_async())
-    }
-
-    /// As [`Registration::deregister`], without blocking the thread and without a time limit. If the
-    /// future is dropped, polled or not, the deletion continues.
-    ///
-    /// # Errors
-    /// As [`Registration::deregister`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
-    /// registration.deregister_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn deregister_async(self) -> Result<()> {
-        lost_anyway(self.ephemeral.delete().await)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::types::error::{Error, Result};
 /// let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "zero")?;
 /// let mut terms = 0;
 /// let ended = selector.run(|leadership| {
-///     assert!(leadership.is_leading());
+///     assert!(leadership.is_held());
 ///     terms += 1;
 ///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.fencing_token()) }
 /// })?;
@@ -87,7 +87,7 @@ impl LeaderSelector {
     /// let cluster = Cluster::new(3);
     /// let supervised = cluster.node(0).supervise(|session| {
     ///     LeaderSelector::new(&session, "/migration", "zero")?.run(|leadership| {
-    ///         while leadership.is_leading() {
+    ///         while leadership.is_held() {
     ///             if !migrate_next() {
     ///                 // All is done.
     ///                 return Break(());
@@ -102,8 +102,8 @@ impl LeaderSelector {
     /// ```
     ///
     /// `body` must return when it no longer leads: a thread cannot be stopped from outside. Call
-    /// [`Leadership::is_leading`] of its argument before each step, write by [`Leadership::multi`],
-    /// and include [`Leadership::lost`] in long waits.
+    /// [`Held::is_held`](crate::recipes::Held::is_held) of its argument before each step, write by [`Held::fenced`](crate::recipes::Held::fenced),
+    /// and include [`Held::lost`](crate::recipes::Held::lost) in long waits.
     ///
     /// # Errors
     /// If `body` has continued, the errors of a session that is over; otherwise as
@@ -115,7 +115,7 @@ impl LeaderSelector {
         loop {
             let leadership = blocking::forever(self.latch.session(), self.campaign())?;
             let flow = body(&leadership);
-            let resigned = leadership.resign();
+            let resigned = leadership.release();
             match (flow, resigned) {
                 (ControlFlow::Break(value), _) => return Ok(ControlFlow::Break(value)),
                 (ControlFlow::Continue(()), Ok(()) | Err(Error::Timeout { .. })) => {}
@@ -131,7 +131,7 @@ impl LeaderSelector {
     /// leadership ends with `body`.
     ///
     /// A future cannot be dropped while it is being polled: if `body` computes for long between two
-    /// awaits, it should call [`Leadership::is_leading`] as in the blocking form.
+    /// awaits, it should call [`Held::is_held`](crate::recipes::Held::is_held) as in the blocking form.
     ///
     /// The future of `run_async` may be spawned on a multi-threaded runtime if `body` and its
     /// future are `Send`. `body` may borrow from its environment, and return an `async move` block
@@ -204,7 +204,7 @@ struct Term(Arc<Leadership>);
 
 impl Drop for Term {
     fn drop(&mut self) {
-        self.0.hold.discard();
+        self.0.ephemeral.discard();
     }
 }
 
@@ -213,12 +213,12 @@ async fn while_leading<T>(
     leadership: &Leadership,
     running: impl Future<Output = ControlFlow<T>>,
 ) -> Option<ControlFlow<T>> {
-    let mut lost = pin!(leadership.lost_async());
+    let mut lost = pin!(leadership.wait_lost_async());
     let mut running = pin!(running);
     let mut is_lost = false;
     poll_fn(|context| {
         // Checked first, so that nothing runs after the loss.
-        is_lost = is_lost || lost.as_mut().poll(context).is_ready() || !leadership.is_leading();
+        is_lost = is_lost || lost.as_mut().poll(context).is_ready() || !leadership.is_held();
         if is_lost && !planted(Bug::SelectorRunsOn) {
             return Poll::Ready(None);
         }

@@ -205,7 +205,7 @@ impl Semaphore {
     pub async fn try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>> {
         let contender = self.join(permits).await?;
         match self.turn(&contender, permits).await? {
-            Turn::Holds(others) => self.hold(contender, permits, others).await.map(Some),
+            Turn::Holds(others) => self.held(contender, permits, others).await.map(Some),
             Turn::First | Turn::Behind(_) => Ok(None),
         }
     }
@@ -239,7 +239,7 @@ impl Semaphore {
         let mut changes: Option<Watch> = None;
         loop {
             let before = match self.turn(&contender, permits).await? {
-                Turn::Holds(others) => return self.hold(contender, permits, others).await,
+                Turn::Holds(others) => return self.held(contender, permits, others).await,
                 Turn::First => None,
                 Turn::Behind(before) => Some(before),
             };
@@ -270,12 +270,12 @@ impl Semaphore {
         self.contenders.join_as(&LEASE, &format!("-{permits}"), b"").await
     }
 
-    async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
+    async fn held(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
             // Keeps the data if somebody has noticed that it holds and has asked it to release.
             contender.set_first(HOLDS).await?;
         }
-        Ok(Permits { hold: contender.hold().await?, permits })
+        Ok(Permits { held: contender.held().await?, permits })
     }
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
@@ -419,7 +419,7 @@ impl Semaphore {
     }
 
     /// Asks one holder to give its permits back: the holder whose znode has this path, as in
-    /// [`LockContender::path`] and [`Permits::path`]. The holder receives the request if it has
+    /// [`LockContender::path`] and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has
     /// called [`Permits::revocations`], and decides for itself. Returns `false`, without a request,
     /// if the contender holds no permits, because it waits or is gone. Costs a round trip and a
     /// write. Blocks for the request timeout at most.

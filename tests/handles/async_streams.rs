@@ -102,7 +102,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
     let registry = Registry::new(&other, "/services").unwrap();
     let here = registry.register("web", &Instance::new("one", "host", 1)).unwrap();
     while block_on(next(&mut instances)).unwrap().unwrap().is_empty() {}
-    here.deregister().unwrap();
+    here.release().unwrap();
 
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
     let mut asked = sent(guard.revocations().unwrap().into_stream());

@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use crate::common::addresses;
 use quorate::recipes::{
-    Group, Instance, LeaderLatch, LeaderSelector, MultiLock, PersistentEphemeral, Queue,
+    Group, Instance, LeaderLatch, LeaderSelector, Lost, MultiLock, PersistentEphemeral, Queue,
     ReadWriteLock, ReentrantLock, Registry, Semaphore,
 };
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, LockLost, Session, SessionState};
+use quorate::{Availability, CreateMode, Error, Session, SessionState};
 
 use crate::common::tasks::{Count, block_on, poll};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Lost<'a> = Pin<Box<dyn Future<Output = LockLost> + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Lost> + 'a>>;
 
 /// Three tasks wait for one loss, each with its own waker; a fourth one gives up.
-fn all_are_woken<'a>(of: &str, own: &Session, lost: impl Fn() -> Lost<'a>, lose: impl FnOnce()) {
+fn all_are_woken<'a>(of: &str, own: &Session, lost: impl Fn() -> Waiting<'a>, lose: impl FnOnce()) {
     let mut tasks: Vec<_> = (0..3).map(|_| (lost(), Arc::new(Count::default()))).collect();
     let (mut dropped, unwoken) = (lost(), Arc::new(Count::default()));
     for (task, count) in &mut tasks {
@@ -36,7 +36,7 @@ fn all_are_woken<'a>(of: &str, own: &Session, lost: impl Fn() -> Lost<'a>, lose:
     own.sync().unwrap();
     for (task, count) in &mut tasks {
         assert!(count.woken() > 0, "{of}");
-        assert_eq!(poll(task.as_mut(), count), Poll::Ready(LockLost::Deleted), "{of}");
+        assert_eq!(poll(task.as_mut(), count), Poll::Ready(Lost::Deleted), "{of}");
     }
     assert_eq!(unwoken.woken(), 0, "{of}: its future was dropped");
 }
@@ -48,41 +48,46 @@ fn all_tasks_that_wait_for_a_loss_are_woken() {
     let delete = |path: &str| other.delete(path).unwrap();
 
     let guard = own.lock("/lock").unwrap().acquire().unwrap();
-    all_are_woken("lock", &own, || Box::pin(guard.lost_async()), || delete(guard.path()));
+    all_are_woken("lock", &own, || Box::pin(guard.wait_lost_async()), || delete(guard.path()));
 
     let lock = ReadWriteLock::new(&own, "/rw").unwrap();
     let write = block_on(lock.try_write_async()).unwrap().unwrap();
     assert!(block_on(lock.try_read_async()).unwrap().is_none());
-    all_are_woken("write", &own, || Box::pin(write.lost_async()), || delete(write.path()));
+    all_are_woken("write", &own, || Box::pin(write.wait_lost_async()), || delete(write.path()));
 
     let lock = ReentrantLock::new(&own, "/again").unwrap();
     let held = block_on(lock.try_acquire_async()).unwrap().unwrap();
-    all_are_woken("reentrant", &own, || Box::pin(held.lost_async()), || delete(held.path()));
+    all_are_woken("reentrant", &own, || Box::pin(held.wait_lost_async()), || delete(held.path()));
 
     let semaphore = Semaphore::new(&own, "/permits", 2).unwrap();
     let permits = block_on(semaphore.try_acquire_many_async(2)).unwrap().unwrap();
     assert!(block_on(semaphore.try_acquire_async()).unwrap().is_none());
-    all_are_woken("permits", &own, || Box::pin(permits.lost_async()), || delete(permits.path()));
+    all_are_woken(
+        "permits",
+        &own,
+        || Box::pin(permits.wait_lost_async()),
+        || delete(permits.path()),
+    );
 
     let multi = MultiLock::new(&own, ["/one", "/two"]).unwrap();
     let all = block_on(multi.try_acquire_async()).unwrap().unwrap();
     let second = all.guards()[1].path();
-    all_are_woken("multi", &own, || Box::pin(all.lost_async()), || delete(second));
-    assert_eq!(all.wait_lost(), LockLost::Deleted);
+    all_are_woken("multi", &own, || Box::pin(all.wait_lost_async()), || delete(second));
+    assert_eq!(all.wait_lost(), Lost::Deleted);
 
     let latch = LeaderLatch::new(&own, "/leader", "me").unwrap();
     let leader = block_on(latch.try_campaign_async()).unwrap().unwrap();
-    all_are_woken("leader", &own, || Box::pin(leader.lost_async()), || delete(leader.path()));
+    all_are_woken("leader", &own, || Box::pin(leader.wait_lost_async()), || delete(leader.path()));
 
     let group = Group::new(&own, "/group").unwrap();
     let member = block_on(group.try_join_async("me", b"")).unwrap().unwrap();
     assert!(block_on(group.try_join_async("me", b"")).unwrap().is_none());
-    all_are_woken("member", &own, || Box::pin(member.lost_async()), || delete(member.path()));
+    all_are_woken("member", &own, || Box::pin(member.wait_lost_async()), || delete(member.path()));
 
     let registry = Registry::new(&own, "/services").unwrap();
     let here = registry.register("web", &Instance::new("one", "host", 1)).unwrap();
-    all_are_woken("instance", &own, || Box::pin(here.lost_async()), || delete(here.path()));
-    assert_eq!(here.wait_lost(), LockLost::Deleted);
+    all_are_woken("instance", &own, || Box::pin(here.wait_lost_async()), || delete(here.path()));
+    assert_eq!(here.wait_lost(), Lost::Deleted);
 }
 
 /// Runs a release in three ways: awaited, dropped after a poll, and never polled. Each time it must release
@@ -162,21 +167,21 @@ fn a_dropped_release_future_still_releases() {
         &own,
         || latch.campaign().unwrap(),
         |leader| leader.path().to_owned(),
-        |leader| leader.resign_async(),
+        |leader| leader.release_async(),
     );
     let group = Group::new(&own, "/group").unwrap();
     released_in_any_way(
         &own,
         || group.join("me", b"").unwrap(),
         |member| member.path().to_owned(),
-        |member| member.leave_async(),
+        |member| member.release_async(),
     );
     let registry = Registry::new(&own, "/services").unwrap();
     released_in_any_way(
         &own,
         || registry.register("web", &Instance::new("one", "host", 1)).unwrap(),
         |here| here.path().to_owned(),
-        |here| here.deregister_async(),
+        |here| here.release_async(),
     );
 }
 
@@ -401,7 +406,7 @@ fn futures_of_recipes_can_be_spawned() {
             let lead = self.selector.run_async(|leadership| {
                 let greeting = &greeting;
                 async move {
-                    leadership.lost_async().await;
+                    leadership.wait_lost_async().await;
                     self.count(greeting).await.map_or(ControlFlow::Continue(()), ControlFlow::Break)
                 }
             });
@@ -421,7 +426,7 @@ fn futures_of_recipes_can_be_spawned() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
-    let here = PersistentEphemeral::new(&cluster.node(0), "/up", b"").unwrap();
+    let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up", b"").unwrap();
     let app = Arc::new(App { name: "me".to_owned(), selector, session });
     spawn(async move { app.lead().await });
     spawn(here.run_async());

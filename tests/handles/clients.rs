@@ -615,9 +615,9 @@ fn async_reads_return_what_blocking_reads_return() {
             let chosen = block_on(chooser.choose_async()).unwrap().unwrap();
             assert_eq!(chosen.id, "one", "the other has failed");
         }
-        assert!(one.is_registered());
+        assert!(one.is_held());
         session.delete(one.path()).unwrap();
-        assert!(!one.is_registered());
+        assert!(!one.is_held());
 
         let config = Config::<u32>::new(&session, &at("config")).unwrap();
         assert_eq!(block_on(config.get_async()), Ok(None));
@@ -633,7 +633,7 @@ fn async_reads_return_what_blocking_reads_return() {
 /// A client knows of the deletion of its own znode once it has received the event.
 #[test]
 fn a_client_notices_that_its_item_is_lost() {
-    use quorate::recipes::{LockLost, NewItem, Queue};
+    use quorate::recipes::{Lost, NewItem, Queue};
 
     let cluster = Cluster::new(3);
     let session = cluster.node(cluster.add_client()).session();
@@ -646,6 +646,6 @@ fn a_client_notices_that_its_item_is_lost() {
     let claims = session.ephemerals().unwrap();
     assert_eq!(claims.len(), 1);
     cluster.node(0).session().delete(&claims[0]).unwrap();
-    assert_eq!(item.wait_lost(), LockLost::Deleted);
+    assert_eq!(item.wait_lost(), Lost::Deleted);
     assert!(!item.is_held());
 }

@@ -232,7 +232,7 @@ fn futures_may_go_from_thread_to_thread() {
     }
 
     fn of_elections(latch: &LeaderLatch, selector: &LeaderSelector, group: &Group) {
-        is_send(async { Ok::<_, Error>(latch.campaign_async().await?.lost_async().await) });
+        is_send(async { Ok::<_, Error>(latch.campaign_async().await?.wait_lost_async().await) });
         is_send(async { latch.observe().next().await });
         let name = String::new();
         is_send(selector.run_async(|leadership| {
@@ -242,7 +242,7 @@ fn futures_may_go_from_thread_to_thread() {
         is_send(async {
             let membership = group.join_async(&name, b"").await?;
             membership.update_async(b"").await?;
-            Ok::<_, Error>(membership.lost_async().await)
+            Ok::<_, Error>(membership.wait_lost_async().await)
         });
         is_send(async { group.watch().next().await });
     }
@@ -252,7 +252,7 @@ fn futures_may_go_from_thread_to_thread() {
         is_send(queue.put_all_async([""]));
         is_send(async {
             let item = queue.take_async().await?;
-            item.lost_async().await;
+            item.wait_lost_async().await;
             item.done_async().await
         });
         is_send(queue.try_take_async());

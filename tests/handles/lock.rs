@@ -4,8 +4,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorate::recipes::Lost;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, LockLost};
+use quorate::{CreateMode, Error};
 
 #[test]
 fn one_holder_at_a_time_and_tokens_only_grow() {
@@ -115,7 +116,7 @@ fn a_holder_cut_off_knows_it_before_another_can_hold() {
         assert!(!old_held, "two holders");
         assert!(new.fencing_token() > old.fencing_token());
         assert!(lost.recv().is_err(), "the channel has closed");
-        assert_eq!(old.wait_lost(), LockLost::SessionOver);
+        assert_eq!(old.wait_lost(), Lost::SessionOver);
     });
     assert!(old.release().is_ok(), "nothing is left to release");
 }
@@ -126,7 +127,7 @@ fn a_holder_is_notified_when_its_znode_is_deleted() {
     let guard = cluster.node(0).session().lock("/lock").unwrap().acquire().unwrap();
     assert!(guard.is_held());
     cluster.node(1).session().delete(guard.path()).unwrap();
-    assert_eq!(guard.wait_lost(), LockLost::Deleted);
+    assert_eq!(guard.wait_lost(), Lost::Deleted);
     cluster.advance(Duration::from_millis(100));
     assert!(!guard.is_held());
 }
@@ -214,7 +215,7 @@ fn all_guards_of_a_session_report_its_end() {
     cluster.expire(&session);
     for guard in guards {
         assert!(!guard.is_held());
-        assert_eq!(guard.wait_lost(), LockLost::SessionOver);
+        assert_eq!(guard.wait_lost(), Lost::SessionOver);
         assert_eq!(guard.release(), Ok(()));
     }
 }

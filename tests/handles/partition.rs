@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorate::recipes::LockGuard;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, LockGuard, SessionState};
+use quorate::{CreateMode, Error, SessionState};
 
 const SECOND: Duration = Duration::from_secs(1);
 

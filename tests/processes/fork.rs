@@ -70,13 +70,13 @@ fn a_fork_has_no_session_and_no_lock() {
     let leadership = LeaderLatch::new(&session, "/leader", b"").unwrap().campaign().unwrap();
     let watch = session.watch("/mine", WatchMode::Persistent).unwrap();
     let states = session.states();
-    assert!(guard.is_held() && leadership.is_leading());
+    assert!(guard.is_held() && leadership.is_held());
 
     let parent = std::process::id();
     let handles = (coordinator, session, guard, leadership, watch, states);
     in_a_fork(|| {
         let (coordinator, session, guard, leadership, ..) = &handles;
-        assert!(!session.is_alive() && !guard.is_held() && !leadership.is_leading());
+        assert!(!session.is_alive() && !guard.is_held() && !leadership.is_held());
         assert_eq!(session.state(), SessionState::Expired);
         check_forked(session.set("/mine", b"1"), parent);
         check_forked(session.sync(), parent);
@@ -106,7 +106,7 @@ fn a_fork_has_no_session_and_no_lock() {
     });
 
     let (coordinator, session, guard, leadership, watch, states) = handles;
-    assert!(guard.is_held() && leadership.is_leading() && session.is_alive());
+    assert!(guard.is_held() && leadership.is_held() && session.is_alive());
     session.set("/mine", b"2").unwrap();
     assert_eq!(watch.recv().map(|event| event.path).as_deref(), Some("/mine"));
     assert_eq!(states.try_iter().last(), Some(SessionState::Connected));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, Process, addresses, name_of, node, place};
 use quorate::recipes::{MultiLock, ReadWriteLock, ReentrantLock, Semaphore};
-use quorate::{Coordinator, CreateMode, LockGuard};
+use quorate::{Coordinator, CreateMode};
 
 const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 
@@ -28,7 +28,7 @@ fn worker() {
     let several = MultiLock::new(&session, ["/b", "/a"]).unwrap().acquire().unwrap();
     let reentrant = ReentrantLock::new(&session, "/reentrant").unwrap();
     let again = [reentrant.acquire().unwrap(), reentrant.acquire().unwrap()];
-    let tokens = [&delayed, &*writing, &*again[1]].map(LockGuard::fencing_token);
+    let tokens = [&delayed, &*writing, &*again[1]].map(|guard| guard.fencing_token());
     println!("@held {} {} {}", tokens[0], tokens[1], tokens[2]);
     permits.wait_lost();
     drop((delayed, writing, permits, several, again));

@@ -58,7 +58,7 @@ fn worker() {
                 let leadership = latch.campaign().unwrap();
                 println!("@leads {}", leadership.fencing_token());
                 leadership.wait_lost();
-                println!("@led {}", leadership.is_leading());
+                println!("@led {}", leadership.is_held());
             }
             "observe" => {
                 let latch = LeaderLatch::new(&session, "/election", "").unwrap();

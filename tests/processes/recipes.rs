@@ -30,7 +30,7 @@ fn worker() {
     let coordinator = builder.join(peers).unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let member = Group::new(&session, "/group").unwrap().join("victim", b"here").unwrap();
-    let up = PersistentEphemeral::new(&coordinator, "/up/victim", b"up").unwrap();
+    let up = PersistentEphemeral::new(&coordinator.session(), "/up/victim", b"up").unwrap();
     let handle = up.handle();
     let running = std::thread::Builder::new().spawn(move || up.run()).unwrap();
     assert!(handle.wait_present(PATIENCE));

@@ -43,10 +43,10 @@ fn instances_come_and_go_with_their_sessions() {
     admin.create("/services/web/y", [0], CreateMode::Persistent).unwrap();
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(60));
-    assert!(!a.is_registered(), "the registration has noticed its loss");
+    assert!(!a.is_held(), "the registration has noticed its loss");
     while watch.recv().unwrap() != [moved.clone()] {}
     assert_eq!(discovery.names(), Ok(vec!["web".to_owned()]));
-    b.deregister().unwrap();
+    b.release().unwrap();
     assert!(watch.recv().unwrap().is_empty());
     for name in ["", "a/b", ".", "x\u{0}"] {
         assert!(matches!(discovery.instances(name), Err(Error::InvalidPath { .. })), "{name:?}");
@@ -65,18 +65,20 @@ fn dropping_a_registration_never_deregisters_another() {
         two.delete(former.path()).unwrap();
         let own = Registry::new(&two, "/s").unwrap().register("web", &instance("a")).unwrap();
         one.sync().unwrap();
-        assert!(own.is_registered() && !former.is_registered());
+        assert!(own.is_held() && !former.is_held());
         assert!(former.update(&instance("a")).is_err());
         if dropped {
             drop(former);
         } else {
-            former.deregister().unwrap();
+            former.release().unwrap();
         }
         one.sync().unwrap();
         two.sync().unwrap();
-        assert!(own.is_registered());
+        assert!(own.is_held());
+        // The id is free once the session's later calls are answered.
+        drop(own);
+        two.sync().unwrap();
     }
-    two.sync().unwrap();
     assert!(Discovery::new(&two, "/s").unwrap().instances("web").unwrap().is_empty());
 }
 
@@ -156,7 +158,7 @@ fn choosers_spread_stick_and_skip_failing_instances() {
     }
     assert_eq!(choose(&all), "b");
     // An instance that comes back counts as a new one.
-    kept.remove(1).deregister().unwrap();
+    kept.remove(1).release().unwrap();
     assert_eq!(choose(&all), "c");
     kept.push(registry.register("web", &instance("b")).unwrap());
     assert_eq!(choose(&all), "b");

@@ -142,7 +142,7 @@ fn one_selector_runs_at_a_time() {
         let selector = LeaderSelector::new(session, "/leader", format!("{thread}")).unwrap();
         let led = selector.run(|leadership| {
             let token = leadership.fencing_token();
-            ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_leading()))
+            ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_held()))
         });
         led.is_ok_and(|led| led == ControlFlow::Break(true))
     });

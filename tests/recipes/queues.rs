@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quorate::recipes::{Barrier, DoubleBarrier, Inside, Item, NewItem, Queue};
+use quorate::recipes::{Barrier, DoubleBarrier, Inside, Item, Lost, NewItem, Queue};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, LockLost, Session};
+use quorate::{CreateMode, Error, EventKind, Session};
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -171,7 +171,7 @@ fn a_consumer_cut_off_knows_it_before_another_has_its_item() {
     });
     // A message, or a closed channel.
     let _ = item.lost().recv();
-    assert_eq!(item.wait_lost(), LockLost::SessionOver);
+    assert_eq!(item.wait_lost(), Lost::SessionOver);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_consumer_is_notified_of_the_deletion_of_its_claim_and_of_nothing_else() {
     let (here, there) = (queue(&cluster, 0), queue(&cluster, 1));
     here.put_all(["1", "2"]).unwrap();
     let (one, two) = (here.take().unwrap(), here.take().unwrap());
-    let mut lost = Box::pin(one.lost_async());
+    let mut lost = Box::pin(one.wait_lost_async());
     assert!(settle(&cluster, &mut lost).is_pending());
     let claim = one.path().replace("/taken/", "/claims/");
     let session = cluster.node(1).session();
@@ -188,11 +188,11 @@ fn a_consumer_is_notified_of_the_deletion_of_its_claim_and_of_nothing_else() {
     session.delete(&claim).unwrap();
     assert_eq!(one.lost().recv().unwrap().kind, EventKind::Deleted);
     assert!(!one.is_held());
-    assert_eq!(done(&cluster, lost), LockLost::Deleted);
+    assert_eq!(done(&cluster, lost), Lost::Deleted);
     // Another consumer has the item, and its claim's znode has the path of the former claim.
     let again = there.take().unwrap();
     assert_eq!((again.path(), again.is_held()), (one.path(), true));
-    assert_eq!(one.wait_lost(), LockLost::Deleted);
+    assert_eq!(one.wait_lost(), Lost::Deleted);
     assert!(one.done().is_err());
     assert!(again.is_held(), "only the end of its own consumer deletes it");
     assert!(two.lost().is_empty() && two.is_held());

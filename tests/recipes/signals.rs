@@ -109,7 +109,7 @@ fn each_change_gives_a_message_and_the_last_state_is_seen() {
             drop(group.join("you", b"").unwrap());
             value.set(&(n / 2)).unwrap();
         }
-        first.resign().unwrap();
+        first.release().unwrap();
         let _second = LeaderLatch::new(&writer, "/leader", "second").unwrap().campaign().unwrap();
         let _me = group.join("me", b"").unwrap();
         value.set(&100).unwrap();

@@ -106,7 +106,7 @@ impl App {
                     tracing::info!(name = self.name, "leads");
                     loop {
                         let tick = leadership.fencing_token().to_string();
-                        let counted = leadership.multi().set(TICKS, tick).submit().await;
+                        let counted = leadership.fenced().set(TICKS, tick).submit().await;
                         let limits = limits.get_async().await.ok().flatten();
                         if let Err(error) = counted {
                             tracing::warn!(%error, "a tick was not counted");

@@ -5,18 +5,22 @@ use std::ops::Deref;
 
 use once_cell::sync::OnceCell;
 
-use super::{Hold, Naming};
+use super::{Kind, Naming, name};
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
+use crate::recipes::Held;
+use crate::recipes::creating::created_in_multi;
+use crate::recipes::errors::{gone, inner};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::types::error::Result;
+use crate::runtime::entropy;
+use crate::types::error::{Error, Result};
+use crate::types::znode::CreateMode;
 
 /// A contender of this session. Dropping it before it holds deletes its znode.
 pub(in crate::recipes) struct Contender {
     pub(in crate::recipes) ephemeral: OwnedEphemeral,
     /// A watch of its own znode, set if it has to wait.
     watch: OnceCell<Watch>,
-    naming: Naming,
 }
 
 impl Deref for Contender {
@@ -28,9 +32,8 @@ impl Deref for Contender {
 }
 
 impl Contender {
-    /// Of a contender's znode, or of one that is held and lost like a contender's.
-    pub(in crate::recipes) fn new(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
-        Contender { ephemeral, watch: OnceCell::new(), naming }
+    pub(super) fn new(ephemeral: OwnedEphemeral) -> Contender {
+        Contender { ephemeral, watch: OnceCell::new() }
     }
 
     /// Watches its own znode, if that was not done yet. The znode has no children, so the watch
@@ -44,14 +47,40 @@ impl Contender {
         Ok(())
     }
 
-    /// Takes the hold when its turn has come. From here on, a loss is reported.
-    pub(in crate::recipes) async fn hold(self) -> Result<Hold> {
-        let Contender { ephemeral, watch, naming } = self;
-        let watch = match watch.into_inner() {
-            Some(watch) => ephemeral.follow(ready(Ok(watch))).await?,
-            None => ephemeral.watch_end().await?,
+    /// It holds when its turn has come. From here on, a loss is reported.
+    pub(in crate::recipes) async fn held(self) -> Result<Held> {
+        let Contender { ephemeral, watch } = self;
+        let mut held = match watch.into_inner() {
+            Some(watch) => {
+                let watch = ephemeral.follow(ready(Ok(watch))).await?;
+                Held::watched(ephemeral, watch)
+            }
+            None => Held::new(ephemeral).await?,
         };
-        let token = if planted(Bug::TokenFixed) { 1 } else { ephemeral.czxid() };
-        Ok(Hold { ephemeral, watch, token, naming })
+        if planted(Bug::TokenFixed) {
+            held.token = 1;
+        }
+        Ok(held)
     }
+}
+
+/// Replaces a contender that holds by one of another kind, in one write, so that nobody comes in
+/// between. The token stays the same. If this fails, or its future is dropped, it is released.
+pub(in crate::recipes) async fn change(held: Held, kind: &Kind, naming: Naming) -> Result<Held> {
+    let lost = || Error::NoNode { path: held.path().to_owned() };
+    let (parent, _) = held.path().rsplit_once('/').ok_or_else(lost)?;
+    let number = name::digits(held.path()).ok_or_else(lost)?;
+    let name = name::new(kind, naming, entropy::number()?, "");
+    let path = format!("{parent}/{name}{number}");
+    let sequential = planted(Bug::DowngradeLetsGo);
+    let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
+    let leaving = held.ephemeral.leave_in(held.session().multi());
+    let changing = leaving.create(&path, b"", mode).submit();
+    // If this ends early, both znodes are given up and deleted.
+    let changed = created_in_multi(held.session(), changing).await;
+    let changed = inner(changed).map_err(gone)?;
+    held.ephemeral.forget();
+    let mut changed = Held::new(changed).await?;
+    changed.token = held.token;
+    Ok(changed)
 }

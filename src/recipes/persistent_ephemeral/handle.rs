@@ -27,7 +27,7 @@ use crate::types::znode::{CreateMode, Stat};
 /// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(1);
-/// let here = PersistentEphemeral::new(&cluster.node(0), "/up", b"1")?;
+/// let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up", b"1")?;
 /// let handle = here.handle();
 /// // May be called at any time, connected or not, running or not.
 /// handle.set(b"2")?;

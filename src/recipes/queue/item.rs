@@ -1,22 +1,17 @@
 //! An item taken by a consumer, and its end.
 
-use crossbeam_channel::Receiver;
-
-use crate::api::multi::Fence;
-use crate::api::watch::Watch;
 use crate::recipes::errors::inner;
+use crate::recipes::held::{Held, guard};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::ItemName;
-use crate::types::watch::WatchEvent;
 use crate::types::znode::OpResult;
 
 /// An item of a [`Queue`](super::Queue) that this consumer has, until it calls [`Item::done`],
 /// drops the item, or the session is over. In the last two cases the item is in its old place
-/// again, for any consumer.
+/// again, for any consumer. It dereferences to [`Held`]: the claim of this consumer.
 ///
 /// ```
 /// use quorate::recipes::Queue;
@@ -37,13 +32,13 @@ use crate::types::znode::OpResult;
 #[must_use = "dropped, the item is given back"]
 pub struct Item {
     item: String,
-    claim: OwnedEphemeral,
-    /// A watch of the claim.
-    watch: Watch,
+    claim: Held,
     data: Vec<u8>,
     priority: i32,
     id: Option<String>,
 }
+
+guard!(Item, claim: Held);
 
 impl Item {
     /// Makes an item from a claim. From here on, a loss is reported.
@@ -51,10 +46,10 @@ impl Item {
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if it is already lost.
     pub(super) async fn new(item: String, data: Vec<u8>, claim: OwnedEphemeral) -> Result<Item> {
-        let watch = claim.watch_end().await?;
+        let claim = Held::new(claim).await?;
         let name = ItemName::parse(path::name(&item));
         let (priority, id) = name.map_or((0, None), |name| (name.priority, name.id()));
-        Ok(Item { item, claim, watch, data, priority, id })
+        Ok(Item { item, claim, data, priority, id })
     }
 
     /// The item's data.
@@ -72,52 +67,10 @@ impl Item {
         self.id.as_deref()
     }
 
-    /// The path of the item's znode. No other item of the queue ever has the same path, unless
-    /// other programs write below the queue's znodes.
+    /// The path of the item's znode, not that of the claim, which [`Held::path`] is. No other item of the queue ever
+    /// has the same path, unless other programs write below the queue's znodes.
     pub fn path(&self) -> &str {
         &self.item
-    }
-
-    /// A number that increases with each later consumer of the item: the zxid that created the
-    /// claim. A resource that refuses numbers smaller than the largest it has seen for an item is
-    /// safe from consumers that have not yet noticed the loss of the item.
-    pub fn fencing_token(&self) -> u64 {
-        self.claim.czxid()
-    }
-
-    /// The condition that this consumer still has the item, for its writes: see [`Fence`].
-    pub fn fence(&self) -> Fence {
-        self.claim.fence()
-    }
-
-    /// Whether this consumer certainly has the item at this moment: the session is alive, and this
-    /// replica knows of no deletion of the claim. Does not block. Once false, it stays false.
-    pub fn is_held(&self) -> bool {
-        self.claim.exists()
-    }
-
-    /// A channel that reports the loss of the item: it gets a message, or closes. For `select!`;
-    /// call [`Item::is_held`] after that.
-    pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.watch.events()
-    }
-
-    /// Blocks until the item is lost, that is, until [`Item::is_held`] is false, without a time
-    /// limit, and returns the reason.
-    pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.claim.session(), self.lost_async())
-    }
-
-    /// As [`Item::wait_lost`], without blocking the thread. Any number of tasks may wait.
-    ///
-    /// ```
-    /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
-    /// println!("another one may take it: {:?}", item.lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lost_async(&self) -> LockLost {
-        self.claim.lost_async(&self.watch).await
     }
 
     /// Finishes the item: removes it from the queue. Blocks until that is done, for the request
@@ -130,7 +83,7 @@ impl Item {
     /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
     /// continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
-        let done = self.claim.session().wait_for("done", &self.item, self.finish());
+        let done = self.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
     }
 
@@ -153,14 +106,14 @@ impl Item {
     }
 
     fn finish(&self) -> Pending<Vec<OpResult>> {
-        self.claim.leave_in(self.claim.session().multi()).delete(&self.item).submit()
+        self.claim.ephemeral.leave_in(self.session().multi()).delete(&self.item).submit()
     }
 
     /// Gives the item back if it could not be finished. If a `done` in flight succeeds first, there
     /// is nothing left to give back.
     fn finished(self, done: Result<Vec<OpResult>>) -> Result<()> {
         inner(done)?;
-        self.claim.forget();
+        self.claim.ephemeral.forget();
         Ok(())
     }
 }

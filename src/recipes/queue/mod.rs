@@ -101,7 +101,7 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
 /// session: the item leaves the queue when the consumer calls [`Item::done`], and can be taken
 /// again if the consumer drops it or dies: *at least once*. [`Queue::pop`] deletes an item and
 /// returns its data: *at most once*, since the item is lost if its consumer dies after that. Both
-/// may be used on one queue. [`Item::is_held`] is never true for two consumers of an item at the
+/// may be used on one queue. [`Held::is_held`](crate::recipes::Held::is_held) is never true for two consumers of an item at the
 /// same time.
 ///
 /// **Waiting.** Consumers that find no item wait in order, and only the first of them watches the

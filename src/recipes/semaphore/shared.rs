@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use super::{Permits, check, parsed};
 use crate::api::session::Session;
-use crate::recipes::blocking;
-use crate::recipes::contenders::{Contender, Contenders, Hold, LOCK, Naming, predecessor};
+use crate::recipes::contenders::{Contenders, LOCK, Naming, predecessor};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, inner};
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::{Either, either};
+use crate::recipes::{Held, blocking};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -153,7 +153,7 @@ impl SharedSemaphore {
         while let Some((held, watch)) = if_exists(calls.children_and_watch(&self.leases).await)?
             && !self.has_room(held.len())
         {
-            if let Either::Other(_) = either(watch.next(), turn.lost_async()).await {
+            if let Either::Other(_) = either(watch.next(), turn.wait_lost_async()).await {
                 return Err(Error::NoNode { path: turn.path().to_owned() });
             }
         }
@@ -165,7 +165,7 @@ impl SharedSemaphore {
     }
 
     /// Creates a lease, if the lock is still held.
-    async fn lease(&self, turn: Hold) -> Result<Permits> {
+    async fn lease(&self, turn: Held) -> Result<Permits> {
         let session = self.lock.session();
         let random = entropy::number()?;
         let (name, mode) = match self.naming {
@@ -176,7 +176,7 @@ impl SharedSemaphore {
         let mut parents = Parents::of(session, &self.leases);
         let lease = loop {
             parents.make().await?;
-            let creating = turn.multi().create(&path, b"", mode).submit();
+            let creating = turn.ephemeral.multi().create(&path, b"", mode).submit();
             match created_in_multi(session, creating).await {
                 Err(Error::Multi { index: 0, .. }) => {
                     return Err(Error::NoNode { path: turn.path().to_owned() });
@@ -186,7 +186,7 @@ impl SharedSemaphore {
             }
         };
         turn.release_async().await?;
-        Ok(Permits { hold: Contender::new(lease, self.naming).hold().await?, permits: 1 })
+        Ok(Permits { held: Held::new(lease).await?, permits: 1 })
     }
 
     /// With kazoo, the number is stored, by whoever comes first.

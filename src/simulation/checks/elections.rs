@@ -33,7 +33,7 @@ impl Elections {
             return Ok(());
         }
         let token = leadership.fencing_token();
-        if !excused(session) && leadership.is_leading() {
+        if !excused(session) && leadership.is_held() {
             require(token > self.token, "elections: tokens grow", || {
                 format!("token {} has led, and now {token} does", self.token)
             })?;
@@ -45,7 +45,7 @@ impl Elections {
             .leaderships
             .iter()
             .filter(|(other, session, _)| {
-                !excused(*session) && other.upgrade().is_some_and(|other| other.is_leading())
+                !excused(*session) && other.upgrade().is_some_and(|other| other.is_held())
             })
             .map(|(_, session, place)| (*session, *place))
             .collect();

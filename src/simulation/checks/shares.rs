@@ -7,7 +7,9 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
-use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard};
+use crate::recipes::{
+    Held, LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard,
+};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
@@ -21,23 +23,17 @@ macro_rules! holding {
     ($($guard:ty)*) => { $(
         impl Holding for $guard {
             fn is_held(&self) -> bool {
-                <$guard>::is_held(self)
+                Held::is_held(self)
             }
         }
     )* };
 }
 
-holding! { LockGuard MultiLockGuard Permits }
+holding! { LockGuard Permits ReadGuard WriteGuard }
 
-impl Holding for ReadGuard {
+impl Holding for MultiLockGuard {
     fn is_held(&self) -> bool {
-        LockGuard::is_held(self)
-    }
-}
-
-impl Holding for WriteGuard {
-    fn is_held(&self) -> bool {
-        LockGuard::is_held(self)
+        MultiLockGuard::is_held(self)
     }
 }
 

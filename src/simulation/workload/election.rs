@@ -49,7 +49,7 @@ async fn campaign(client: &Client, handle: &Handle) {
     let Ok(Ok(leadership)) = won else { return };
     let leadership = Rc::new(leadership);
     let session = handle.session().id();
-    let leading = leadership.is_leading();
+    let leading = leadership.is_held();
     kernel.trace.note([11, session.number(), leadership.fencing_token()]);
     kernel.trace.log(format_args!(
         "node {}: session {session} leads, token {}: {leading}",
@@ -64,7 +64,7 @@ async fn campaign(client: &Client, handle: &Handle) {
     let mut lost = !leading;
     for _ in 0..client.random.within(1..4) {
         client.think().await;
-        let leading = leadership.is_leading();
+        let leading = leadership.is_held();
         kernel.check(require(!leading || !lost, "elections: lost stays lost", || {
             format!("{} leads again", leadership.path())
         }));
@@ -80,7 +80,7 @@ async fn select(client: &Client, handle: &Handle) {
     let selecting = selector.run_async(|leadership| async move {
         kernel.count("select");
         for term in 0..client.random.within(1..4) {
-            kernel.check(require(leadership.is_leading(), "elections: runs while leading", || {
+            kernel.check(require(leadership.is_held(), "elections: runs while leading", || {
                 format!("{} runs on, and leads no longer", leadership.path())
             }));
             // Now and then somebody deletes the leader's znode.
@@ -167,7 +167,7 @@ async fn join_group(client: &Client, handle: &Handle) {
             stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.czxid == membership.joined()))
         }
     };
-    kernel.check(require(seen || !membership.is_member(), "groups: self is in the view", || {
+    kernel.check(require(seen || !membership.is_held(), "groups: self is in the view", || {
         format!("{} is not in its own view", membership.path())
     }));
     for round in 0..client.random.below(3) {

@@ -48,7 +48,7 @@ fn a_restarted_instance_takes_its_registration_over_in_one_write() {
     let again = Instance::new("zero", "10.0.0.7", 81);
     let supervised = cluster.node(0).supervise(move |session| {
         let registration = registry(&session).register("web", &again)?;
-        report.send(registration.is_registered()).unwrap();
+        report.send(registration.is_held()).unwrap();
         registration.wait_lost();
         Ok(Continue(()))
     });
@@ -71,12 +71,12 @@ fn a_restarted_member_of_a_group_joins_at_once() {
     kill(&cluster, 0);
     let again = group(&cluster.node(0).session()).join_timeout("zero", b"2", Duration::MAX);
     let again = again.unwrap().expect("it has joined");
-    assert!(again.is_member());
+    assert!(again.is_held());
     was_replaced(&watch);
 
     kill(&cluster, 0);
     let again = group(&cluster.node(0).session()).try_join("zero", b"3").unwrap();
-    assert!(again.is_some_and(|member| member.is_member()));
+    assert!(again.is_some_and(|member| member.is_held()));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_restarted_member_of_a_group_joins_at_once() {
 fn a_restarted_instance_has_its_persistent_ephemeral_at_once() {
     let cluster = Cluster::new(3);
     let run = |data: &str| {
-        let here = PersistentEphemeral::new(&cluster.node(0), "/up/zero", data).unwrap();
+        let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/zero", data).unwrap();
         let handle = here.handle();
         std::thread::spawn(move || here.run());
         assert!(handle.wait_present(Duration::from_secs(10)));
@@ -107,7 +107,7 @@ fn an_instance_takes_over_from_a_session_of_its_own_that_nobody_holds() {
     let _lost = registry(&first).register("web", &here).unwrap();
     first.detach().unwrap();
     let second = registry(&cluster.node(0).session()).register("web", &here).unwrap();
-    assert!(second.is_registered());
+    assert!(second.is_held());
 }
 
 /// Two processes with one id, by mistake: the second one is refused, and does not disturb the first.
@@ -129,7 +129,7 @@ fn an_id_of_a_living_instance_is_refused_wherever_it_runs() {
     check(&cluster.node(client).session());
     kill(&cluster, 1);
     check(&cluster.node(1).session());
-    assert!(first.is_registered() && member.is_member());
+    assert!(first.is_held() && member.is_held());
 }
 
 /// An instance that resumes its session after a restart holds it again.

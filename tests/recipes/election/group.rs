@@ -3,9 +3,9 @@
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use quorate::recipes::Group;
+use quorate::Error;
+use quorate::recipes::{Group, Lost};
 use quorate::testing::Cluster;
-use quorate::{Error, LockLost};
 
 use super::{LONG, MOMENT};
 
@@ -38,7 +38,7 @@ fn a_new_member_is_in_its_own_view_and_then_in_all() {
         assert_eq!(view.names(), ["node 0", "node 1", "node 2"]);
         assert_eq!(&view.get("node 0").unwrap().data[..], b"new");
     }
-    memberships.swap_remove(0).leave().unwrap();
+    memberships.swap_remove(0).release().unwrap();
     for watch in &mut watches {
         assert_eq!(watch.recv().unwrap().names(), ["node 0", "node 1"]);
     }
@@ -64,7 +64,7 @@ fn the_last_state_is_reported_however_fast_members_come_and_go() {
     // After leaving and joining again it is another member, with the same name and data.
     let again = here.join("again", b"").unwrap();
     let first = changes.recv().unwrap().get("again").unwrap().joined;
-    again.leave().unwrap();
+    again.release().unwrap();
     let again = here.join("again", b"").unwrap();
     cluster.node(1).session().sync().unwrap();
     let second = changes.recv().unwrap().get("again").unwrap().joined;
@@ -80,15 +80,15 @@ fn a_member_that_is_cut_off_leaves_and_knows_it() {
     assert_eq!(changes.recv().unwrap().names(), ["zero"]);
     cluster.isolate(0);
     cluster.advance(LONG);
-    assert!(!membership.is_member());
+    assert!(!membership.is_held());
     assert!(changes.recv().unwrap().is_empty());
-    assert_eq!(membership.wait_lost(), LockLost::SessionOver);
+    assert_eq!(membership.wait_lost(), Lost::SessionOver);
     assert!(membership.update(b"").unwrap_err().is_session_lost());
-    assert_eq!(membership.leave(), Ok(()));
+    assert_eq!(membership.release(), Ok(()));
     cluster.heal();
     // Its next session gets a new membership.
     let again = group(&cluster, 0).join("zero", b"").unwrap();
-    assert!(again.is_member());
+    assert!(again.is_held());
     assert_eq!(changes.recv().unwrap().names(), ["zero"]);
 }
 
@@ -128,11 +128,11 @@ fn a_name_is_one_members_at_a_time() {
         let waits = scope.spawn(|| two.join("name", b"2").unwrap());
         cluster.expire(&cluster.node(0).session());
         let second = waits.join().unwrap();
-        assert!(second.is_member() && !first.is_member());
+        assert!(second.is_held() && !first.is_held());
         // The former member deletes only its own znode.
         drop(first);
         cluster.node(0).session().sync().unwrap();
-        assert!(second.is_member());
+        assert!(second.is_held());
     });
     let one = group(&cluster, 0);
     let mut context = Context::from_waker(Waker::noop());
@@ -165,19 +165,19 @@ fn a_former_member_harms_no_later_one_of_its_name() {
     for leaves in [true, false] {
         let former = group.join("name", b"former").unwrap();
         session.delete(former.path()).unwrap();
-        assert_eq!(former.wait_lost(), LockLost::Deleted);
+        assert_eq!(former.wait_lost(), Lost::Deleted);
         let later = group.join("name", b"later").unwrap();
-        assert!(!former.is_member() && later.is_member());
+        assert!(!former.is_held() && later.is_held());
         assert!(matches!(former.update(b"x"), Err(Error::NoNode { .. })));
         if leaves {
-            former.leave().unwrap();
+            former.release().unwrap();
         } else {
             drop(former);
         }
         session.sync().unwrap();
-        assert!(later.is_member());
+        assert!(later.is_held());
         assert_eq!(&group.members().unwrap().get("name").unwrap().data[..], b"later");
-        later.leave().unwrap();
+        later.release().unwrap();
         assert!(group.members().unwrap().is_empty());
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use quorate::recipes::{Candidate, LeaderLatch, LeaderSelector};
+use quorate::recipes::{Candidate, LeaderLatch, LeaderSelector, Lost};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, LockLost};
+use quorate::{CreateMode, Error};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -38,14 +38,14 @@ fn one_leads_at_a_time_in_order_and_tokens_only_grow() {
                 for _ in 0..8 {
                     let leadership = latch.campaign().unwrap();
                     assert!(!busy.swap(true, Ordering::SeqCst), "two leaders");
-                    assert!(leadership.is_leading());
+                    assert!(leadership.is_held());
                     assert!(
                         leadership.fencing_token()
                             > last.swap(leadership.fencing_token(), Ordering::SeqCst)
                     );
                     busy.store(false, Ordering::SeqCst);
                     if leadership.fencing_token().is_multiple_of(2) {
-                        leadership.resign().unwrap();
+                        leadership.release().unwrap();
                     }
                 }
             });
@@ -62,7 +62,7 @@ fn candidates_are_listed_in_order_with_their_ids() {
     std::thread::scope(|scope| {
         for node in [2, 1] {
             let latch = latch(&cluster, node, &format!("node {node}"));
-            scope.spawn(move || latch.campaign().unwrap().resign().unwrap());
+            scope.spawn(move || latch.campaign().unwrap().release().unwrap());
             let waiting = if node == 2 { 2 } else { 3 };
             while first.candidates().unwrap().len() < waiting {
                 cluster.advance(MOMENT);
@@ -73,9 +73,9 @@ fn candidates_are_listed_in_order_with_their_ids() {
         assert_eq!(first.leader().unwrap().as_ref(), candidates.first());
         assert_eq!(candidates[0].fencing_token, leadership.fencing_token());
         assert_eq!(candidates[1].session, Some(cluster.node(2).session().id()));
-        leadership.resign().unwrap();
+        leadership.release().unwrap();
     });
-    first.campaign().unwrap().resign().unwrap();
+    first.campaign().unwrap().release().unwrap();
     assert_eq!(first.leader().unwrap(), None);
 }
 
@@ -84,12 +84,12 @@ fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
     let cluster = Cluster::new(3);
     cluster.node(1).session().create("/state", b"", CreateMode::Persistent).unwrap();
     let old = latch(&cluster, 0, "old").campaign().unwrap();
-    old.multi().set("/state", b"old").commit().unwrap();
+    old.fenced().set("/state", b"old").commit().unwrap();
     let other = latch(&cluster, 1, "new");
     std::thread::scope(|scope| {
         let new = scope.spawn(|| {
             let new = other.campaign().unwrap();
-            (old.is_leading(), new)
+            (old.is_held(), new)
         });
         while other.candidates().unwrap().len() < 2 {
             cluster.advance(MOMENT);
@@ -98,13 +98,13 @@ fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
         cluster.advance(LONG);
         let (old_leads, new) = new.join().unwrap();
         assert!(!old_leads, "two leaders");
-        assert!(new.is_leading() && new.fencing_token() > old.fencing_token());
-        assert_eq!(old.wait_lost(), LockLost::SessionOver);
-        assert!(old.multi().set("/state", b"old").commit().is_err());
-        new.multi().set("/state", b"new").commit().unwrap();
+        assert!(new.is_held() && new.fencing_token() > old.fencing_token());
+        assert_eq!(old.wait_lost(), Lost::SessionOver);
+        assert!(old.fenced().set("/state", b"old").commit().is_err());
+        new.fenced().set("/state", b"new").commit().unwrap();
     });
     assert_eq!(&cluster.node(1).session().get("/state").unwrap().0[..], b"new");
-    assert_eq!(old.resign(), Ok(()));
+    assert_eq!(old.release(), Ok(()));
 }
 
 #[test]
@@ -116,14 +116,14 @@ fn a_deposed_leaders_writes_are_refused() {
     let old = latch.campaign().unwrap();
     cluster.node(1).session().delete(old.path()).unwrap();
     let new = latch.campaign().unwrap();
-    let refused = old.multi().set("/state", b"old").commit();
+    let refused = old.fenced().set("/state", b"old").commit();
     assert!(matches!(refused, Err(Error::Multi { index: 0, .. })), "{refused:?}");
-    let failed = new.multi().delete("/missing").commit();
+    let failed = new.fenced().delete("/missing").commit();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
     // The former leadership deletes only its own znode.
     drop(old);
     session.sync().unwrap();
-    assert!(new.is_leading());
+    assert!(new.is_held());
 }
 
 /// A candidate left behind by an earlier session of this process is another candidate, even with the same id.
@@ -137,14 +137,14 @@ fn a_candidate_of_an_earlier_session_is_another() {
     let taken = cluster.node(1).resume(one.id(), one.password()).unwrap();
     let two = coordinator.open_session().unwrap();
     let latch = LeaderLatch::new(&two, "/leader", "me").unwrap();
-    assert_eq!(earlier.wait_lost(), LockLost::SessionOver);
-    assert!(!earlier.is_leading());
+    assert_eq!(earlier.wait_lost(), Lost::SessionOver);
+    assert!(!earlier.is_held());
     assert!(latch.try_campaign().unwrap().is_none(), "the other's is still there");
     let leader = latch.leader().unwrap().unwrap();
     assert_eq!(leader.session, Some(taken.id()));
     taken.close().unwrap();
     let leadership = latch.campaign().unwrap();
-    assert!(leadership.is_leading() && !earlier.is_leading());
+    assert!(leadership.is_held() && !earlier.is_held());
     assert_eq!(latch.leader().unwrap().unwrap().session, Some(two.id()));
 }
 
@@ -178,7 +178,7 @@ fn giving_up_leaves_no_candidate() {
         assert_eq!(names(&two.candidates().unwrap()), ["one"], "after {polls} polls");
     }
     drop(leadership);
-    assert!(two.campaign().unwrap().is_leading());
+    assert!(two.campaign().unwrap().is_held());
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn an_observer_sees_each_leader_once_and_always_the_last() {
             }
             // An additional waiting candidate does not change the leader.
             assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
-            before.resign().unwrap();
+            before.release().unwrap();
             next.join().unwrap()
         });
     }
     // Several changes between two reads are merged into one.
     for turn in 0..9 {
-        leadership.resign().unwrap();
+        leadership.release().unwrap();
         leadership = latches[turn % 3].campaign().unwrap();
     }
     cluster.node(2).session().sync().unwrap();
@@ -214,7 +214,7 @@ fn an_observer_sees_each_leader_once_and_always_the_last() {
     assert_eq!(leader.fencing_token, leadership.fencing_token());
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
     // The election's znode may be deleted, too.
-    leadership.resign().unwrap();
+    leadership.release().unwrap();
     cluster.node(0).session().delete("/app/leader").unwrap();
     assert_eq!(changes.recv(), Ok(None));
     let leadership = latches[1].campaign().unwrap();
@@ -265,7 +265,7 @@ fn a_selector_runs_while_it_leads_and_again_if_it_wants() {
                 let mut terms = 0;
                 let done = selector.run(|leadership| {
                     assert!(!running.swap(true, Ordering::SeqCst), "two leaders");
-                    assert!(leadership.is_leading());
+                    assert!(leadership.is_held());
                     terms += 1;
                     running.store(false, Ordering::SeqCst);
                     if terms == 5 { ControlFlow::Break(terms) } else { ControlFlow::Continue(()) }
@@ -283,8 +283,8 @@ fn a_selector_ends_with_its_session() {
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
     let ended: Result<ControlFlow<()>, Error> = selector.run(|leadership| {
         cluster.expire(&session);
-        assert!(!leadership.is_leading());
-        assert_eq!(leadership.wait_lost(), LockLost::SessionOver);
+        assert!(!leadership.is_held());
+        assert_eq!(leadership.wait_lost(), Lost::SessionOver);
         ControlFlow::Continue(())
     });
     assert!(matches!(ended, Err(Error::SessionExpired { .. })), "{ended:?}");
@@ -309,7 +309,7 @@ fn an_async_selectors_future_is_dropped_at_the_loss_and_started_again() {
         async move {
             begun.fetch_add(1, Ordering::SeqCst);
             let _ends = Ends(Arc::clone(ended));
-            assert!(leadership.is_leading());
+            assert!(leadership.is_held());
             std::future::pending::<ControlFlow<()>>().await
         }
     }));
@@ -356,7 +356,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
                     let session = self.cluster.node(0).session();
                     // Held across an await.
                     session.nonblocking().sync().await.unwrap();
-                    assert!(leadership.is_leading());
+                    assert!(leadership.is_held());
                     ControlFlow::Break(format!("{} leads {place}", self.name))
                 }
             });
@@ -407,12 +407,12 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
         cluster.advance(MOMENT);
     }
     let leadership = kept.lock().unwrap().pop().unwrap();
-    assert!(leadership.is_leading());
+    assert!(leadership.is_held());
     drop(running);
-    assert!(!leadership.is_leading(), "its term is over");
+    assert!(!leadership.is_held(), "its term is over");
     session.sync().unwrap();
     assert_eq!(selector.latch().leader().unwrap(), None);
-    assert_eq!(leadership.wait_lost(), LockLost::Deleted);
+    assert_eq!(leadership.wait_lost(), Lost::Deleted);
 
     // Neither does a clone that outlives a term that has ended by itself.
     let terms = Mutex::new(Vec::new());
@@ -432,7 +432,7 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     }
     drop(running);
     let terms = terms.into_inner().unwrap();
-    assert!(terms.len() == 3 && terms.iter().all(|leadership| !leadership.is_leading()));
+    assert!(terms.len() == 3 && terms.iter().all(|leadership| !leadership.is_held()));
 }
 
 /// Inside a chroot, candidates and their observer see each other and no others.
@@ -445,13 +445,13 @@ fn an_election_in_a_chroot_is_one_of_its_own() {
     let here = LeaderLatch::new(&inside, "/leader", "inside").unwrap();
     let there = LeaderLatch::new(&session, "/leader", "outside").unwrap();
     let (one, two) = (here.campaign().unwrap(), there.campaign().unwrap());
-    assert!(one.is_leading() && two.is_leading());
+    assert!(one.is_held() && two.is_held());
     assert!(session.exists(&format!("/app{}", one.path())).unwrap().is_some());
     assert_eq!(here.leader().unwrap().unwrap().path, one.path());
     inside.create("/x", b"", CreateMode::Persistent).unwrap();
-    one.multi().set("/x", b"1").commit().unwrap();
+    one.fenced().set("/x", b"1").commit().unwrap();
     session.delete(&format!("/app{}", one.path())).unwrap();
-    assert_eq!(one.wait_lost(), LockLost::Deleted);
+    assert_eq!(one.wait_lost(), Lost::Deleted);
     let mut changes = here.observe();
     assert_eq!(changes.recv(), Ok(None));
 }

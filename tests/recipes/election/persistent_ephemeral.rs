@@ -13,7 +13,9 @@ use super::{LONG, MOMENT};
 const UP: &str = "/app/up";
 
 fn up(cluster: &Cluster, node: usize) -> PersistentEphemeral {
-    PersistentEphemeral::new(&cluster.node(node), UP, b"0").unwrap()
+    let coordinator = cluster.node(node);
+    let sessions = move || Ok(coordinator.session());
+    PersistentEphemeral::with_sessions(sessions, UP, b"0").unwrap()
 }
 
 #[test]

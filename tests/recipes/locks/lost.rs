@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::unbounded;
-use quorate::recipes::{Group, Item, LeaderLatch, Leadership, Membership, Queue};
+use quorate::recipes::{Group, Held, Item, LeaderLatch, Leadership, Lost, Membership, Queue};
 use quorate::testing::Cluster;
-use quorate::{LockLost, Session, WatchMode};
+use quorate::{Session, WatchMode};
 
 use super::Task;
 
@@ -21,20 +21,20 @@ trait Lose: Send + Sync + 'static {
     fn acquire(session: &Session) -> Self;
     /// The znode whose deletion is the loss.
     fn znode(&self) -> String;
-    fn lost_async(&self) -> impl Future<Output = LockLost>;
-    fn wait_lost(&self) -> LockLost;
+    fn wait_lost_async(&self) -> impl Future<Output = Lost>;
+    fn wait_lost(&self) -> Lost;
     fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent>;
 }
 
 /// The methods that have the same names on all of these types.
 macro_rules! loss_methods {
     () => {
-        fn lost_async(&self) -> impl Future<Output = LockLost> {
-            self.lost_async()
+        fn wait_lost_async(&self) -> impl Future<Output = Lost> {
+            Held::wait_lost_async(self)
         }
 
-        fn wait_lost(&self) -> LockLost {
-            self.wait_lost()
+        fn wait_lost(&self) -> Lost {
+            Held::wait_lost(self)
         }
 
         fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent> {
@@ -91,10 +91,10 @@ fn waiting<T>(cluster: &Cluster, task: impl Fn() -> Task<T>) -> Vec<Task<T>> {
 }
 
 /// Tasks that wait for a loss.
-fn tasks<T: Lose>(cluster: &Cluster, held: &Arc<T>) -> Vec<Task<LockLost>> {
+fn tasks<T: Lose>(cluster: &Cluster, held: &Arc<T>) -> Vec<Task<Lost>> {
     waiting(cluster, || {
         let held = Arc::clone(held);
-        Task::new(async move { held.lost_async().await })
+        Task::new(async move { held.wait_lost_async().await })
     })
 }
 
@@ -124,12 +124,12 @@ fn all_tasks_are_woken<T: Lose>() {
         drop(dropped);
         assert_eq!(Arc::strong_count(&woken), 1, "it would be woken for nothing");
         admin.delete(&held.znode()).unwrap();
-        assert_all(&cluster, &mut waiting, LockLost::Deleted);
+        assert_all(&cluster, &mut waiting, Lost::Deleted);
 
         let held = Arc::new(T::acquire(&session));
         let mut waiting = tasks(&cluster, &held);
         cluster.expire(&session);
-        assert_all(&cluster, &mut waiting, LockLost::SessionOver);
+        assert_all(&cluster, &mut waiting, Lost::SessionOver);
         drop((waiting, held));
     }
 }
@@ -150,7 +150,7 @@ fn all_threads_are_woken<T: Lose>() {
                 match number % 3 {
                     // A channel: it gets a message, or closes.
                     0 => drop(held.signal().recv()),
-                    _ => assert_eq!(held.wait_lost(), LockLost::Deleted),
+                    _ => assert_eq!(held.wait_lost(), Lost::Deleted),
                 }
                 done.send(()).unwrap();
             });

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quorate::recipes::Lock;
+use quorate::Result;
+use quorate::recipes::{Lock, LockGuard};
 use quorate::testing::Cluster;
-use quorate::{LockGuard, Result};
 
 use super::Task;
 

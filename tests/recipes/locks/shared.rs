@@ -212,7 +212,7 @@ fn candidates_of_all_clients_are_one_election() {
     // Those of this library do.
     let leading = selector.latch().campaign().unwrap();
     assert!(latch.try_campaign().unwrap().is_none());
-    leading.resign().unwrap();
+    leading.release().unwrap();
     assert!(latch.try_campaign().unwrap().is_some());
 }
 

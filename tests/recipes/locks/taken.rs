@@ -64,7 +64,7 @@ fn a_guard_that_was_lost_to_another_leaves_its_znode_alone() {
 
         let leadership = LeaderLatch::new(&session, "/leader", "").unwrap().campaign().unwrap();
         let path = leadership.path().to_owned();
-        left_alone(&taker, &path, &session, || leadership.resign().unwrap());
+        left_alone(&taker, &path, &session, || leadership.release().unwrap());
     }
 }
 

@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use quorate::{Coordinator, CreateMode, Lock, Pending, Session, Stat, WatchMode};
+use quorate::recipes::Lock;
+use quorate::{Coordinator, CreateMode, Pending, Session, Stat, WatchMode};
 
 use crate::figures::Latencies;
 use crate::options::Options;

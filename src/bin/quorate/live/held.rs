@@ -12,8 +12,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quorate::recipes::{LeaderLatch, Leadership};
-use quorate::{LockGuard, LockLost, Result, Session};
+use quorate::recipes::{LeaderLatch, Leadership, LockGuard, Lost};
+use quorate::{Result, Session};
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -56,7 +56,7 @@ impl Guard {
     fn is_held(&self) -> bool {
         match self {
             Guard::Lock(guard) => guard.is_held(),
-            Guard::Leadership(guard) => guard.is_leading(),
+            Guard::Leadership(guard) => guard.is_held(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Guard {
             Guard::Leadership(guard) => guard.wait_lost(),
         };
         match lost {
-            LockLost::SessionOver => "the session of this instance is over",
+            Lost::SessionOver => "the session of this instance is over",
             _ => "somebody has deleted its znode or ended its session",
         }
     }
@@ -74,7 +74,7 @@ impl Guard {
     fn release(self) -> Result<()> {
         match self {
             Guard::Lock(guard) => guard.release(),
-            Guard::Leadership(guard) => guard.resign(),
+            Guard::Leadership(guard) => guard.release(),
         }
     }
 }

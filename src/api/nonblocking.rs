@@ -347,7 +347,7 @@ impl NonBlocking<'_> {
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let (data, _, watch) = session.nonblocking().get_and_watch("/a").await?;
-    /// println!("{} bytes, until {:?}", data.len(), watch.next().await);
+    /// println!("{} bytes, until {:?}", data.len(), watch.recv_async().await);
     /// # Ok(())
     /// # }
     /// ```
@@ -366,7 +366,7 @@ impl NonBlocking<'_> {
     /// let (exists, watch) = session.nonblocking().exists_and_watch("/a").await?;
     /// if exists.is_none() {
     ///     // Waits until it is created.
-    ///     watch.next().await;
+    ///     watch.recv_async().await;
     /// }
     /// # Ok(())
     /// # }
@@ -384,7 +384,7 @@ impl NonBlocking<'_> {
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let (names, watch) = session.nonblocking().children_and_watch("/").await?;
-    /// println!("{names:?}, until {:?}", watch.next().await);
+    /// println!("{names:?}, until {:?}", watch.recv_async().await);
     /// # Ok(())
     /// # }
     /// ```
@@ -403,7 +403,7 @@ impl NonBlocking<'_> {
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let watch = session.nonblocking().watch("/a", WatchMode::PersistentRecursive).await?;
-    /// while let Some(event) = watch.next().await {
+    /// while let Some(event) = watch.recv_async().await {
     ///     println!("{:?} {}", event.kind, event.path);
     /// }
     /// # Ok(())
@@ -438,7 +438,7 @@ impl NonBlocking<'_> {
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let watch = session.nonblocking().watch_with_data("/a", WatchMode::Persistent).await?;
-    /// while let Some(event) = watch.next().await {
+    /// while let Some(event) = watch.recv_async().await {
     ///     println!("{:?}", event.data());
     /// }
     /// # Ok(())

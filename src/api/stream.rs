@@ -73,7 +73,7 @@ impl<S, T, F: FnMut(S) -> Running<S, T>> Stream for Repeated<S, T, F> {
 
 impl Watch {
     /// Returns the watch's events as a stream, which ends when the watch is over. It takes events
-    /// from the same queue as [`Watch::next`]. Dropping the stream drops the watch; dropping a wait
+    /// from the same queue as [`Watch::recv_async`]. Dropping the stream drops the watch; dropping a wait
     /// for the next event loses nothing.
     ///
     /// ```
@@ -96,7 +96,7 @@ impl Watch {
     pub fn into_stream(self) -> impl Stream<Item = WatchEvent> + Send + Unpin + 'static {
         Repeated::new(self, |watch: Watch| {
             Box::pin(async move {
-                let event = watch.next().await?;
+                let event = watch.recv_async().await?;
                 Some((event, Some(watch)))
             })
         })

@@ -77,13 +77,13 @@ impl Watch {
     ///
     /// ```
     /// # async fn example(watch: &quorate::Watch) -> quorate::Result<()> {
-    /// while let Some(event) = watch.next().await {
+    /// while let Some(event) = watch.recv_async().await {
     ///     println!("{:?} {}", event.kind, event.path);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn next(&self) -> Option<WatchEvent> {
+    pub async fn recv_async(&self) -> Option<WatchEvent> {
         self.events.next().await
     }
 

@@ -19,6 +19,7 @@ use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, unless};
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, shows_missing};
+use crate::recipes::reads;
 use crate::runtime::entropy;
 use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
@@ -65,12 +66,9 @@ impl AtomicValue {
         content(self.session.get(&self.path))
     }
 
-    /// As [`AtomicValue::read_now`], without blocking: immediate where reads are answered at once.
+    /// As [`AtomicValue::read_now`], without blocking.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
-        match self.session.reads_at_once() {
-            true => self.read_now(),
-            false => self.read().await,
-        }
+        content(reads::get(&self.session, &self.path).await)
     }
 
     /// Returns the data, including the session's earlier writes.

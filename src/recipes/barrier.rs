@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::create_at;
+use crate::recipes::reads;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -48,52 +50,37 @@ impl Barrier {
         Ok(Barrier { session: session.for_recipe(), path: path.to_owned() })
     }
 
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The barrier's path.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Whether the barrier is set, as this replica has it. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    pub fn is_set(&self) -> Result<bool> {
-        Ok(self.session.exists(&self.path)?.is_some())
+    both_forms! {
+        /// Whether the barrier is set, as this replica has it. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over.
+        pub fn is_set / is_set_async(&self) -> Result<bool> = request(self.reading());
     }
 
-    /// As [`Barrier::is_set`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
-    /// let is_set = barrier.is_set_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn is_set_async(&self) -> Result<bool> {
-        Ok(self.session.nonblocking().exists(&self.path).await?.is_some())
+    async fn reading(&self) -> Result<bool> {
+        Ok(reads::exists(&self.session, &self.path).await?.is_some())
     }
 
-    /// Sets the barrier. Every wait that starts after this has returned blocks. Not an error if the
-    /// barrier is already set. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// The errors of [`Session::create`].
-    pub fn set(&self) -> Result<()> {
-        blocking::request(&self.session, "set", &self.path, self.set_async())
+    both_forms! {
+        /// Sets the barrier. Every wait that starts after this has returned blocks. Not an error if the
+        /// barrier is already set. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// The errors of [`Session::create`].
+        pub fn set / set_async(&self) -> Result<()> = request(self.setting());
     }
 
-    /// As [`Barrier::set`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Barrier::set`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
-    /// barrier.set_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn set_async(&self) -> Result<()> {
+    async fn setting(&self) -> Result<()> {
         let calls = self.session.nonblocking();
         let create = || calls.create(&self.path, b"", CreateMode::Persistent);
         match create_at(&self.session, &self.path, create).await {
@@ -102,41 +89,44 @@ impl Barrier {
         }
     }
 
-    /// Removes the barrier, and wakes all waiters. Not an error if the barrier is not set. Blocks
-    /// for the request timeout at most.
-    ///
-    /// # Errors
-    /// The errors of [`Session::delete`].
-    pub fn remove(&self) -> Result<()> {
-        blocking::request(&self.session, "remove", &self.path, self.remove_async())
+    both_forms! {
+        /// Removes the barrier, and wakes all waiters. Not an error if the barrier is not set. Blocks
+        /// for the request timeout at most.
+        ///
+        /// # Errors
+        /// The errors of [`Session::delete`].
+        pub fn remove / remove_async(&self) -> Result<()> = request(self.removing());
     }
 
-    /// As [`Barrier::remove`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Barrier::remove`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
-    /// // All waiters continue.
-    /// barrier.remove_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn remove_async(&self) -> Result<()> {
+    async fn removing(&self) -> Result<()> {
         if_exists(self.session.nonblocking().delete(&self.path).await).map(drop)
     }
 
-    /// Blocks until the barrier is not set, for as long as the session lives. At some moment since
-    /// the call the barrier was not set; it may be set again when this returns.
-    ///
-    /// A barrier that anybody set before the call is always noticed: this first brings the replica
-    /// up to date, which needs a quorum.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::Busy`].
-    pub fn wait(&self) -> Result<()> {
-        blocking::forever(&self.session, self.wait_async())
+    both_forms! {
+        /// Blocks until the barrier is not set, for as long as the session lives. At some moment since
+        /// the call the barrier was not set; it may be set again when this returns.
+        ///
+        /// A barrier that anybody set before the call is always noticed: this first brings the replica
+        /// up to date, which needs a quorum.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::Busy`].
+        pub fn wait / wait_async(&self) -> Result<()> = forever(self.waiting());
+    }
+
+    async fn waiting(&self) -> Result<()> {
+        self.session.nonblocking().sync().await?;
+        loop {
+            let (set, watch) = self.session.nonblocking().exists_and_watch(&self.path).await?;
+            if set.is_none() {
+                return Ok(());
+            }
+            // The barrier was removed or changed, or this session is over: look again.
+            watch.recv_async().await;
+            if planted(Bug::BarrierOpensEarly) {
+                return Ok(());
+            }
+        }
     }
 
     /// As [`Barrier::wait`], at most for `timeout`. Returns `false` if the barrier is still set
@@ -146,32 +136,5 @@ impl Barrier {
     /// As [`Barrier::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         Ok(blocking::within(&self.session, timeout, self.wait_async())?.is_some())
-    }
-
-    /// As [`Barrier::wait`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Barrier::wait`].
-    ///
-    /// ```
-    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
-    /// barrier.wait_async().await?;
-    /// println!("the barrier has been removed");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_async(&self) -> Result<()> {
-        self.session.nonblocking().sync().await?;
-        loop {
-            let (set, watch) = self.session.nonblocking().exists_and_watch(&self.path).await?;
-            if set.is_none() {
-                return Ok(());
-            }
-            // The barrier was removed or changed, or this session is over: look again.
-            watch.next().await;
-            if planted(Bug::BarrierOpensEarly) {
-                return Ok(());
-            }
-        }
     }
 }

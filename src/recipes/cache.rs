@@ -23,13 +23,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::waiting::next_event;
 use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
@@ -208,7 +208,7 @@ impl Cache {
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let mut cache = Cache::new_async(session, "/settings").await?;
-    /// println!("{} changes", cache.next().await?.len());
+    /// println!("{} changes", cache.recv_async().await?.len());
     /// # Ok(())
     /// # }
     /// ```
@@ -321,25 +321,17 @@ impl Cache {
         self.session.watch(&self.path, WatchMode::PersistentRecursive)
     }
 
-    /// Waits for at least one change, without blocking the thread. Dropping the future loses
-    /// nothing.
-    ///
-    /// # Errors
-    /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
-    /// somebody removed the watch.
-    ///
-    /// ```
-    /// # async fn example(cache: &mut quorate::recipes::Cache) -> quorate::Result<()> {
-    /// loop {
-    ///     for change in cache.next().await? {
-    ///         println!("{change:?}");
-    ///     }
-    /// #   break;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next(&mut self) -> Result<Vec<Change>> {
+    both_forms! {
+        /// Blocks until there are changes, without a time limit, and returns them.
+        ///
+        /// # Errors
+        /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
+        /// somebody removed the watch.
+        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Vec<Change>>
+            = forever(self.receiving());
+    }
+
+    async fn receiving(&mut self) -> Result<Vec<Change>> {
         loop {
             let changes = self.latest().await?;
             if !changes.is_empty() {
@@ -351,19 +343,6 @@ impl Cache {
             }
             self.early = Some(next_event(&self.session, &self.watch, &self.path).await?);
         }
-    }
-
-    /// Blocks until there are changes, without a time limit, and returns them. Fails as
-    /// [`Cache::next`].
-    pub fn recv(&mut self) -> Result<Vec<Change>> {
-        blocking::forever(&self.session.clone(), self.next())
-    }
-
-    /// Blocks until there are changes, at most for `timeout`, and returns them; empty if there are
-    /// none by then. Fails as [`Cache::next`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Change>> {
-        let changes = blocking::within(&self.session.clone(), timeout, self.next())?;
-        Ok(changes.unwrap_or_default())
     }
 }
 

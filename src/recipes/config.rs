@@ -4,13 +4,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
 use crate::recipes::atomic_value::{AtomicValue, Content};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::waiting::next_event;
 use crate::types::error::Result;
@@ -113,6 +112,10 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Config { value: AtomicValue::new(session, path)?, types: PhantomData })
     }
 
+    fn session(&self) -> &Session {
+        self.value.session()
+    }
+
     /// The path of the znode.
     pub fn path(&self) -> &str {
         self.value.path()
@@ -127,106 +130,65 @@ impl<T, C: Codec<T>> Config<T, C> {
         C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
-    /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is
-    /// current. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-    pub fn get(&self) -> Result<Option<Versioned<T>>> {
-        self.value.read_now()?.map(|content| self.decode(&content)).transpose()
+    both_forms! {
+        /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is
+        /// current. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
+        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+        pub fn get / get_async(&self) -> Result<Option<Versioned<T>>> = request(self.reading());
     }
 
-    /// As [`Config::get`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
-    /// if let Some(limit) = limit.get_async().await? {
-    ///     println!("{}", limit.value);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
+    async fn reading(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
-    fn wait<R>(&self, operation: &str, future: impl Future<Output = Result<R>>) -> Result<R> {
-        blocking::request(self.value.session(), operation, self.path(), future)
+    both_forms! {
+        /// Sets the value unconditionally, and returns its version. Blocks for the request timeout at
+        /// most.
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
+        /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
+        pub fn set / set_async(&self, value: &T) -> Result<Zxid> = request(self.setting(value));
     }
 
-    /// Sets the value unconditionally, and returns its version. Blocks for the request timeout at
-    /// most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
-    /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
-    pub fn set(&self, value: &T) -> Result<Zxid> {
-        self.wait("set", self.set_async(value))
-    }
-
-    /// As [`Config::set`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
-    /// limit.set_async(&7).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn set_async(&self, value: &T) -> Result<Zxid> {
+    async fn setting(&self, value: &T) -> Result<Zxid> {
         self.value.put(&self.encode(value)?).await
     }
 
-    /// Sets the value if the current one has the version `expected`, or if there is none and
-    /// `expected` is `None`. Returns the new version. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
-    /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
-    /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected. In
-    /// these cases nothing was changed. Otherwise as [`Config::set`].
-    pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
-        self.wait("compare and set", self.compare_and_set_async(expected, value))
+    both_forms! {
+        /// Sets the value if the current one has the version `expected`, or if there is none and
+        /// `expected` is `None`. Returns the new version. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
+        /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
+        /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected. In
+        /// these cases nothing was changed. Otherwise as [`Config::set`].
+        pub fn compare_and_set / compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid>
+            = request(self.replacing(expected, value));
     }
 
-    /// As [`Config::compare_and_set`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
-    /// let read = limit.get_async().await?.map(|limit| limit.version);
-    /// // Unless somebody else has written in between.
-    /// limit.compare_and_set_async(read, &7).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
+    async fn replacing(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.value.replace(expected, &self.encode(value)?).await
     }
 
-    /// Sets the value to the result of `change`, atomically, and returns it with its version: if
-    /// another write comes first, `change` is called again with the new value. Blocks for the
-    /// request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
-    /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts, after which
-    /// nothing was changed.
-    pub fn update(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
-        self.wait("update", self.update_async(change))
+    both_forms! {
+        /// Sets the value to the result of `change`, atomically, and returns it with its version: if
+        /// another write comes first, `change` is called again with the new value. Blocks for the
+        /// request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
+        /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts, after which
+        /// nothing was changed.
+        pub fn update / update_async(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>>
+            = request(self.updating(change));
     }
 
-    /// As [`Config::update`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
-    /// limit.update_async(|limit| limit.unwrap_or(0) + 1).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn update_async(
-        &self,
-        mut change: impl FnMut(Option<T>) -> T,
-    ) -> Result<Versioned<T>> {
+    async fn updating(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
         let updated = self.value.update(|content| {
             let present = content.map(|content| self.decode(content)).transpose()?;
             let value = change(present.map(|present| present.value));
@@ -236,25 +198,16 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Versioned { value, version })
     }
 
-    /// Follows the value, starting with the current one: see [`ConfigWatch`]. Blocks until the
-    /// session's earlier calls have been answered.
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn watch(&self) -> Result<ConfigWatch<T, C>> {
-        self.wait("watch", self.watch_async())
+    both_forms! {
+        /// Follows the value, starting with the current one: see [`ConfigWatch`]. Blocks until the
+        /// session's earlier calls have been answered.
+        ///
+        /// # Errors
+        /// As [`Session::watch`].
+        pub fn watch / watch_async(&self) -> Result<ConfigWatch<T, C>> = request(self.watching());
     }
 
-    /// As [`Config::watch`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
-    /// let mut watch = limit.watch_async().await?;
-    /// println!("{:?}", watch.next().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn watch_async(&self) -> Result<ConfigWatch<T, C>> {
+    async fn watching(&self) -> Result<ConfigWatch<T, C>> {
         let session = self.value.session();
         let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
         Ok(ConfigWatch { config: self.clone(), watch, reported: None })
@@ -328,6 +281,10 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
+    fn session(&self) -> &Session {
+        self.config.session()
+    }
+
     /// Returns the current value, if it was not returned yet. Blocks as [`Session::get`].
     ///
     /// # Errors
@@ -383,40 +340,22 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         self.config.value.session().watch(self.config.path(), WatchMode::Persistent)
     }
 
-    /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
-    /// [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed its watch, it has ended.
-    ///
-    /// ```
-    /// # async fn example(limits: &mut quorate::recipes::ConfigWatch<u32>) -> quorate::Result<()> {
-    /// use quorate::recipes::ConfigUpdate;
-    ///
-    /// if let ConfigUpdate::Value(limit) = limits.next().await? {
-    ///     println!("{}", limit.value);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
+    both_forms! {
+        /// Blocks until the next update, without a time limit.
+        ///
+        /// # Errors
+        /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
+        /// [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed its watch, it has ended.
+        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<ConfigUpdate<T>> = forever(self.receiving());
+    }
+
+    async fn receiving(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
             if let Some(update) = self.latest().await? {
                 return Ok(update);
             }
             next_event(self.config.value.session(), &self.watch, self.config.path()).await?;
         }
-    }
-
-    /// Blocks until the next update, without a time limit. Fails as [`ConfigWatch::next`].
-    pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
-        blocking::forever(&self.config.value.session().clone(), self.next())
-    }
-
-    /// Blocks until the next update, at most for `timeout`; `None` if there is none by then. Fails as
-    /// [`ConfigWatch::next`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
-        blocking::within(&self.config.value.session().clone(), timeout, self.next())
     }
 }
 

@@ -37,7 +37,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
-use crate::recipes::{Held, LockContender, delay};
+use crate::recipes::{Held, LockContender, delay, reads};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -145,16 +145,12 @@ impl Contenders {
     }
 
     /// All contenders in order, as this replica has them now.
-    pub(super) fn list_now(&self) -> Result<Vec<ListedContender>> {
-        children_or_none(self.session.children(&self.path)).map(|children| self.sorted(children))
+    pub(super) async fn list_soon(&self) -> Result<Vec<ListedContender>> {
+        let children = reads::children(&self.session, &self.path).await;
+        children_or_none(children).map(|children| self.sorted(children))
     }
 
-    /// All contenders in order with their sessions, as this replica has them now.
-    pub(super) fn list_with_sessions_now(&self) -> Result<Vec<LockContender>> {
-        self.list_with_sessions_in(&self.session.snapshot_of(&self.path)?)
-    }
-
-    /// As [`Contenders::list_with_sessions_now`], without blocking the thread.
+    /// As [`Contenders::list_soon`], with their sessions.
     pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
         self.list_with_sessions_in(&self.session.snapshot_soon(&self.path).await?)
     }
@@ -283,11 +279,7 @@ impl Contenders {
         blocked_by: BlockedBy,
     ) -> Result<Option<String>> {
         // A replica shows its session's own writes before they are answered.
-        let children = match self.session.reads_at_once() {
-            true => self.session.children(&self.path),
-            false => self.session.nonblocking().children(&self.path).await,
-        };
-        let children = children_or_none(children)?;
+        let children = children_or_none(reads::children(&self.session, &self.path).await)?;
         self.check(&children).await?;
         let listed = self.sorted(children);
         let path = contender.path();
@@ -305,7 +297,7 @@ async fn until_deleted(session: &Session, path: &str) -> Result<()> {
     // one that is not ephemeral.)
     let watching = session.nonblocking().children_and_watch(path).await;
     if let Some((_, watch)) = if_exists(watching)? {
-        watch.next().await;
+        watch.recv_async().await;
     }
     Ok(())
 }

@@ -2,11 +2,9 @@
 //!
 //! Source: Curator, `DistributedAtomicLong`; Kazoo, `Counter`.
 
-use std::time::Duration;
-
 use crate::api::session::Session;
 use crate::recipes::atomic_value::{AtomicValue, Content};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::types::counter::CounterForm;
 use crate::types::error::Result;
 
@@ -80,6 +78,10 @@ impl Counter {
         self
     }
 
+    fn session(&self) -> &Session {
+        self.value.session()
+    }
+
     /// The counter's path.
     pub fn path(&self) -> &str {
         self.value.path()
@@ -90,25 +92,17 @@ impl Counter {
         self.form.decode(&content.data).map_err(|reason| self.value.invalid(reason))
     }
 
-    /// Returns the value as this replica has it; after [`Session::sync`], it is current. Blocks as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`](crate::Error::InvalidData) if the znode does not hold a number;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-    pub fn get(&self) -> Result<i64> {
-        self.decode(self.value.read_now()?.as_ref())
+    both_forms! {
+        /// Returns the value as this replica has it; after [`Session::sync`], it is current. Blocks as
+        /// [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`](crate::Error::InvalidData) if the znode does not hold a number;
+        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+        pub fn get / get_async(&self) -> Result<i64> = request(self.reading());
     }
 
-    /// As [`Counter::get`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
-    /// println!("{}", counter.get_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn get_async(&self) -> Result<i64> {
+    async fn reading(&self) -> Result<i64> {
         self.decode(self.value.read_soon().await?.as_ref())
     }
 
@@ -126,81 +120,45 @@ impl Counter {
         Ok(changed.await?.0)
     }
 
-    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(self.value.session(), operation, self.path(), future)
+    both_forms! {
+        /// Adds a number, which may be negative, and returns the values before and after. Blocks for
+        /// the request timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
+        /// hold a number: nothing was added. Otherwise as [`Session::set`].
+        pub fn add / add_timeout / add_async(&self, number: i64) -> Result<Counted>
+            = request(self.adding(number));
     }
 
-    /// Adds a number, which may be negative, and returns the values before and after. Blocks for
-    /// the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
-    /// hold a number: nothing was added. Otherwise as [`Session::set`].
-    pub fn add(&self, number: i64) -> Result<Counted> {
-        self.wait("add", self.add_async(number))
-    }
-
-    /// As [`Counter::add`], without blocking the thread. If the future is dropped, the number may
-    /// or may not be added.
-    ///
-    /// ```
-    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
-    /// counter.add_async(1).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn add_async(&self, number: i64) -> Result<Counted> {
+    async fn adding(&self, number: i64) -> Result<Counted> {
         let (before, after) = self.value.add(number, self.form).await?;
         Ok(Counted { before, after })
     }
 
-    /// Sets the counter unconditionally, and returns the values before and after. Blocks and fails
-    /// as [`Counter::add`].
-    pub fn set(&self, value: i64) -> Result<Counted> {
-        self.wait("set", self.set_async(value))
+    both_forms! {
+        /// Sets the counter unconditionally, and returns the values before and after. Blocks and fails
+        /// as [`Counter::add`].
+        pub fn set / set_async(&self, value: i64) -> Result<Counted> = request(self.setting(value));
     }
 
-    /// As [`Counter::set`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
-    /// counter.set_async(0).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn set_async(&self, value: i64) -> Result<Counted> {
+    async fn setting(&self, value: i64) -> Result<Counted> {
         self.change(|_| Ok(Some(value))).await
     }
 
-    /// Sets the counter if its value is `expected`, and returns whether it was set. Blocks and
-    /// fails as [`Counter::add`].
-    pub fn compare_and_set(&self, expected: i64, value: i64) -> Result<bool> {
-        self.wait("compare and set", self.compare_and_set_async(expected, value))
+    both_forms! {
+        /// Sets the counter if its value is `expected`, and returns whether it was set. Blocks and
+        /// fails as [`Counter::add`].
+        pub fn compare_and_set / compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool>
+            = request(self.replacing(expected, value));
     }
 
-    /// As [`Counter::compare_and_set`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
-    /// let is_reset = counter.compare_and_set_async(100, 0).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
+    async fn replacing(&self, expected: i64, value: i64) -> Result<bool> {
         // This replica may be behind. If this returns `false`, the value must have differed at some
         // moment during the call.
         self.value.session().nonblocking().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
         Ok(self.change(set).await?.before == expected)
-    }
-
-    /// As [`Counter::add`], at most for `timeout`. `None` if the change was not confirmed by then;
-    /// it may still be done later.
-    ///
-    /// # Errors
-    /// As [`Counter::add`], except [`Error::Timeout`](crate::Error::Timeout).
-    pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
-        blocking::within(self.value.session(), timeout, self.add_async(number))
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
     while let Some((stat, watch)) = look(contenders).await? {
         let session = contenders.session();
         let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
-        match either(watch.next(), time).await {
+        match either(watch.recv_async(), time).await {
             // The znode has changed: look again.
             Either::One(_) => continue,
             Either::Other(slept) => slept?,

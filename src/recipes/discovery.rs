@@ -10,7 +10,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, strikes};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::cache::Cache;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::registry::{Instance, decode, name_in};
@@ -54,6 +54,14 @@ pub struct Discovery {
 }
 
 impl Discovery {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Returns a discovery in the registry at this path. Sends nothing.
     ///
     /// # Errors
@@ -63,23 +71,15 @@ impl Discovery {
         Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
     }
 
-    /// Returns the names of the services that have instances, sorted. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-    pub fn names(&self) -> Result<Vec<String>> {
-        self.names_in(&self.session.snapshot_of(&self.path)?)
+    both_forms! {
+        /// Returns the names of the services that have instances, sorted. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+        pub fn names / names_async(&self) -> Result<Vec<String>> = request(self.reading_names());
     }
 
-    /// As [`Discovery::names`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
-    /// println!("{:?}", discovery.names_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn names_async(&self) -> Result<Vec<String>> {
+    async fn reading_names(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
@@ -93,52 +93,33 @@ impl Discovery {
         Ok(names)
     }
 
-    /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no
-    /// such service. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-    pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
-        let path = name_in(&self.path, service)?;
-        instances(&self.session.snapshot_of(&path)?, &path)
+    both_forms! {
+        /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no
+        /// such service. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
+        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+        pub fn instances / instances_async(&self, service: &str) -> Result<Vec<Instance>>
+            = request(self.reading(service));
     }
 
-    /// As [`Discovery::instances`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
-    /// for instance in discovery.instances_async("web").await? {
-    ///     println!("{instance:?}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn instances_async(&self, service: &str) -> Result<Vec<Instance>> {
+    async fn reading(&self, service: &str) -> Result<Vec<Instance>> {
         let path = name_in(&self.path, service)?;
         instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
-    /// Follows the instances of a service, starting with the current ones: see [`InstancesWatch`].
-    /// Blocks until the session's earlier calls have been answered.
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn watch(&self, service: &str) -> Result<InstancesWatch> {
-        let path = path::join(&self.path, service);
-        blocking::request(&self.session, "watch", &path, self.watch_async(service))
+    both_forms! {
+        /// Follows the instances of a service, starting with the current ones: see [`InstancesWatch`].
+        /// Blocks until the session's earlier calls have been answered.
+        ///
+        /// # Errors
+        /// As [`Session::watch`].
+        pub fn watch / watch_async(&self, service: &str) -> Result<InstancesWatch>
+            = request(self.watching(service));
     }
 
-    /// As [`Discovery::watch`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
-    /// let mut watch = discovery.watch_async("web").await?;
-    /// println!("{} instances", watch.next().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
+    async fn watching(&self, service: &str) -> Result<InstancesWatch> {
         let path = name_in(&self.path, service)?;
         Ok(InstancesWatch { cache: Cache::new_async(&self.session, &path).await?, reported: None })
     }
@@ -189,6 +170,10 @@ pub struct InstancesWatch {
 }
 
 impl InstancesWatch {
+    fn session(&self) -> &Session {
+        self.cache.session()
+    }
+
     /// Returns the current set, if it differs from the one returned last. Blocks as
     /// [`Session::get`].
     ///
@@ -227,40 +212,26 @@ impl InstancesWatch {
         self.cache.signal()
     }
 
-    /// Waits for a changed set, without blocking the thread. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
-    /// its watch.
-    ///
-    /// ```
-    /// # async fn example(watch: &mut quorate::recipes::InstancesWatch) -> quorate::Result<()> {
-    /// // The first result is the current set; the others are changes.
-    /// let instances = watch.next().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next(&mut self) -> Result<Vec<Instance>> {
+    both_forms! {
+        /// Blocks until the set has changed, without a time limit, and returns it. The first call returns the
+        /// present set.
+        ///
+        /// # Errors
+        /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
+        /// its watch.
+        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Vec<Instance>> = forever(self.receiving());
+    }
+
+    async fn receiving(&mut self) -> Result<Vec<Instance>> {
         if let Some(instances) = self.latest().await? {
             return Ok(instances);
         }
         loop {
-            self.cache.next().await?;
+            self.cache.recv_async().await?;
             if let Some(instances) = self.report()? {
                 return Ok(instances);
             }
         }
-    }
-
-    /// Blocks until the set has changed, without a time limit. Fails as [`InstancesWatch::next`].
-    pub fn recv(&mut self) -> Result<Vec<Instance>> {
-        blocking::forever(&self.cache.session().clone(), self.next())
-    }
-
-    /// Blocks until the set has changed, at most for `timeout`; `None` if it has not by then. Fails
-    /// as [`InstancesWatch::next`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Vec<Instance>>> {
-        blocking::within(&self.cache.session().clone(), timeout, self.next())
     }
 }
 
@@ -325,6 +296,14 @@ pub struct Chooser {
 }
 
 impl Chooser {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Sets how long an instance is left out after a failure: 30 seconds by default.
     #[must_use]
     pub fn time_out(mut self, time_out: Duration) -> Chooser {
@@ -336,26 +315,16 @@ impl Chooser {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses one of the instances that this replica has now; `None` if there is none. If all have
-    /// failed recently, it is the one whose failure is the longest ago. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
-    pub fn choose(&self) -> Result<Option<Instance>> {
-        self.choose_of(instances(&self.session.snapshot_of(&self.path)?, &self.path)?)
+    both_forms! {
+        /// Chooses one of the instances that this replica has now; `None` if there is none. If all have
+        /// failed recently, it is the one whose failure is the longest ago. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
+        pub fn choose / choose_async(&self) -> Result<Option<Instance>> = request(self.choosing());
     }
 
-    /// As [`Chooser::choose`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(chooser: &quorate::recipes::Chooser) -> quorate::Result<()> {
-    /// if let Some(instance) = chooser.choose_async().await? {
-    ///     println!("{instance:?}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn choose_async(&self) -> Result<Option<Instance>> {
+    async fn choosing(&self) -> Result<Option<Instance>> {
         let snapshot = self.session.snapshot_soon(&self.path).await?;
         self.choose_of(instances(&snapshot, &self.path)?)
     }

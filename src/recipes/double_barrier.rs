@@ -27,6 +27,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, PARTICIPANT};
 use crate::recipes::errors::unless_overtaken;
 use crate::recipes::waiting::until_changed;
@@ -99,6 +100,10 @@ impl DoubleBarrier {
         })
     }
 
+    fn session(&self) -> &Session {
+        self.contenders.session()
+    }
+
     /// The double barrier's path.
     pub fn path(&self) -> &str {
         self.contenders.path()
@@ -109,42 +114,18 @@ impl DoubleBarrier {
         self.participants
     }
 
-    /// Blocks until there are enough participants, for as long as the session lives.
-    ///
-    /// # Errors
-    /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
-    /// participant's znode, [`Error::Multi`] if there are more participants than one write can
-    /// take, [`Error::UnknownContender`] if there is a participant of Curator's or kazoo's double barrier, which
-    /// would not count this one, [`Error::Busy`] and [`Error::System`].
-    pub fn enter(&self) -> Result<Inside> {
-        blocking::forever(self.contenders.session(), self.enter_async())
+    both_forms! {
+        /// Blocks until there are enough participants, for as long as the session lives.
+        ///
+        /// # Errors
+        /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
+        /// participant's znode, [`Error::Multi`] if there are more participants than one write can
+        /// take, [`Error::UnknownContender`] if there is a participant of Curator's or kazoo's double barrier, which
+        /// would not count this one, [`Error::Busy`] and [`Error::System`].
+        pub fn enter / enter_timeout / enter_async(&self) -> Result<Inside> = forever(self.entering());
     }
 
-    /// As [`DoubleBarrier::enter`], at most for `timeout`. Returns `None` if this participant has
-    /// not entered by then; it no longer counts. (If the round starts at that very moment, it has
-    /// entered and left.)
-    ///
-    /// # Errors
-    /// As [`DoubleBarrier::enter`].
-    pub fn enter_timeout(&self, timeout: Duration) -> Result<Option<Inside>> {
-        blocking::within(self.contenders.session(), timeout, self.enter_async())
-    }
-
-    /// As [`DoubleBarrier::enter`], without blocking the thread. Dropping the future withdraws the
-    /// participant.
-    ///
-    /// # Errors
-    /// As [`DoubleBarrier::enter`].
-    ///
-    /// ```
-    /// # async fn example(barrier: &quorate::recipes::DoubleBarrier) -> quorate::Result<()> {
-    /// let inside = barrier.enter_async().await?;
-    /// // All have entered.
-    /// inside.leave_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn enter_async(&self) -> Result<Inside> {
+    async fn entering(&self) -> Result<Inside> {
         let session = self.contenders.session();
         let contender = self.contenders.join(&PARTICIPANT, b"").await?;
         loop {
@@ -179,7 +160,7 @@ impl DoubleBarrier {
                 if data.is_empty() {
                     // This participant has entered or was deleted, or this session is over: look
                     // again.
-                    watch.next().await;
+                    watch.recv_async().await;
                 }
                 continue;
             };
@@ -241,6 +222,10 @@ impl fmt::Debug for Inside {
 }
 
 impl Inside {
+    fn session(&self) -> &Session {
+        self.contenders.session()
+    }
+
     /// The path of the participant's znode.
     pub fn path(&self) -> &str {
         self.contender.path()
@@ -252,40 +237,17 @@ impl Inside {
         &self.round
     }
 
-    /// Leaves, and blocks until no participant of the round is inside any more, for as long as the
-    /// session lives.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::Busy`]. After an error, too, this participant
-    /// has left, or leaves with its session.
-    pub fn leave(self) -> Result<()> {
-        blocking::forever(&self.contenders.session().clone(), self.leave_async())
+    both_forms! {
+        /// Leaves, and blocks until no participant of the round is inside any more, for as long as the
+        /// session lives.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::Busy`]. After an error, too, this participant
+        /// has left, or leaves with its session.
+        pub fn leave / leave_async(self) -> Result<()> = forever(self.leaving());
     }
 
-    /// As [`Inside::leave`], at most for `timeout`: `false` if others are still inside then. This
-    /// one has left in any case.
-    ///
-    /// # Errors
-    /// As [`Inside::leave`].
-    pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
-        let session = self.contenders.session().clone();
-        Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
-    }
-
-    /// As [`Inside::leave`], without blocking the thread. Dropping the future leaves without waiting
-    /// for the others.
-    ///
-    /// # Errors
-    /// As [`Inside::leave`].
-    ///
-    /// ```
-    /// # async fn example(inside: quorate::recipes::Inside) -> quorate::Result<()> {
-    /// inside.leave_async().await?;
-    /// println!("nobody is inside");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn leave_async(self) -> Result<()> {
+    async fn leaving(self) -> Result<()> {
         let Inside { contenders, contender, round } = self;
         loop {
             let all = participants(&contenders).await?;
@@ -310,5 +272,15 @@ impl Inside {
             };
             until_changed(contenders.session(), wait_for).await?;
         }
+    }
+
+    /// As [`Inside::leave`], at most for `timeout`: `false` if others are still inside then. This
+    /// one has left in any case.
+    ///
+    /// # Errors
+    /// As [`Inside::leave`].
+    pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
+        let session = self.contenders.session().clone();
+        Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
     }
 }

@@ -5,14 +5,13 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::api::nonblocking::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, Kind, LATCH, ListedContender, Naming, predecessor};
 use crate::recipes::errors::if_exists;
 use crate::recipes::held::{Held, guard};
@@ -155,95 +154,50 @@ impl LeaderLatch {
         self.contenders.session()
     }
 
-    /// Blocks until this candidate leads, for as long as the session lives.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
-    /// deleted the candidate's znode; otherwise as [`Session::create`], except
-    /// [`Error::Timeout`](crate::Error::Timeout).
-    pub fn campaign(&self) -> Result<Leadership> {
-        blocking::forever(self.session(), self.campaign_async())
+    both_forms! {
+        /// Blocks until this candidate leads, for as long as the session lives.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+        /// deleted the candidate's znode; otherwise as [`Session::create`], except
+        /// [`Error::Timeout`](crate::Error::Timeout).
+        pub fn campaign / campaign_timeout / campaign_async(&self) -> Result<Leadership>
+            = forever(self.campaigning());
     }
 
-    /// As [`LeaderLatch::campaign`], at most for `timeout`. Returns `None` if it does not lead by
-    /// then; it is no longer a candidate.
-    ///
-    /// # Errors
-    /// As [`LeaderLatch::campaign`].
-    pub fn campaign_timeout(&self, timeout: Duration) -> Result<Option<Leadership>> {
-        blocking::within(self.session(), timeout, self.campaign_async())
+    async fn campaigning(&self) -> Result<Leadership> {
+        Ok(Leadership { held: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
     }
 
-    /// Leads if there is no other candidate, and returns `None` otherwise. Blocks for the request
-    /// timeout at most.
-    ///
-    /// # Errors
-    /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
-    pub fn try_campaign(&self) -> Result<Option<Leadership>> {
-        let campaign = self.try_campaign_async();
-        blocking::request(self.session(), "try_campaign", self.path(), campaign)
+    both_forms! {
+        /// Leads if there is no other candidate, and returns `None` otherwise. Blocks for the request
+        /// timeout at most.
+        ///
+        /// # Errors
+        /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
+        pub fn try_campaign / try_campaign_async(&self) -> Result<Option<Leadership>>
+            = request(self.trying());
     }
 
-    /// As [`LeaderLatch::try_campaign`], without blocking the thread and without a time limit.
-    /// Dropping the future gives up the candidacy.
-    ///
-    /// # Errors
-    /// As [`LeaderLatch::try_campaign`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
-    /// if let Some(leadership) = latch.try_campaign_async().await? {
-    ///     println!("leads with token {}", leadership.fencing_token());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
+    async fn trying(&self) -> Result<Option<Leadership>> {
         let held = self.contenders.try_acquire(self.kind, &self.id, blocked_by).await?;
         Ok(held.map(|held| Leadership { held }))
     }
 
-    /// As [`LeaderLatch::campaign`], without blocking the thread. Dropping the future ends the
-    /// candidacy.
-    ///
-    /// # Errors
-    /// As [`LeaderLatch::campaign`].
-    ///
-    /// ```
-    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
-    /// let leadership = latch.campaign_async().await?;
-    /// println!("leads until {:?}", leadership.wait_lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn campaign_async(&self) -> Result<Leadership> {
-        Ok(Leadership { held: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
+    both_forms! {
+        /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
+        /// no candidate. Blocks as [`Session::get`]. After [`Session::sync`] it is current.
+        ///
+        /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
+        /// something depends on its leadership, let the leader send its fencing token, or write by
+        /// [`Held::fenced`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+        pub fn leader / leader_async(&self) -> Result<Option<Candidate>> = request(self.reading_leader());
     }
 
-    /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
-    /// no candidate. Blocks as [`Session::get`]. After [`Session::sync`] it is current.
-    ///
-    /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
-    /// something depends on its leadership, let the leader send its fencing token, or write by
-    /// [`Held::fenced`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
-    pub fn leader(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
-    }
-
-    /// As [`LeaderLatch::leader`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
-    /// if let Some(leader) = latch.leader_async().await? {
-    ///     println!("{} leads", leader.name());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn leader_async(&self) -> Result<Option<Candidate>> {
+    async fn reading_leader(&self) -> Result<Option<Candidate>> {
         self.leader_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
@@ -253,24 +207,17 @@ impl LeaderLatch {
         leader.map(|leader| candidate(snapshot, leader)).transpose()
     }
 
-    /// Returns all candidates in order, the leader first, as this replica has them at one moment.
-    /// Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`LeaderLatch::leader`].
-    pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_of(self.contenders.path())?)
+    both_forms! {
+        /// Returns all candidates in order, the leader first, as this replica has them at one moment.
+        /// Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// As [`LeaderLatch::leader`].
+        pub fn candidates / candidates_async(&self) -> Result<Vec<Candidate>>
+            = request(self.reading_candidates());
     }
 
-    /// As [`LeaderLatch::candidates`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
-    /// println!("{} candidates", latch.candidates_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
+    async fn reading_candidates(&self) -> Result<Vec<Candidate>> {
         self.candidates_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
@@ -341,21 +288,30 @@ pub struct LeaderChanges {
 }
 
 impl LeaderChanges {
-    /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
-    pub fn recv(&mut self) -> Result<Option<Candidate>> {
-        blocking::forever(&self.latch.session().clone(), self.next())
+    fn session(&self) -> &Session {
+        self.latch.session()
     }
 
-    /// As [`LeaderChanges::recv`], at most for `timeout`: the outer `None` means that nothing has
-    /// changed.
-    ///
-    /// # Errors
-    /// As [`LeaderChanges::recv`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Option<Candidate>>> {
-        blocking::within(&self.latch.session().clone(), timeout, self.next())
+    both_forms! {
+        /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Option<Candidate>> = forever(self.receiving());
+    }
+
+    async fn receiving(&mut self) -> Result<Option<Candidate>> {
+        loop {
+            let leader = self.latch.leader_async().await?;
+            if self.has_changed(leader.as_ref()) {
+                return Ok(leader);
+            }
+            match leader {
+                // While a candidate leads, only the deletion of its znode changes the leader.
+                Some(leader) => until_changed(self.latch.session(), &leader.path).await?,
+                None => self.until_some().await?,
+            }
+        }
     }
 
     /// Returns the leader, if it has changed since the last call: the outer `None` means that
@@ -416,35 +372,6 @@ impl LeaderChanges {
         self.latch.session().watch(self.latch.path(), WatchMode::Persistent)
     }
 
-    /// As [`LeaderChanges::recv`], without blocking the thread. If the future is dropped, the next
-    /// one reports the change.
-    ///
-    /// # Errors
-    /// As [`LeaderChanges::recv`].
-    ///
-    /// ```
-    /// # async fn example(changes: &mut quorate::recipes::LeaderChanges) -> quorate::Result<()> {
-    /// match changes.next().await? {
-    ///     Some(leader) => println!("{} leads", leader.name()),
-    ///     None => println!("nobody leads"),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next(&mut self) -> Result<Option<Candidate>> {
-        loop {
-            let leader = self.latch.leader_async().await?;
-            if self.has_changed(leader.as_ref()) {
-                return Ok(leader);
-            }
-            match leader {
-                // While a candidate leads, only the deletion of its znode changes the leader.
-                Some(leader) => until_changed(self.latch.session(), &leader.path).await?,
-                None => self.until_some().await?,
-            }
-        }
-    }
-
     async fn until_some(&self) -> Result<()> {
         let (contenders, path) = (&self.latch.contenders, self.latch.path());
         let calls = contenders.session().nonblocking();
@@ -456,7 +383,7 @@ impl LeaderChanges {
             }
         };
         if !has_come {
-            watch.next().await;
+            watch.recv_async().await;
         }
         Ok(())
     }

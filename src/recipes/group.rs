@@ -3,14 +3,13 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Group Membership; Curator, `GroupMember`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::held::{Held, guard};
@@ -160,83 +159,28 @@ impl Group {
         Ok(Group { session: session.for_recipe(), path: path.to_owned() })
     }
 
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The group's path.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Joins under this name. Blocks until that is done, also while another member has the name,
-    /// for as long as the session lives. After that, [`Group::members`] shows this member too.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
-    /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
-    /// [`Error::Timeout`].
-    pub fn join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
-        blocking::forever(&self.session, self.join_async(name, data))
+    both_forms! {
+        /// Joins under this name. Blocks until that is done, also while another member has the name,
+        /// for as long as the session lives. After that, [`Group::members`] shows this member too.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
+        /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
+        /// [`Error::Timeout`].
+        pub fn join / join_timeout / join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership>
+            = forever(self.joining(name, data));
     }
 
-    /// As [`Group::join`], at most for `timeout`. Returns `None` if it has not joined by then; it
-    /// does not join later.
-    ///
-    /// # Errors
-    /// As [`Group::join`].
-    pub fn join_timeout(
-        &self,
-        name: &str,
-        data: impl AsRef<[u8]>,
-        timeout: Duration,
-    ) -> Result<Option<Membership>> {
-        blocking::within(&self.session, timeout, self.join_async(name, data))
-    }
-
-    /// Joins if the name is free, and returns `None` otherwise. Blocks for the request timeout at
-    /// most.
-    ///
-    /// # Errors
-    /// As [`Group::join`], and [`Error::Timeout`].
-    pub fn try_join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Option<Membership>> {
-        let join = self.try_join_async(name, data);
-        blocking::request(&self.session, "try_join", &self.path, join)
-    }
-
-    /// As [`Group::try_join`], without blocking the thread and without a time limit. If the future is
-    /// dropped, it does not join.
-    ///
-    /// # Errors
-    /// As [`Group::try_join`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
-    /// let is_free = group.try_join_async("zero", b"").await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_join_async(
-        &self,
-        name: &str,
-        data: impl AsRef<[u8]>,
-    ) -> Result<Option<Membership>> {
-        match self.create(name, data.as_ref()).await {
-            Ok(membership) => Ok(Some(membership)),
-            Err(Error::NodeExists { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// As [`Group::join`], without blocking the thread. If the future is dropped, it does not join,
-    /// and leaves nothing behind.
-    ///
-    /// # Errors
-    /// As [`Group::join`].
-    ///
-    /// ```
-    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
-    /// let membership = group.join_async("zero", b"10.0.0.7:8080").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
+    async fn joining(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
         loop {
             match self.create(name, data.as_ref()).await {
                 Err(Error::NodeExists { .. }) => {}
@@ -245,6 +189,28 @@ impl Group {
             let taken = path::join(&self.path, name);
             // The other member's data may have changed, or it has left: try again.
             until_changed(&self.session, &taken).await?;
+        }
+    }
+
+    both_forms! {
+        /// Joins if the name is free, and returns `None` otherwise. Blocks for the request timeout at
+        /// most.
+        ///
+        /// # Errors
+        /// As [`Group::join`], and [`Error::Timeout`].
+        pub fn try_join / try_join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Option<Membership>>
+            = request(self.trying_to_join(name, data));
+    }
+
+    async fn trying_to_join(
+        &self,
+        name: &str,
+        data: impl AsRef<[u8]>,
+    ) -> Result<Option<Membership>> {
+        match self.create(name, data.as_ref()).await {
+            Ok(membership) => Ok(Some(membership)),
+            Err(Error::NodeExists { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -260,24 +226,16 @@ impl Group {
         Ok(Membership { held: Held::new(ephemeral).await? })
     }
 
-    /// Returns all members, as this replica has them at one moment. Blocks as [`Session::get`].
-    /// After [`Session::sync`] it is current.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoAuth`].
-    pub fn members(&self) -> Result<Members> {
-        self.members_in(&self.session.snapshot_of(&self.path)?)
+    both_forms! {
+        /// Returns all members, as this replica has them at one moment. Blocks as [`Session::get`].
+        /// After [`Session::sync`] it is current.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoAuth`].
+        pub fn members / members_async(&self) -> Result<Members> = request(self.reading());
     }
 
-    /// As [`Group::members`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
-    /// println!("{:?}", group.members_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn members_async(&self) -> Result<Members> {
+    async fn reading(&self) -> Result<Members> {
         self.members_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
@@ -330,21 +288,42 @@ pub struct MemberChanges {
 }
 
 impl MemberChanges {
-    /// Blocks until the members have changed since the last call, without a time limit. The first
-    /// call returns at once.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoAuth`].
-    pub fn recv(&mut self) -> Result<Members> {
-        blocking::forever(&self.group.session.clone(), self.next())
+    fn session(&self) -> &Session {
+        &self.group.session
     }
 
-    /// As [`MemberChanges::recv`], at most for `timeout`; `None` if nothing has changed by then.
-    ///
-    /// # Errors
-    /// As [`MemberChanges::recv`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Members>> {
-        blocking::within(&self.group.session.clone(), timeout, self.next())
+    both_forms! {
+        /// Blocks until the members have changed since the last call, without a time limit. The first
+        /// call returns at once.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoAuth`].
+        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Members> = forever(self.receiving());
+    }
+
+    async fn receiving(&mut self) -> Result<Members> {
+        let Group { session, path } = &self.group;
+        loop {
+            let watch = match &mut self.watch {
+                Some(watch) => watch,
+                none => {
+                    let mode = WatchMode::PersistentRecursive;
+                    none.insert(session.nonblocking().watch(path, mode).await?)
+                }
+            };
+            // Every change that the events report shows in the next read, also after a gap or a
+            // snapshot.
+            watch.events().try_iter().for_each(drop);
+            let now = self.group.members_async().await?;
+            if let Some(now) = report(now, &mut self.reported) {
+                return Ok(now);
+            }
+            if watch.recv_async().await.is_none() {
+                // An error if the session is over; otherwise a new watch is needed.
+                session.check_alive()?;
+                self.watch = None;
+            }
+        }
     }
 
     /// Returns the members, if they have changed since the last call. Blocks as
@@ -366,44 +345,6 @@ impl MemberChanges {
     /// As [`Session::watch`].
     pub fn signal(&self) -> Result<Watch> {
         self.group.session.watch(&self.group.path, WatchMode::PersistentRecursive)
-    }
-
-    /// As [`MemberChanges::recv`], without blocking the thread. If the future is dropped, the next
-    /// one reports the change.
-    ///
-    /// # Errors
-    /// As [`MemberChanges::recv`].
-    ///
-    /// ```
-    /// # async fn example(changes: &mut quorate::recipes::MemberChanges) -> quorate::Result<()> {
-    /// // The first result is the present members; the others are changes.
-    /// let members = changes.next().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next(&mut self) -> Result<Members> {
-        let Group { session, path } = &self.group;
-        loop {
-            let watch = match &mut self.watch {
-                Some(watch) => watch,
-                none => {
-                    let mode = WatchMode::PersistentRecursive;
-                    none.insert(session.nonblocking().watch(path, mode).await?)
-                }
-            };
-            // Every change that the events report shows in the next read, also after a gap or a
-            // snapshot.
-            watch.events().try_iter().for_each(drop);
-            let now = self.group.members_async().await?;
-            if let Some(now) = report(now, &mut self.reported) {
-                return Ok(now);
-            }
-            if watch.next().await.is_none() {
-                // An error if the session is over; otherwise a new watch is needed.
-                session.check_alive()?;
-                self.watch = None;
-            }
-        }
     }
 }
 
@@ -454,26 +395,16 @@ impl Membership {
         self.fencing_token() + u64::from(planted(Bug::JoinMisnumbered))
     }
 
-    /// Replaces its data. Blocks as [`Session::create`].
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
-    pub fn update(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        blocking::request(self.session(), "update", self.path(), self.update_async(data))
+    both_forms! {
+        /// Replaces its data. Blocks as [`Session::create`].
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
+        pub fn update / update_async(&self, data: impl AsRef<[u8]>) -> Result<()>
+            = request(self.updating(data));
     }
 
-    /// Replaces its data, without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Membership::update`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
-    /// membership.update_async(b"10.0.0.7:8081").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
+    async fn updating(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let bytes = unless(Bug::UpdateRefused, data.as_ref().len(), usize::MAX);
         check_data(self.path(), bytes)?;
         self.ephemeral.set(data.as_ref()).await.map(drop)

@@ -9,6 +9,7 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::types::error::Result;
@@ -245,40 +246,24 @@ impl Held {
         self.ephemeral.lost_async(&self.watch).await
     }
 
-    /// Releases it, and blocks until that is done, for the request timeout at most. Every guard has this call.
-    ///
-    /// # Errors
-    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if it was already lost.
-    /// After [`Error::Timeout`](crate::Error::Timeout) the release continues.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// lock.acquire()?.release()?;
-    /// assert!(lock.try_acquire()?.is_some());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn release(self) -> Result<()> {
-        let deletion = self.ephemeral.begin_deletion();
-        let wait = |deletion| self.session().wait_for("delete", self.path(), deletion);
-        lost_anyway(deletion.and_then(wait))
+    both_forms! {
+        /// Releases it, and blocks until that is done, for the request timeout at most. Every guard has this call.
+        ///
+        /// # Errors
+        /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if it was already lost.
+        /// After [`Error::Timeout`](crate::Error::Timeout) the release continues.
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// lock.acquire()?.release()?;
+        /// assert!(lock.try_acquire()?.is_some());
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
     }
 
-    /// As [`Held::release`], without blocking the thread and without a time limit. If the future is dropped,
-    /// polled or not, the release continues.
-    ///
-    /// # Errors
-    /// As [`Held::release`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// // ... the protected work, while `guard.is_held()` ...
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(self) -> Result<()> {
+    async fn releasing(self) -> Result<()> {
         lost_anyway(match self.ephemeral.begin_deletion() {
             Ok(deletion) => deletion.await,
             Err(error) => Err(error),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::atomic_value::AtomicValue;
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 
@@ -60,32 +60,26 @@ impl IdGenerator {
         Ok(IdGenerator { value, block: i64::from(block), left: Arc::default() })
     }
 
+    fn session(&self) -> &Session {
+        self.value.session()
+    }
+
     /// The path of the znode that holds the last number of the last block.
     pub fn path(&self) -> &str {
         self.value.path()
     }
 
-    /// Returns a number that nobody else has or will have. Does not block while the block has
-    /// numbers left; otherwise blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number; otherwise as
-    /// [`Session::set`]. After an error, no number was given to this caller.
-    pub fn next_id(&self) -> Result<u64> {
-        let taking = self.next_id_async();
-        blocking::request(self.value.session(), "take ids from", self.path(), taking)
+    both_forms! {
+        /// Returns a number that nobody else has or will have. Does not block while the block has
+        /// numbers left; otherwise blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number; otherwise as
+        /// [`Session::set`]. After an error, no number was given to this caller.
+        pub fn next_id / next_id_async(&self) -> Result<u64> = request(self.taking());
     }
 
-    /// As [`IdGenerator::next_id`], without blocking the thread. If the future is dropped, a block
-    /// may be lost.
-    ///
-    /// ```
-    /// # async fn example(ids: &quorate::recipes::IdGenerator) -> quorate::Result<()> {
-    /// println!("{}", ids.next_id_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn next_id_async(&self) -> Result<u64> {
+    async fn taking(&self) -> Result<u64> {
         match self.take() {
             Some(id) => Ok(id),
             None => self.next_of_new_block().await,

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, if_planted};
+use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{children_or_none, unless_gone};
 use crate::recipes::parents::create_below;
-use crate::recipes::{blocking, sequence};
+use crate::recipes::sequence;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat};
@@ -92,28 +93,25 @@ impl NodeList {
         Ok(NodeList { session: session.for_recipe(), path: path.to_owned() })
     }
 
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The list's path.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Appends an item, and returns it. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
-    pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
-        blocking::request(&self.session, "push to", &self.path, self.push_async(data))
+    both_forms! {
+        /// Appends an item, and returns it. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
+        pub fn push / push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem>
+            = request(self.pushing(data));
     }
 
-    /// As [`NodeList::push`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
-    /// list.push_async(b"one").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
+    async fn pushing(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
         let calls = self.session.nonblocking();
         let create = || calls.create(&path, data, CreateMode::PersistentSequential);
@@ -121,24 +119,16 @@ impl NodeList {
         Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
-    /// Returns all items, in order, as this replica has them at one zxid. Blocks as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-    pub fn items(&self) -> Result<Vec<ListItem>> {
-        self.items_in(&self.session.snapshot_of(&self.path)?)
+    both_forms! {
+        /// Returns all items, in order, as this replica has them at one zxid. Blocks as
+        /// [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+        pub fn items / items_async(&self) -> Result<Vec<ListItem>> = request(self.reading());
     }
 
-    /// As [`NodeList::items`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
-    /// println!("{} items", list.items_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn items_async(&self) -> Result<Vec<ListItem>> {
+    async fn reading(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
@@ -162,27 +152,17 @@ impl NodeList {
             .collect()
     }
 
-    /// Removes an item, and returns whether it existed. Never removes another item: neither one
-    /// with the same number, after the list was deleted and created again, nor one whose data was
-    /// set since it was read. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Session::delete`].
-    pub fn remove(&self, item: &ListItem) -> Result<bool> {
-        blocking::request(&self.session, "remove from", &self.path, self.remove_async(item))
+    both_forms! {
+        /// Removes an item, and returns whether it existed. Never removes another item: neither one
+        /// with the same number, after the list was deleted and created again, nor one whose data was
+        /// set since it was read. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Session::delete`].
+        pub fn remove / remove_async(&self, item: &ListItem) -> Result<bool> = request(self.removing(item));
     }
 
-    /// As [`NodeList::remove`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
-    /// for item in list.items_async().await? {
-    ///     list.remove_async(&item).await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn remove_async(&self, item: &ListItem) -> Result<bool> {
+    async fn removing(&self, item: &ListItem) -> Result<bool> {
         let (path, seen) = (&item.path, Condition::Mzxid(item.stat.mzxid));
         let removing = self.session.multi().require(path, seen).delete(path).submit();
         Ok(unless_gone(removing.await)?.is_some())

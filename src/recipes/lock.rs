@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, LOCK, Naming, predecessor};
+use crate::recipes::delay;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::revocation::{self, Revocations};
-use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{SessionId, TTL_MAX};
 
@@ -162,106 +163,58 @@ impl Lock {
         self.contenders.path()
     }
 
-    /// Acquires the lock. Blocks until it is held, for as long as the session lives.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
-    /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
-    /// not exist; [`Error::UnknownContender`](crate::Error::UnknownContender) if there is a znode of another
-    /// recipe at the path, whose session may not count this one;
-    /// [`Error::System`](crate::Error::System).
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// // Does nothing if the lock was lost in between.
-    /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn acquire(&self) -> Result<LockGuard> {
-        blocking::forever(self.session(), self.acquire_async())
+    both_forms! {
+        /// Acquires the lock. Blocks until it is held, for as long as the session lives.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+        /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
+        /// not exist; [`Error::UnknownContender`](crate::Error::UnknownContender) if there is a znode of another
+        /// recipe at the path, whose session may not count this one;
+        /// [`Error::System`](crate::Error::System).
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let guard = lock.acquire()?;
+        /// // Does nothing if the lock was lost in between.
+        /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit()?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<LockGuard>
+            = forever(self.acquiring());
     }
 
-    /// As [`Lock::acquire`], at most for `timeout`. Returns `None` if the lock is not held by then;
-    /// the place in the queue is given up.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// match lock.acquire_timeout(Duration::from_secs(5))? {
-    ///     Some(guard) => println!("token {}", guard.fencing_token()),
-    ///     None => println!("another one has held it all the time"),
-    /// }
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        blocking::within(self.session(), timeout, self.acquire_async())
+    async fn acquiring(&self) -> Result<LockGuard> {
+        let contender = self.contenders.join(&LOCK, b"").await?;
+        self.contenders.wait(&contender, predecessor).await?;
+        delay::wait(&self.contenders).await?;
+        self.held(contender).await
     }
 
-    /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise. Blocks for
-    /// the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let held = lock.try_acquire()?;
-    /// assert!(held.is_some() && lock.try_acquire()?.is_none());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        let taking = self.try_acquire_async();
-        blocking::request(self.session(), "try_acquire", self.path(), taking)
+    both_forms! {
+        /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise. Blocks for
+        /// the request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let held = lock.try_acquire()?;
+        /// assert!(held.is_some() && lock.try_acquire()?.is_none());
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<LockGuard>> = request(self.trying());
     }
 
-    /// As [`Lock::try_acquire`], without blocking the thread and without a time limit.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`].
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
-    /// if let Some(guard) = lock.try_acquire_async().await? {
-    ///     println!("token {}", guard.fencing_token());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
+    async fn trying(&self) -> Result<Option<LockGuard>> {
         let contender = self.contenders.join(&LOCK, b"").await?;
         match self.contenders.blocker(&contender, predecessor).await? {
             None if delay::is_over(&self.contenders).await? => self.held(contender).await.map(Some),
             _ => Ok(None),
         }
-    }
-
-    /// As [`Lock::acquire`], without blocking the thread. Dropping the future gives up the place in
-    /// the queue.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`].
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
-    /// let guard = lock.acquire_async().await?;
-    /// // ... the work ...
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self) -> Result<LockGuard> {
-        let contender = self.contenders.join(&LOCK, b"").await?;
-        self.contenders.wait(&contender, predecessor).await?;
-        delay::wait(&self.contenders).await?;
-        self.held(contender).await
     }
 
     async fn held(&self, mut contender: Contender) -> Result<LockGuard> {
@@ -271,106 +224,72 @@ impl Lock {
         Ok(LockGuard { held: contender.held().await? })
     }
 
-    /// Returns the paths of the holder and of the waiters in order, as this replica has them.
-    /// Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// // The first is the holder.
-    /// assert_eq!(lock.contenders()?, [guard.path()]);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn contenders(&self) -> Result<Vec<String>> {
-        Ok(self.contenders.list_now()?.into_iter().map(|contender| contender.path).collect())
+    both_forms! {
+        /// Returns the paths of the holder and of the waiters in order, as this replica has them.
+        /// Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over.
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let guard = lock.acquire()?;
+        /// // The first is the holder.
+        /// assert_eq!(lock.contenders()?, [guard.path()]);
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn contenders / contenders_async(&self) -> Result<Vec<String>> = request(self.listing());
     }
 
-    /// As [`Lock::contenders`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
-    /// println!("{} hold or wait", lock.contenders_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn contenders_async(&self) -> Result<Vec<String>> {
-        let contenders = self.contenders.list_with_sessions().await?;
+    async fn listing(&self) -> Result<Vec<String>> {
+        let contenders = self.contenders.list_soon().await?;
         Ok(contenders.into_iter().map(|contender| contender.path).collect())
     }
 
-    /// As [`Lock::contenders`], with their sessions: see [`LockContender`].
-    ///
-    /// # Errors
-    /// As [`Lock::contenders`].
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// assert_eq!(lock.contenders_with_sessions()?[0].session, Some(session.id()));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions_now()
+    both_forms! {
+        /// As [`Lock::contenders`], with their sessions: see [`LockContender`].
+        ///
+        /// # Errors
+        /// As [`Lock::contenders`].
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let guard = lock.acquire()?;
+        /// assert_eq!(lock.contenders_with_sessions()?[0].session, Some(session.id()));
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn contenders_with_sessions / contenders_with_sessions_async(&self) -> Result<Vec<LockContender>>
+            = request(self.contenders.list_with_sessions());
+
+        /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if
+        /// there is none. The holder receives the request if it has called [`LockGuard::revocations`],
+        /// and decides for itself. Each call is delivered; it costs one write. Blocks as
+        /// [`Session::set`].
+        ///
+        /// To take the lock away without the holder's consent, delete its znode: the first of
+        /// [`Lock::contenders`].
+        ///
+        /// # Errors
+        /// As [`Session::set`].
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let guard = lock.acquire()?;
+        /// let revocations = guard.revocations()?;
+        /// assert_eq!(lock.revoke()?, 1);
+        /// // The holder may now release the lock, or not.
+        /// assert!(revocations.wait());
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        ///
+        /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
+        pub fn revoke / revoke_async(&self) -> Result<usize> = request(self.revoking());
     }
 
-    /// As [`Lock::contenders_with_sessions`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
-    /// for contender in lock.contenders_with_sessions_async().await? {
-    ///     println!("{contender:?}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn contenders_with_sessions_async(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions().await
-    }
-
-    /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if
-    /// there is none. The holder receives the request if it has called [`LockGuard::revocations`],
-    /// and decides for itself. Each call is delivered; it costs one write. Blocks as
-    /// [`Session::set`].
-    ///
-    /// To take the lock away without the holder's consent, delete its znode: the first of
-    /// [`Lock::contenders`].
-    ///
-    /// # Errors
-    /// As [`Session::set`].
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// let revocations = guard.revocations()?;
-    /// assert_eq!(lock.revoke()?, 1);
-    /// // The holder may now release the lock, or not.
-    /// assert!(revocations.wait());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
-    pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.session(), "revoke", self.path(), self.revoke_async())
-    }
-
-    /// As [`Lock::revoke`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Lock::revoke`].
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::Lock) -> quorate::Result<()> {
-    /// println!("{} were asked", lock.revoke_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revoke_async(&self) -> Result<usize> {
+    async fn revoking(&self) -> Result<usize> {
         revocation::ask(&self.contenders, |listed| listed.len().min(1)).await
     }
 }
@@ -421,43 +340,25 @@ pub struct LockGuard {
 guard!(LockGuard, held: Held);
 
 impl LockGuard {
-    /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made
-    /// before this call is included. Blocks until the session's earlier calls have been answered.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
-    /// over; [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// let guard = lock.acquire()?;
-    /// let revocations = guard.revocations()?;
-    /// lock.revoke()?;
-    /// assert!(revocations.wait());
-    /// guard.release()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.session();
-        blocking::request(session, "revocations", self.path(), self.revocations_async())
-    }
-
-    /// As [`LockGuard::revocations`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`LockGuard::revocations`].
-    ///
-    /// ```
-    /// # async fn example(guard: &quorate::recipes::LockGuard) -> quorate::Result<()> {
-    /// let revocations = guard.revocations_async().await?;
-    /// if revocations.next().await {
-    ///     println!("somebody asks for the lock");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revocations_async(&self) -> Result<Revocations> {
-        Revocations::of(self.session(), self.path()).await
+    both_forms! {
+        /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made
+        /// before this call is included. Blocks until the session's earlier calls have been answered.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
+        /// over; [`Error::Timeout`](crate::Error::Timeout).
+        ///
+        /// ```
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let lock = session.lock("/lock")?;
+        /// let guard = lock.acquire()?;
+        /// let revocations = guard.revocations()?;
+        /// lock.revoke()?;
+        /// assert!(revocations.wait());
+        /// guard.release()?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn revocations / revocations_async(&self) -> Result<Revocations>
+            = request(Revocations::of(self.session(), self.path()));
     }
 }

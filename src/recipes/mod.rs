@@ -2,10 +2,40 @@
 //! [`Session`](crate::Session).
 //!
 //! Each recipe is a future over [`Pending`](crate::Pending) replies, watches and the session's timer
-//! ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no thread. The
-//! blocking form waits for that future. Recipes do not poll, and wake only participants that can
-//! continue. If a future that waits in a queue or at a barrier is dropped, it leaves nothing behind in
-//! the cluster. If the future of a single change is dropped, the change may or may not happen.
+//! ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no thread. Recipes
+//! do not poll, and wake only participants that can continue. If a future that waits in a queue or at a
+//! barrier is dropped, it leaves nothing behind in the cluster. If the future of a single change is
+//! dropped, the change may or may not happen.
+//!
+//! # Blocking and awaiting
+//!
+//! A call `x` that waits blocks its thread, and `x_async` is the same call to be awaited.
+//!
+//! A blocking call that waits for others (for a lock, or for a change) has no time limit; where there is
+//! an `x_timeout`, that waits for a time of yours. All other blocking calls wait for the request timeout
+//! at most, and then fail with [`Error::Timeout`](crate::Error::Timeout). An awaited call has no time
+//! limit: use the runtime's. [`guide::from_async`](crate::guide::from_async) lists what a dropped future
+//! leaves behind.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! async fn awaited(session: &quorate::Session) -> quorate::Result<()> {
+//!     let guard = session.lock("/lock")?.acquire_async().await?;
+//!     guard.release_async().await
+//! }
+//!
+//! fn blocking(session: &quorate::Session) -> quorate::Result<()> {
+//!     let guard = session.lock("/lock")?.acquire()?;
+//!     guard.release()?;
+//!     match session.lock("/lock")?.acquire_timeout(Duration::from_secs(5))? {
+//!         Some(guard) => guard.release(),
+//!         None => Ok(println!("another one has held it all the time")),
+//!     }
+//! }
+//! # blocking(&quorate::testing::Cluster::new(1).node(0).session())?;
+//! # Ok::<(), quorate::Error>(())
+//! ```
 //!
 //! # How to wait
 //!
@@ -34,7 +64,8 @@
 // | keep a lock free for a while after its holder was lost | `delay` |
 // | find out what a failed write means, and whether it is worth another attempt | `errors` |
 // | wait for one of two futures, or until a znode that is there changes (`Barrier::wait_async` waits for one to appear) | `waiting` |
-// | offer a blocking form of a future | `blocking` |
+// | write a call once, and offer it blocking and awaited | `blocking`: `both_forms!` |
+// | read a znode, without waiting where a replica is read | `reads` |
 // | encode values as data | `codec` |
 // | order sequential znodes | `sequence` |
 // | follow all changes below a path | `cache` |
@@ -76,6 +107,7 @@ mod participant;
 mod persistent_ephemeral;
 mod queue;
 mod read_write_lock;
+mod reads;
 mod reentrant_lock;
 mod registry;
 pub(crate) mod revocation;

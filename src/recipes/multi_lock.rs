@@ -5,11 +5,11 @@
 
 use std::cmp::Ordering;
 use std::task::Poll;
-use std::time::Duration;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::planted::{Bug, unless};
+use crate::recipes::blocking::both_forms;
 use crate::recipes::{Lock, LockGuard, Lost, Naming, blocking};
 use crate::types::error::{Error, Result};
 
@@ -73,6 +73,11 @@ impl MultiLock {
         self
     }
 
+    /// Of an error of all locks.
+    fn path(&self) -> &str {
+        self.locks[0].path()
+    }
+
     fn session(&self) -> &Session {
         // The list is never empty.
         self.locks[0].session()
@@ -83,38 +88,32 @@ impl MultiLock {
         self.locks.iter().map(Lock::path)
     }
 
-    /// Acquires all locks. Blocks until all are held, for as long as the session lives.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`]; [`Error::NoNode`] also if a lock was lost during the wait for the
-    /// others. After an error no lock is held. These are the errors of all ways to acquire them.
-    pub fn acquire(&self) -> Result<MultiLockGuard> {
-        blocking::forever(self.session(), self.acquire_async())
+    both_forms! {
+        /// Acquires all locks. Blocks until all are held, for as long as the session lives.
+        ///
+        /// # Errors
+        /// As [`Lock::acquire`]; [`Error::NoNode`] also if a lock was lost during the wait for the
+        /// others. After an error no lock is held. These are the errors of all ways to acquire them.
+        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<MultiLockGuard>
+            = forever(self.acquiring());
     }
 
-    /// As [`MultiLock::acquire`], at most for `timeout` in total. Returns `None`, with no lock
-    /// held, if not all are held by then.
-    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<MultiLockGuard>> {
-        blocking::within(self.session(), timeout, self.acquire_async())
+    async fn acquiring(&self) -> Result<MultiLockGuard> {
+        let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
+        for lock in &self.locks {
+            guard.guards.push(lock.acquire_async().await?);
+        }
+        guard.checked()
     }
 
-    /// Acquires all locks if each is free; returns `None` otherwise. Blocks for the request timeout
-    /// at most.
-    pub fn try_acquire(&self) -> Result<Option<MultiLockGuard>> {
-        let taking = self.try_acquire_async();
-        blocking::request(self.session(), "try_acquire", self.locks[0].path(), taking)
+    both_forms! {
+        /// Acquires all locks if each is free; returns `None` otherwise. Blocks for the request timeout
+        /// at most.
+        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<MultiLockGuard>>
+            = request(self.trying());
     }
 
-    /// As [`MultiLock::try_acquire`], without blocking the thread and without a time limit. Dropping
-    /// the future gives up all locks.
-    ///
-    /// ```
-    /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
-    /// let are_free = locks.try_acquire_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self) -> Result<Option<MultiLockGuard>> {
+    async fn trying(&self) -> Result<Option<MultiLockGuard>> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
         for lock in &self.locks {
             match lock.try_acquire_async().await? {
@@ -123,25 +122,6 @@ impl MultiLock {
             }
         }
         guard.checked().map(Some)
-    }
-
-    /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all
-    /// locks.
-    ///
-    /// ```
-    /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
-    /// let all = locks.acquire_async().await?;
-    /// // ... the work ...
-    /// all.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self) -> Result<MultiLockGuard> {
-        let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
-        for lock in &self.locks {
-            guard.guards.push(lock.acquire_async().await?);
-        }
-        guard.checked()
     }
 }
 

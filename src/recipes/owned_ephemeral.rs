@@ -192,7 +192,7 @@ impl OwnedEphemeral {
     /// [`OwnedEphemeral::loss`] is up to date. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
         let end = self.deletion().end.clone();
-        end.as_deref().unwrap_or(watch).next().await
+        end.as_deref().unwrap_or(watch).recv_async().await
     }
 
     /// Waits for the loss with a watch that fires when the znode is deleted. Takes no event from

@@ -1,10 +1,10 @@
 //! A participant in a two-phase commit: it votes, and learns the decision.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use crate::api::session::Session;
 use crate::planted::{Bug, unless};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
@@ -41,6 +41,14 @@ pub struct Participant {
 }
 
 impl Participant {
+    fn session(&self) -> &Session {
+        &self.transaction.session
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(super) fn new(
         transaction: &TwoPhaseCommit,
         path: String,
@@ -56,38 +64,23 @@ impl Participant {
         &self.proposal
     }
 
-    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(&self.transaction.session, operation, &self.path, future)
+    both_forms! {
+        /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. The same vote
+        /// may be given again by the same name, even after the participant was lost and has joined
+        /// again. Blocks for the request timeout at most. From a vote of `Yes` on, the participant must
+        /// be able to commit, also after [`Error::Timeout`].
+        ///
+        /// If the transaction is already decided and this participant has not voted, the transaction
+        /// was aborted; then nothing is written.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
+        /// is forgotten; [`Error::InvalidData`] if the other vote was already given; otherwise as
+        /// [`TwoPhaseCommit::decide`].
+        pub fn vote / vote_async(&self, vote: Vote) -> Result<Phase> = request(self.voting(vote));
     }
 
-    /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. The same vote
-    /// may be given again by the same name, even after the participant was lost and has joined
-    /// again. Blocks for the request timeout at most. From a vote of `Yes` on, the participant must
-    /// be able to commit, also after [`Error::Timeout`].
-    ///
-    /// If the transaction is already decided and this participant has not voted, the transaction
-    /// was aborted; then nothing is written.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
-    /// is forgotten; [`Error::InvalidData`] if the other vote was already given; otherwise as
-    /// [`TwoPhaseCommit::decide`].
-    pub fn vote(&self, vote: Vote) -> Result<Phase> {
-        self.wait("vote", self.vote_async(vote))
-    }
-
-    /// As [`Participant::vote`], without blocking the thread. If the future is dropped, the vote
-    /// may or may not have been given.
-    ///
-    /// ```
-    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
-    /// use quorate::recipes::Vote;
-    ///
-    /// billing.vote_async(Vote::Yes).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn vote_async(&self, vote: Vote) -> Result<Phase> {
+    async fn voting(&self, vote: Vote) -> Result<Phase> {
         let transaction = &self.transaction;
         let alive_path = alive(&self.path);
         loop {
@@ -146,33 +139,16 @@ impl Participant {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until the transaction is decided, for as long as the session lives, and returns the
-    /// decision.
-    ///
-    /// # Errors
-    /// As [`TwoPhaseCommit::phase`].
-    pub fn outcome(&self) -> Result<Phase> {
-        blocking::forever(&self.transaction.session, self.outcome_async())
+    both_forms! {
+        /// Blocks until the transaction is decided, for as long as the session lives, and returns the
+        /// decision.
+        ///
+        /// # Errors
+        /// As [`TwoPhaseCommit::phase`].
+        pub fn outcome / outcome_timeout / outcome_async(&self) -> Result<Phase> = forever(self.waiting());
     }
 
-    /// As [`Participant::outcome`], at most for `timeout`. Returns `None` if the transaction is not
-    /// decided by then.
-    ///
-    /// # Errors
-    /// As [`Participant::outcome`].
-    pub fn outcome_timeout(&self, timeout: Duration) -> Result<Option<Phase>> {
-        blocking::within(&self.transaction.session, timeout, self.outcome_async())
-    }
-
-    /// As [`Participant::outcome`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
-    /// println!("{:?}", billing.outcome_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn outcome_async(&self) -> Result<Phase> {
+    async fn waiting(&self) -> Result<Phase> {
         let TwoPhaseCommit { session, path } = &self.transaction;
         loop {
             let (data, _, watch) = session.nonblocking().get_and_watch(path).await?;
@@ -182,29 +158,21 @@ impl Participant {
                 return Ok(unless(Bug::OutcomeMistold, header.phase, Phase::Aborted));
             }
             // The znode has changed, or this session is over: look again.
-            watch.next().await;
+            watch.recv_async().await;
         }
     }
 
-    /// Records that this participant knows the outcome and has acted on it, so that the transaction
-    /// can be forgotten. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
-    /// [`Session::set`](crate::Session::set). Not an error if the transaction is already forgotten.
-    pub fn acknowledge(&self) -> Result<()> {
-        self.wait("acknowledge", self.acknowledge_async())
+    both_forms! {
+        /// Records that this participant knows the outcome and has acted on it, so that the transaction
+        /// can be forgotten. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
+        /// [`Session::set`](crate::Session::set). Not an error if the transaction is already forgotten.
+        pub fn acknowledge / acknowledge_async(&self) -> Result<()> = request(self.acknowledging());
     }
 
-    /// As [`Participant::acknowledge`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
-    /// billing.acknowledge_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acknowledge_async(&self) -> Result<()> {
+    async fn acknowledging(&self) -> Result<()> {
         let transaction = &self.transaction;
         let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
         let Some(header) = if_exists(transaction.header(&snapshot))? else { return Ok(()) };
@@ -223,7 +191,6 @@ impl Participant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::session::Session;
     use crate::testing::Cluster;
 
     fn transaction(session: &Session) -> TwoPhaseCommit {

@@ -181,7 +181,7 @@ impl PersistentEphemeral {
     /// let here = PersistentEphemeral::new(session, "/up/zero", b"1")?;
     /// let handle = here.handle();
     /// tokio::spawn(here.run_async());
-    /// handle.present_async().await;
+    /// handle.wait_present_async().await;
     /// # Ok(())
     /// # }
     /// ```

@@ -3,15 +3,14 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
-use std::time::Duration;
-
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
     Contenders, ListedContender, Naming, READ, WRITE, change, predecessor,
 };
 use crate::recipes::held::{Held, guard};
-use crate::recipes::{LockContender, LockGuard, blocking, revocation};
+use crate::recipes::{LockContender, LockGuard, revocation};
 use crate::types::error::Result;
 
 /// The contender that a reader waits for: the nearest writer before it. That writer may itself be
@@ -78,201 +77,106 @@ impl ReadWriteLock {
         self
     }
 
+    fn session(&self) -> &Session {
+        self.contenders.session()
+    }
+
     /// The lock's path.
     pub fn path(&self) -> &str {
         self.contenders.path()
     }
 
-    /// Acquires the lock for reading. Blocks until it is held, for as long as the session lives.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
-    pub fn read(&self) -> Result<ReadGuard> {
-        blocking::forever(self.contenders.session(), self.read_async())
+    both_forms! {
+        /// Acquires the lock for reading. Blocks until it is held, for as long as the session lives.
+        ///
+        /// # Errors
+        /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
+        pub fn read / read_timeout / read_async(&self) -> Result<ReadGuard> = forever(self.reading());
     }
 
-    /// As [`ReadWriteLock::read`], at most for `timeout`. Returns `None` if the lock is not held by
-    /// then; the place in the queue is given up.
-    pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadGuard>> {
-        blocking::within(self.contenders.session(), timeout, self.read_async())
-    }
-
-    /// Acquires the lock for reading if no writer holds it or waits for it; returns `None`
-    /// otherwise. Blocks for the request timeout at most.
-    pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let taking = self.try_read_async();
-        blocking::request(self.contenders.session(), "try_read", self.path(), taking)
-    }
-
-    /// As [`ReadWriteLock::try_read`], without blocking the thread and without a time limit. Dropping
-    /// the future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// let is_free = lock.try_read_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
-        let held = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
-        Ok(held.map(|held| ReadGuard { guard: LockGuard { held } }))
-    }
-
-    /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up the
-    /// place in the queue.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// let guard = lock.read_async().await?;
-    /// // ... work during which nobody may write ...
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn read_async(&self) -> Result<ReadGuard> {
+    async fn reading(&self) -> Result<ReadGuard> {
         let held = self.contenders.acquire(&READ, b"", blocker_of_reader).await?;
         Ok(ReadGuard { guard: LockGuard { held } })
     }
 
-    /// Acquires the lock for writing. Blocks until it is held, for as long as the session lives.
-    pub fn write(&self) -> Result<WriteGuard> {
-        blocking::forever(self.contenders.session(), self.write_async())
+    both_forms! {
+        /// Acquires the lock for reading if no writer holds it or waits for it; returns `None`
+        /// otherwise. Blocks for the request timeout at most.
+        pub fn try_read / try_read_async(&self) -> Result<Option<ReadGuard>> = request(self.trying_to_read());
     }
 
-    /// As [`ReadWriteLock::write`], at most for `timeout`. Returns `None` if the lock is not held
-    /// by then; the place in the queue is given up.
-    pub fn write_timeout(&self, timeout: Duration) -> Result<Option<WriteGuard>> {
-        blocking::within(self.contenders.session(), timeout, self.write_async())
+    async fn trying_to_read(&self) -> Result<Option<ReadGuard>> {
+        let held = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
+        Ok(held.map(|held| ReadGuard { guard: LockGuard { held } }))
     }
 
-    /// Acquires the lock for writing if nobody holds it or waits for it; returns `None` otherwise.
-    /// Blocks for the request timeout at most.
-    pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let taking = self.try_write_async();
-        blocking::request(self.contenders.session(), "try_write", self.path(), taking)
+    both_forms! {
+        /// Acquires the lock for writing. Blocks until it is held, for as long as the session lives.
+        pub fn write / write_timeout / write_async(&self) -> Result<WriteGuard> = forever(self.writing());
     }
 
-    /// As [`ReadWriteLock::try_write`], without blocking the thread and without a time limit. Dropping
-    /// the future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// let is_free = lock.try_write_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
-        let held = self.contenders.try_acquire(&WRITE, b"", predecessor).await?;
-        Ok(held.map(|held| self.writing(held)))
-    }
-
-    /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up the
-    /// place in the queue.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// let guard = lock.write_async().await?;
-    /// // ... the work ...
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn write_async(&self) -> Result<WriteGuard> {
+    async fn writing(&self) -> Result<WriteGuard> {
         let held = self.contenders.acquire(&WRITE, b"", predecessor).await?;
-        Ok(self.writing(held))
+        Ok(self.writer(held))
     }
 
-    fn writing(&self, held: Held) -> WriteGuard {
+    both_forms! {
+        /// Acquires the lock for writing if nobody holds it or waits for it; returns `None` otherwise.
+        /// Blocks for the request timeout at most.
+        pub fn try_write / try_write_async(&self) -> Result<Option<WriteGuard>>
+            = request(self.trying_to_write());
+    }
+
+    async fn trying_to_write(&self) -> Result<Option<WriteGuard>> {
+        let held = self.contenders.try_acquire(&WRITE, b"", predecessor).await?;
+        Ok(held.map(|held| self.writer(held)))
+    }
+
+    fn writer(&self, held: Held) -> WriteGuard {
         WriteGuard { guard: LockGuard { held }, naming: self.contenders.naming() }
     }
 
-    /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
-    /// holds the lock; otherwise the readers before the first writer hold it. Blocks as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions_now()
-    }
+    both_forms! {
+        /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
+        /// holds the lock; otherwise the readers before the first writer hold it. Blocks as
+        /// [`Session::get`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over.
+        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
+            = request(self.contenders.list_with_sessions());
 
-    /// As [`ReadWriteLock::contenders`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// println!("{} hold or wait", lock.contenders_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions().await
-    }
+        /// Asks all holders to release, and returns how many were asked: see
+        /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
+        ///
+        /// # Errors
+        /// As [`Session::set`].
+        pub fn revoke / revoke_async(&self) -> Result<usize>
+            = request(revocation::ask(&self.contenders, holders));
 
-    /// Asks all holders to release, and returns how many were asked: see
-    /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
-    ///
-    /// # Errors
-    /// As [`Session::set`].
-    pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
-    }
-
-    /// As [`ReadWriteLock::revoke`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`ReadWriteLock::revoke`].
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// println!("{} were asked", lock.revoke_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.contenders, holders).await
-    }
-
-    /// Asks one holder to release: the holder whose znode has this path, as in
-    /// [`LockContender::path`] and [`Held::path`]. Returns `false`, without a request, if the
-    /// contender does not hold the lock, because it waits or is gone. Costs a round trip and a
-    /// write. Blocks for the request timeout at most.
-    ///
-    /// ```
-    /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let lock = ReadWriteLock::new(&cluster.node(0).session(), "/table")?;
-    /// let (one, two) = (lock.read()?, lock.read()?);
-    /// let (asked, not_asked) = (one.revocations()?, two.revocations()?);
-    /// let other = ReadWriteLock::new(&cluster.node(1).session(), "/table")?;
-    /// assert!(other.revoke_holder(one.path())?);
-    /// assert!(asked.wait());
-    /// assert!(not_asked.events().is_empty());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Session::set`].
-    pub fn revoke_holder(&self, path: &str) -> Result<bool> {
-        let asking = self.revoke_holder_async(path);
-        blocking::request(self.contenders.session(), "revoke", path, asking)
-    }
-
-    /// As [`ReadWriteLock::revoke_holder`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`ReadWriteLock::revoke_holder`].
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
-    /// if let Some(first) = lock.contenders_async().await?.first() {
-    ///     lock.revoke_holder_async(&first.path).await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        revocation::ask_one(&self.contenders, path, holders).await
+        /// Asks one holder to release: the holder whose znode has this path, as in
+        /// [`LockContender::path`] and [`Held::path`]. Returns `false`, without a request, if the
+        /// contender does not hold the lock, because it waits or is gone. Costs a round trip and a
+        /// write. Blocks for the request timeout at most.
+        ///
+        /// ```
+        /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
+        ///
+        /// let cluster = Cluster::new(3);
+        /// let lock = ReadWriteLock::new(&cluster.node(0).session(), "/table")?;
+        /// let (one, two) = (lock.read()?, lock.read()?);
+        /// let (asked, not_asked) = (one.revocations()?, two.revocations()?);
+        /// let other = ReadWriteLock::new(&cluster.node(1).session(), "/table")?;
+        /// assert!(other.revoke_holder(one.path())?);
+        /// assert!(asked.wait());
+        /// assert!(not_asked.events().is_empty());
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`Session::set`].
+        pub fn revoke_holder / revoke_holder_async(&self, path: &str) -> Result<bool>
+            = request(revocation::ask_one(&self.contenders, path, holders));
     }
 }
 
@@ -324,33 +228,18 @@ pub struct WriteGuard {
 guard!(WriteGuard, guard: LockGuard);
 
 impl WriteGuard {
-    /// Turns the writer into a reader at the same place in the queue, in one write: no writer can
-    /// come in between, and the readers next in the queue get the lock, too. The fencing token
-    /// stays the same, and the path changes. Blocks as [`Session::create`]. If it fails, the lock
-    /// is released.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
-    pub fn downgrade(self) -> Result<ReadGuard> {
-        let (session, path) = (self.session().clone(), self.path().to_owned());
-        blocking::request(&session, "downgrade", &path, self.downgrade_async())
+    both_forms! {
+        /// Turns the writer into a reader at the same place in the queue, in one write: no writer can
+        /// come in between, and the readers next in the queue get the lock, too. The fencing token
+        /// stays the same, and the path changes. Blocks as [`Session::create`]. If it fails, the lock
+        /// is released.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
+        pub fn downgrade / downgrade_async(self) -> Result<ReadGuard> = request(self.downgrading());
     }
 
-    /// As [`WriteGuard::downgrade`], without blocking the thread. If the future is dropped, the
-    /// lock is released.
-    ///
-    /// # Errors
-    /// As [`WriteGuard::downgrade`].
-    ///
-    /// ```
-    /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
-    /// let reader = guard.downgrade_async().await?;
-    /// // Other readers may hold the lock by now; no writer has held it in between.
-    /// reader.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn downgrade_async(self) -> Result<ReadGuard> {
+    async fn downgrading(self) -> Result<ReadGuard> {
         let held = change(self.guard.held, &READ, self.naming).await?;
         Ok(ReadGuard { guard: LockGuard { held } })
     }

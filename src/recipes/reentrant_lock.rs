@@ -5,11 +5,11 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, if_planted, planted};
-use crate::recipes::{Lock, LockGuard, Naming, blocking};
+use crate::recipes::blocking::both_forms;
+use crate::recipes::{Lock, LockGuard, Naming};
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 
@@ -116,67 +116,26 @@ impl ReentrantLock {
         self
     }
 
+    fn session(&self) -> &Session {
+        self.lock.session()
+    }
+
     /// The lock's path.
     pub fn path(&self) -> &str {
         self.lock.path()
     }
 
-    /// Acquires the lock. Blocks until it is held, for as long as the session lives. Returns at
-    /// once if this owner holds it already.
-    ///
-    /// # Errors
-    /// As [`Lock::acquire`]. These are the errors of all ways to acquire it.
-    pub fn acquire(&self) -> Result<ReentrantGuard> {
-        blocking::forever(self.lock.session(), self.acquire_async())
+    both_forms! {
+        /// Acquires the lock. Blocks until it is held, for as long as the session lives. Returns at
+        /// once if this owner holds it already.
+        ///
+        /// # Errors
+        /// As [`Lock::acquire`]. These are the errors of all ways to acquire it.
+        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<ReentrantGuard>
+            = forever(self.acquiring());
     }
 
-    /// As [`ReentrantLock::acquire`], at most for `timeout`. Returns `None` if the lock is not held
-    /// by then.
-    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<ReentrantGuard>> {
-        blocking::within(self.lock.session(), timeout, self.acquire_async())
-    }
-
-    /// Acquires the lock if this owner holds it, or if it is free and nobody waits for it; returns
-    /// `None` otherwise. Blocks for the request timeout at most.
-    pub fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
-        let taking = self.try_acquire_async();
-        blocking::request(self.lock.session(), "try_acquire", self.path(), taking)
-    }
-
-    /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.
-    /// Dropping the future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReentrantLock) -> quorate::Result<()> {
-    /// let is_free = lock.try_acquire_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self) -> Result<Option<ReentrantGuard>> {
-        match self.owner.turn() {
-            None => Ok(None),
-            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
-            Some(Turn::Acquire(acquiring)) => {
-                let guard = self.lock.try_acquire_async().await?;
-                let guard = guard.map(|guard| self.held(guard));
-                drop(acquiring);
-                Ok(guard)
-            }
-        }
-    }
-
-    /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up the
-    /// place in the queue.
-    ///
-    /// ```
-    /// # async fn example(lock: &quorate::recipes::ReentrantLock) -> quorate::Result<()> {
-    /// let outer = lock.acquire_async().await?;
-    /// // Again, by the same owner.
-    /// let inner = lock.acquire_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self) -> Result<ReentrantGuard> {
+    async fn acquiring(&self) -> Result<ReentrantGuard> {
         let mut place = Place::new(Arc::clone(&self.owner.waiting));
         let turn = poll_fn(|context| {
             let turn = place.poll(context.waker(), || self.owner.turn());
@@ -189,6 +148,26 @@ impl ReentrantLock {
             Turn::Held(guard) => Ok(ReentrantGuard { guard }),
             Turn::Acquire(acquiring) => {
                 let guard = self.held(self.lock.acquire_async().await?);
+                drop(acquiring);
+                Ok(guard)
+            }
+        }
+    }
+
+    both_forms! {
+        /// Acquires the lock if this owner holds it, or if it is free and nobody waits for it; returns
+        /// `None` otherwise. Blocks for the request timeout at most.
+        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<ReentrantGuard>>
+            = request(self.trying());
+    }
+
+    async fn trying(&self) -> Result<Option<ReentrantGuard>> {
+        match self.owner.turn() {
+            None => Ok(None),
+            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
+            Some(Turn::Acquire(acquiring)) => {
+                let guard = self.lock.try_acquire_async().await?;
+                let guard = guard.map(|guard| self.held(guard));
                 drop(acquiring);
                 Ok(guard)
             }
@@ -227,28 +206,16 @@ impl ReentrantGuard {
         Arc::strong_count(&self.guard)
     }
 
-    /// Drops this guard. If it is the last one, releases the lock and blocks as
-    /// [`Held::release`](crate::recipes::Held::release).
-    ///
-    /// # Errors
-    /// As [`Held::release`](crate::recipes::Held::release).
-    pub fn release(self) -> Result<()> {
-        Arc::into_inner(self.guard).map_or(Ok(()), LockGuard::release)
+    both_forms! {
+        /// Drops this guard. If it is the last one, releases the lock and blocks as
+        /// [`Held::release`](crate::recipes::Held::release).
+        ///
+        /// # Errors
+        /// As [`Held::release`](crate::recipes::Held::release).
+        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
     }
 
-    /// As [`ReentrantGuard::release`], without blocking the thread and without a time limit. If the
-    /// future is dropped, polled or not, the release continues.
-    ///
-    /// # Errors
-    /// As [`Held::release_async`](crate::recipes::Held::release_async).
-    ///
-    /// ```
-    /// # async fn example(guard: quorate::recipes::ReentrantGuard) -> quorate::Result<()> {
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(self) -> Result<()> {
+    async fn releasing(self) -> Result<()> {
         match Arc::into_inner(self.guard) {
             Some(guard) => guard.release_async().await,
             None => Ok(()),

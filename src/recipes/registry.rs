@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use self::json::InJson;
 use crate::api::session::Session;
 use crate::planted::{Bug, unless};
-use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
@@ -154,6 +154,14 @@ pub struct Registry {
 }
 
 impl Registry {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Returns the registry at this path. Sends nothing.
     ///
     /// # Errors
@@ -190,38 +198,24 @@ impl Registry {
         self
     }
 
-    /// Registers an instance of a service. Blocks for the request timeout at most.
-    ///
-    /// If a former run of this very instance is still registered under this id, because its session has
-    /// not expired yet, the registration is taken over in one write, and nobody sees it missing. A member
-    /// of the cluster is the same instance as long as it has its data directory. A
-    /// [client](crate::Builder::client), and a member that has lost its directory, is another instance
-    /// after each start.
-    ///
-    /// # Errors
-    /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
-    /// [`Error::NoNode`] if somebody deletes it at once;
-    /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
-    pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
-        let path = path::join(&self.path, service);
-        let registered = self.register_async(service, instance);
-        blocking::request(&self.session, "register at", &path, registered)
+    both_forms! {
+        /// Registers an instance of a service. Blocks for the request timeout at most.
+        ///
+        /// If a former run of this very instance is still registered under this id, because its session has
+        /// not expired yet, the registration is taken over in one write, and nobody sees it missing. A member
+        /// of the cluster is the same instance as long as it has its data directory. A
+        /// [client](crate::Builder::client), and a member that has lost its directory, is another instance
+        /// after each start.
+        ///
+        /// # Errors
+        /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
+        /// [`Error::NoNode`] if somebody deletes it at once;
+        /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
+        pub fn register / register_async(&self, service: &str, instance: &Instance) -> Result<Registration>
+            = request(self.registering(service, instance));
     }
 
-    /// As [`Registry::register`], without blocking the thread. If the future is dropped, the
-    /// instance is deregistered.
-    ///
-    /// ```
-    /// # async fn example(registry: &quorate::recipes::Registry) -> quorate::Result<()> {
-    /// use quorate::recipes::Instance;
-    ///
-    /// let here = Instance::new("zero", "10.0.0.7", 8080);
-    /// let registration = registry.register_async("web", &here).await?;
-    /// println!("registered until {:?}", registration.wait_lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
+    async fn registering(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
         let data = self.form.encode(&path, instance)?;
@@ -259,27 +253,17 @@ pub struct Registration {
 guard!(Registration, held: Held);
 
 impl Registration {
-    /// Replaces the instance's data. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
-    /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
-    pub fn update(&self, instance: &Instance) -> Result<()> {
-        let updated = self.update_async(instance);
-        blocking::request(self.session(), "update", self.path(), updated)
+    both_forms! {
+        /// Replaces the instance's data. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
+        /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
+        pub fn update / update_async(&self, instance: &Instance) -> Result<()>
+            = request(self.updating(instance));
     }
 
-    /// As [`Registration::update`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
-    /// use quorate::recipes::Instance;
-    ///
-    /// registration.update_async(&Instance::new("zero", "10.0.0.7", 8081)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn update_async(&self, instance: &Instance) -> Result<()> {
+    async fn updating(&self, instance: &Instance) -> Result<()> {
         let path = self.path();
         if path::name(path) != instance.id {
             let reason = format!("the instance has the id {:?}", instance.id).into();

@@ -127,20 +127,20 @@ impl Revocations {
     /// permits are lost before. Of several waiters, one gets the request, and all notice the loss.
     pub fn wait(&self) -> bool {
         // Without a deadline there is always a result.
-        block_on(self.next(), &self.clock, None).ok().flatten().unwrap_or(false)
+        block_on(self.wait_async(), &self.clock, None).ok().flatten().unwrap_or(false)
     }
 
     /// As [`Revocations::wait`], without blocking the thread.
     ///
     /// ```
     /// # async fn example(revocations: &quorate::recipes::Revocations) -> quorate::Result<()> {
-    /// if revocations.next().await {
+    /// if revocations.wait_async().await {
     ///     println!("somebody asks for it");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn next(&self) -> bool {
+    pub async fn wait_async(&self) -> bool {
         if self.was_asked() {
             return true;
         }

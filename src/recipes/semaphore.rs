@@ -17,7 +17,6 @@ mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 pub use self::permits::Permits;
 pub use self::shared::SharedSemaphore;
@@ -25,10 +24,11 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, unless};
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, blocking, revocation};
+use crate::recipes::{LockContender, reads, revocation};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -132,109 +132,36 @@ impl Semaphore {
         Ok(Semaphore { contenders, permits, agreed: Arc::default() })
     }
 
+    fn session(&self) -> &Session {
+        self.contenders.session()
+    }
+
     /// The semaphore's path.
     pub fn path(&self) -> &str {
         self.contenders.path()
     }
 
-    /// Acquires one permit. Blocks until there is one, for as long as the session lives.
-    ///
-    /// # Errors
-    /// As [`Semaphore::acquire_many`].
-    pub fn acquire(&self) -> Result<Permits> {
-        self.acquire_many(1)
+    both_forms! {
+        /// Acquires one permit. Blocks until there is one, for as long as the session lives.
+        ///
+        /// # Errors
+        /// As [`Semaphore::acquire_many`].
+        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<Permits>
+            = forever(self.acquiring(1));
+
+        /// Acquires this many permits, all or none. Blocks until they are available, for as long as the
+        /// session lives.
+        ///
+        /// # Errors
+        /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
+        /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
+        /// contender's znode; the errors of a session that is over. These are the errors of all ways to
+        /// acquire permits.
+        pub fn acquire_many / acquire_many_timeout / acquire_many_async(&self, permits: u32) -> Result<Permits>
+            = forever(self.acquiring(permits));
     }
 
-    /// Acquires this many permits, all or none. Blocks until they are available, for as long as the
-    /// session lives.
-    ///
-    /// # Errors
-    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
-    /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
-    /// contender's znode; the errors of a session that is over. These are the errors of all ways to
-    /// acquire permits.
-    pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
-        blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
-    }
-
-    /// As [`Semaphore::acquire_many`], at most for `timeout`. Returns `None` if the permits are not
-    /// available by then; the place in the queue is given up.
-    pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
-        blocking::within(self.contenders.session(), timeout, self.acquire_many_async(permits))
-    }
-
-    /// [`Semaphore::acquire_many_timeout`] for one permit.
-    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permits>> {
-        self.acquire_many_timeout(1, timeout)
-    }
-
-    /// Acquires this many permits if they are available now and nobody waits; returns `None`
-    /// otherwise. Blocks for the request timeout at most.
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
-        let taking = self.try_acquire_many_async(permits);
-        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
-    }
-
-    /// [`Semaphore::try_acquire_many`] for one permit.
-    pub fn try_acquire(&self) -> Result<Option<Permits>> {
-        self.try_acquire_many(1)
-    }
-
-    /// As [`Semaphore::try_acquire`], without blocking the thread and without a time limit. Dropping
-    /// the future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// let is_free = semaphore.try_acquire_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self) -> Result<Option<Permits>> {
-        self.try_acquire_many_async(1).await
-    }
-
-    /// As [`Semaphore::try_acquire_many`], without blocking the thread and without a time limit.
-    /// Dropping the future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// let are_free = semaphore.try_acquire_many_async(2).await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>> {
-        let contender = self.join(permits).await?;
-        match self.turn(&contender, permits).await? {
-            Turn::Holds(others) => self.held(contender, permits, others).await.map(Some),
-            Turn::First | Turn::Behind(_) => Ok(None),
-        }
-    }
-
-    /// [`Semaphore::acquire_many_async`] for one permit.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// let permit = semaphore.acquire_async().await?;
-    /// // ... the work ...
-    /// permit.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self) -> Result<Permits> {
-        self.acquire_many_async(1).await
-    }
-
-    /// As [`Semaphore::acquire_many`], without blocking the thread. Dropping the future gives up
-    /// the place in the queue. A future that is neither polled nor dropped delays the waiters
-    /// behind it.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// let permits = semaphore.acquire_many_async(2).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
+    async fn acquiring(&self, permits: u32) -> Result<Permits> {
         let contender = self.join(permits).await?;
         let mut changes: Option<Watch> = None;
         loop {
@@ -243,18 +170,18 @@ impl Semaphore {
                 Turn::First => None,
                 Turn::Behind(before) => Some(before),
             };
-            let calls = self.contenders.session().nonblocking();
+            let calls = self.session().nonblocking();
             if let Some(before) = before {
                 let read = if_exists(calls.get_and_watch(&before).await)?;
                 let Some((data, _, watch)) = read else { continue };
                 // With this mark, it holds by a former, larger total.
                 if !data.starts_with(HOLDS) {
-                    watch.next().await;
+                    watch.recv_async().await;
                     continue;
                 }
             }
             match &changes {
-                Some(watch) => match watch.next().await {
+                Some(watch) => match watch.recv_async().await {
                     // The next read covers all events until now.
                     Some(_) => watch.events().try_iter().for_each(drop),
                     None => changes = None,
@@ -262,6 +189,26 @@ impl Semaphore {
                 None => changes = Some(calls.watch(self.path(), WatchMode::Persistent).await?),
             }
         }
+    }
+
+    both_forms! {
+        /// Acquires this many permits if they are available now and nobody waits; returns `None`
+        /// otherwise. Blocks for the request timeout at most.
+        pub fn try_acquire_many / try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>>
+            = request(self.trying(permits));
+    }
+
+    async fn trying(&self, permits: u32) -> Result<Option<Permits>> {
+        let contender = self.join(permits).await?;
+        match self.turn(&contender, permits).await? {
+            Turn::Holds(others) => self.held(contender, permits, others).await.map(Some),
+            Turn::First | Turn::Behind(_) => Ok(None),
+        }
+    }
+
+    both_forms! {
+        /// [`Semaphore::try_acquire_many`] for one permit.
+        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<Permits>> = request(self.trying(1));
     }
 
     async fn join(&self, permits: u32) -> Result<Contender> {
@@ -279,7 +226,7 @@ impl Semaphore {
     }
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
-        let calls = self.contenders.session().nonblocking();
+        let calls = self.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
             // The znode was deleted in the meantime, and created again by a new contender.
@@ -328,7 +275,7 @@ impl Semaphore {
     /// Makes sure that the cluster has a total and, once for each handle, that it equals the
     /// handle's.
     async fn agree(&self) -> Result<()> {
-        let (session, path) = (self.contenders.session(), self.path());
+        let (session, path) = (self.session(), self.path());
         let total = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
@@ -353,48 +300,29 @@ impl Semaphore {
         }
     }
 
-    /// Returns the total, as this replica has it. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] before the first use; the errors of a session that is over.
-    pub fn permits(&self) -> Result<u32> {
-        self.parse(&self.contenders.session().get(self.path())?.0)
+    both_forms! {
+        /// Returns the total, as this replica has it. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] before the first use; the errors of a session that is over.
+        pub fn permits / permits_async(&self) -> Result<u32> = request(self.reading_permits());
     }
 
-    /// As [`Semaphore::permits`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// println!("{} permits", semaphore.permits_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn permits_async(&self) -> Result<u32> {
-        self.parse(&self.contenders.session().nonblocking().get(self.path()).await?.0)
+    async fn reading_permits(&self) -> Result<u32> {
+        self.parse(&reads::get(self.session(), self.path()).await?.0)
     }
 
-    /// Changes the total for everybody. Handles created later must be given the new total. Blocks
-    /// as [`Session::create`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
-    pub fn set_permits(&self, permits: u32) -> Result<()> {
-        let setting = self.set_permits_async(permits);
-        blocking::request(self.contenders.session(), "set_permits", self.path(), setting)
+    both_forms! {
+        /// Changes the total for everybody. Handles created later must be given the new total. Blocks
+        /// as [`Session::create`].
+        ///
+        /// # Errors
+        /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
+        pub fn set_permits / set_permits_async(&self, permits: u32) -> Result<()>
+            = request(self.setting_permits(permits));
     }
 
-    /// As [`Semaphore::set_permits`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Semaphore::set_permits`].
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// semaphore.set_permits_async(8).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn set_permits_async(&self, permits: u32) -> Result<()> {
+    async fn setting_permits(&self, permits: u32) -> Result<()> {
         check(permits)?;
         self.agree().await?;
         self.contenders
@@ -418,36 +346,23 @@ impl Semaphore {
             .map(drop)
     }
 
-    /// Asks one holder to give its permits back: the holder whose znode has this path, as in
-    /// [`LockContender::path`] and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has
-    /// called [`Permits::revocations`], and decides for itself. Returns `false`, without a request,
-    /// if the contender holds no permits, because it waits or is gone. Costs a round trip and a
-    /// write. Blocks for the request timeout at most.
-    ///
-    /// A contender that got its permits before the total was reduced is a holder, too.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
-    pub fn revoke_holder(&self, path: &str) -> Result<bool> {
-        let asking = self.revoke_holder_async(path);
-        blocking::request(self.contenders.session(), "revoke", path, asking)
+    both_forms! {
+        /// Asks one holder to give its permits back: the holder whose znode has this path, as in
+        /// [`LockContender::path`] and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has
+        /// called [`Permits::revocations`], and decides for itself. Returns `false`, without a request,
+        /// if the contender holds no permits, because it waits or is gone. Costs a round trip and a
+        /// write. Blocks for the request timeout at most.
+        ///
+        /// A contender that got its permits before the total was reduced is a holder, too.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
+        pub fn revoke_holder / revoke_holder_async(&self, path: &str) -> Result<bool>
+            = request(self.revoking(path));
     }
 
-    /// As [`Semaphore::revoke_holder`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Semaphore::revoke_holder`].
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// if let Some(first) = semaphore.contenders_async().await?.first() {
-    ///     semaphore.revoke_holder_async(&first.path).await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        let calls = self.contenders.session().nonblocking();
+    async fn revoking(&self, path: &str) -> Result<bool> {
+        let calls = self.session().nonblocking();
         // This replica may not know yet which contenders hold.
         calls.sync().await?;
         let snapshot = calls.snapshot_of(self.path()).await?;
@@ -457,29 +372,18 @@ impl Semaphore {
         };
         let holds = at < holders(&listed, all) || snapshot.get(path)?.0.starts_with(HOLDS);
         match holds {
-            true => revocation::set(self.contenders.session(), path, REVOKED).await,
+            true => revocation::set(self.session(), path, REVOKED).await,
             false => Ok(false),
         }
     }
 
-    /// Returns holders and waiters in order, as this replica has them. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions_now()
-    }
-
-    /// As [`Semaphore::contenders`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
-    /// println!("{} hold or wait", semaphore.contenders_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.contenders.list_with_sessions().await
+    both_forms! {
+        /// Returns holders and waiters in order, as this replica has them. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over.
+        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
+            = request(self.contenders.list_with_sessions());
     }
 }
 

@@ -33,57 +33,57 @@ fn until_error<S: Send + 'static, T: 'static>(
 }
 
 impl Cache {
-    /// The changes of [`Cache::next`] as a stream, which ends after an error. Dropping a wait for the next
+    /// The changes of [`Cache::recv_async`] as a stream, which ends after an error. Dropping a wait for the next
     /// item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Change>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.next()))
+        until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
 impl MemberChanges {
-    /// The members of [`MemberChanges::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// The members of [`MemberChanges::recv_async`] as a stream, which ends after an error. Dropping a wait for the
     /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Members>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.next()))
+        until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
 impl LeaderChanges {
-    /// The leaders of [`LeaderChanges::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// The leaders of [`LeaderChanges::recv_async`] as a stream, which ends after an error. Dropping a wait for the
     /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Option<Candidate>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.next()))
+        until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
 impl InstancesWatch {
-    /// The sets of [`InstancesWatch::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// The sets of [`InstancesWatch::recv_async`] as a stream, which ends after an error. Dropping a wait for the
     /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Instance>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.next()))
+        until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
 impl<T: Send + 'static, C: Codec<T> + Send + 'static> ConfigWatch<T, C> {
-    /// The updates of [`ConfigWatch::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// The updates of [`ConfigWatch::recv_async`] as a stream, which ends after an error. Dropping a wait for the
     /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<ConfigUpdate<T>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.next()))
+        until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
@@ -92,7 +92,9 @@ impl Revocations {
     /// for the next request loses nothing.
     pub fn into_stream(self) -> impl Stream<Item = ()> + Send + Unpin {
         Repeated::new(self, |revocations: Self| {
-            Box::pin(async move { revocations.next().await.then_some(((), Some(revocations))) })
+            Box::pin(
+                async move { revocations.wait_async().await.then_some(((), Some(revocations))) },
+            )
         })
     }
 }

@@ -24,6 +24,7 @@ use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{if_exists, inner, unless_gone, unless_overtaken};
@@ -199,36 +200,29 @@ impl TwoPhaseCommit {
         Ok(TwoPhaseCommit { session: session.for_recipe(), path: path.to_owned() })
     }
 
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// Its path.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(&self.session, operation, &self.path, future)
+    both_forms! {
+        /// Begins the transaction with a proposal, for participants of these names. Blocks for the
+        /// request timeout at most. Missing parents are created as containers.
+        ///
+        /// # Errors
+        /// [`Error::NodeExists`] if the transaction has already begun, or a name is given twice;
+        /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
+        /// [`Error::TooLarge`] if the proposal and the names are more than 1 MiB; otherwise as
+        /// [`Session::create`](crate::Session::create).
+        pub fn begin / begin_async(&self, participants: &[&str], proposal: &[u8]) -> Result<()>
+            = request(self.beginning(participants, proposal));
     }
 
-    /// Begins the transaction with a proposal, for participants of these names. Blocks for the
-    /// request timeout at most. Missing parents are created as containers.
-    ///
-    /// # Errors
-    /// [`Error::NodeExists`] if the transaction has already begun, or a name is given twice;
-    /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
-    /// [`Error::TooLarge`] if the proposal and the names are more than 1 MiB; otherwise as
-    /// [`Session::create`](crate::Session::create).
-    pub fn begin(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
-        self.wait("begin", self.begin_async(participants, proposal))
-    }
-
-    /// As [`TwoPhaseCommit::begin`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// commit.begin_async(&["billing", "stock"], b"order 7").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn begin_async(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
+    async fn beginning(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
         if participants.is_empty() {
             let reason = "nobody would vote".to_owned();
             return Err(Error::InvalidSetting { setting: "participants", reason });
@@ -262,37 +256,54 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// Returns the transaction's phase, as this replica has it. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
-    /// a session that is over.
-    pub fn phase(&self) -> Result<Phase> {
-        Ok(self.header(&self.session.snapshot_of(&self.path)?)?.value.phase)
+    both_forms! {
+        /// Returns the transaction's phase, as this replica has it. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
+        /// a session that is over.
+        pub fn phase / phase_async(&self) -> Result<Phase> = request(self.reading());
     }
 
-    /// As `phase`, without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// println!("{:?}", commit.phase_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn phase_async(&self) -> Result<Phase> {
+    async fn reading(&self) -> Result<Phase> {
         Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
     }
 
-    /// Decides the transaction as soon as the votes allow that, and returns the decision. Blocks
-    /// until there is a decision, for as long as the session lives. Any number of callers may do
-    /// so, at any time.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
-    /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
-    /// error the transaction may or may not be decided: call this again.
-    pub fn decide(&self) -> Result<Phase> {
-        blocking::forever(&self.session, self.decide_async())
+    both_forms! {
+        /// Decides the transaction as soon as the votes allow that, and returns the decision. Blocks
+        /// until there is a decision, for as long as the session lives. Any number of callers may do
+        /// so, at any time.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
+        /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
+        /// error the transaction may or may not be decided: call this again.
+        pub fn decide / decide_async(&self) -> Result<Phase> = forever(self.deciding_when_voted());
+    }
+
+    async fn deciding_when_voted(&self) -> Result<Phase> {
+        let calls = self.session.nonblocking();
+        let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
+        loop {
+            let snapshot = calls.snapshot_of(&self.path).await?;
+            let header = self.header(&snapshot)?;
+            if header.value.phase != Phase::Voting {
+                return Ok(header.value.phase);
+            }
+            let Some((phase, votes)) = self.tally(&snapshot, &header.value)? else {
+                next_event(&self.session, &watch, &self.path).await?;
+                continue;
+            };
+            let mut multi = self.session.multi();
+            for (path, mzxid) in votes {
+                multi = multi.require(&path, Condition::Mzxid(mzxid));
+            }
+            // Fails if somebody has voted or decided in between.
+            let decided = self.deciding(multi, &header, phase)?.submit().await;
+            if unless_overtaken(decided)?.is_some() {
+                return Ok(phase);
+            }
+        }
     }
 
     /// As [`TwoPhaseCommit::decide`], but aborts the transaction if not all have voted after
@@ -323,40 +334,6 @@ impl TwoPhaseCommit {
         match either(self.decide_async(), time).await {
             Either::One(phase) => phase,
             Either::Other(_) => self.abort_async().await,
-        }
-    }
-
-    /// As [`TwoPhaseCommit::decide`], without blocking the thread. Dropping the future leaves the
-    /// decision to others.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// println!("{:?}", commit.decide_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn decide_async(&self) -> Result<Phase> {
-        let calls = self.session.nonblocking();
-        let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
-        loop {
-            let snapshot = calls.snapshot_of(&self.path).await?;
-            let header = self.header(&snapshot)?;
-            if header.value.phase != Phase::Voting {
-                return Ok(header.value.phase);
-            }
-            let Some((phase, votes)) = self.tally(&snapshot, &header.value)? else {
-                next_event(&self.session, &watch, &self.path).await?;
-                continue;
-            };
-            let mut multi = self.session.multi();
-            for (path, mzxid) in votes {
-                multi = multi.require(&path, Condition::Mzxid(mzxid));
-            }
-            // Fails if somebody has voted or decided in between.
-            let decided = self.deciding(multi, &header, phase)?.submit().await;
-            if unless_overtaken(decided)?.is_some() {
-                return Ok(phase);
-            }
         }
     }
 
@@ -396,24 +373,16 @@ impl TwoPhaseCommit {
         Ok((!waits).then_some((Phase::Committed, votes)))
     }
 
-    /// Aborts the transaction, unless it is already decided, and returns the decision. Anybody may
-    /// call this. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
-    pub fn abort(&self) -> Result<Phase> {
-        self.wait("abort", self.abort_async())
+    both_forms! {
+        /// Aborts the transaction, unless it is already decided, and returns the decision. Anybody may
+        /// call this. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+        pub fn abort / abort_async(&self) -> Result<Phase> = request(self.aborting());
     }
 
-    /// As [`TwoPhaseCommit::abort`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// println!("{:?}", commit.abort_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn abort_async(&self) -> Result<Phase> {
+    async fn aborting(&self) -> Result<Phase> {
         loop {
             let header = self.header(&self.session.nonblocking().snapshot_of(&self.path).await?)?;
             if header.value.phase != Phase::Voting {
@@ -426,30 +395,18 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Joins as a participant, for the first time or again after a loss. After that, an earlier
-    /// participant of this name that has not voted can no longer vote. Blocks for the request
-    /// timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant with this name;
-    /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
-    pub fn join(&self, name: &str) -> Result<Participant> {
-        self.wait("join", self.join_async(name))
+    both_forms! {
+        /// Joins as a participant, for the first time or again after a loss. After that, an earlier
+        /// participant of this name that has not voted can no longer vote. Blocks for the request
+        /// timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant with this name;
+        /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+        pub fn join / join_async(&self, name: &str) -> Result<Participant> = request(self.joining(name));
     }
 
-    /// As [`TwoPhaseCommit::join`], without blocking the thread. Dropping the future is like
-    /// dropping the participant.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// use quorate::recipes::Vote;
-    ///
-    /// let billing = commit.join_async("billing").await?;
-    /// billing.vote_async(Vote::Yes).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn join_async(&self, name: &str) -> Result<Participant> {
+    async fn joining(&self, name: &str) -> Result<Participant> {
         let site_path = name_in(&self.path, name)?;
         let alive_path = alive(&site_path);
         loop {
@@ -481,29 +438,21 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Deletes the transaction's znodes, if it is decided and all who voted `Yes` have acknowledged
-    /// the decision. Returns whether the transaction is gone. Blocks for the request timeout at
-    /// most.
-    ///
-    /// If a participant that has not voted `Yes` finds the transaction forgotten, it has nothing to
-    /// do.
-    ///
-    /// # Errors
-    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
-    /// [`Error::NoNode`]; [`Error::InvalidData`].
-    pub fn forget(&self) -> Result<bool> {
-        self.wait("forget", self.forget_async())
+    both_forms! {
+        /// Deletes the transaction's znodes, if it is decided and all who voted `Yes` have acknowledged
+        /// the decision. Returns whether the transaction is gone. Blocks for the request timeout at
+        /// most.
+        ///
+        /// If a participant that has not voted `Yes` finds the transaction forgotten, it has nothing to
+        /// do.
+        ///
+        /// # Errors
+        /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
+        /// [`Error::NoNode`]; [`Error::InvalidData`].
+        pub fn forget / forget_async(&self) -> Result<bool> = request(self.forgetting());
     }
 
-    /// As [`TwoPhaseCommit::forget`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// let is_forgotten = commit.forget_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn forget_async(&self) -> Result<bool> {
+    async fn forgetting(&self) -> Result<bool> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         let Some(header) = if_exists(self.header(&snapshot))? else { return Ok(true) };
         if header.value.phase == Phase::Voting {

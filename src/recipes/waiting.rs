@@ -13,7 +13,7 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
     let (exists, watch) = session.nonblocking().exists_and_watch(path).await?;
     if exists.is_some() {
         // `None` if this session is over.
-        watch.next().await;
+        watch.recv_async().await;
     }
     Ok(())
 }
@@ -23,7 +23,7 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
 /// # Errors
 /// The errors of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
 pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> Result<WatchEvent> {
-    if let Some(event) = watch.next().await {
+    if let Some(event) = watch.recv_async().await {
         return Ok(event);
     }
     session.check_alive()?;

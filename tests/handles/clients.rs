@@ -512,9 +512,9 @@ fn recipe_reads_can_be_awaited() {
     assert!(first(leases.try_acquire_async()).is_pending());
     assert!(first(latch.leader_async()).is_pending());
     assert!(first(latch.candidates_async()).is_pending());
-    assert!(first(latch.observe().next()).is_pending());
+    assert!(first(latch.observe().recv_async()).is_pending());
     assert!(first(group.members_async()).is_pending());
-    assert!(first(group.watch().next()).is_pending());
+    assert!(first(group.watch().recv_async()).is_pending());
     assert!(first(discovery.names_async()).is_pending());
     assert!(first(discovery.instances_async("s")).is_pending());
     assert!(first(chooser.choose_async()).is_pending());
@@ -525,9 +525,9 @@ fn recipe_reads_can_be_awaited() {
     assert!(first(transaction.phase_async()).is_pending());
     assert!(first(config.get_async()).is_pending());
     assert!(first(counter.get_async()).is_pending());
-    assert!(first(cache.next()).is_pending());
-    assert!(first(updates.next()).is_pending());
-    assert!(first(instances.next()).is_pending());
+    assert!(first(cache.recv_async()).is_pending());
+    assert!(first(updates.recv_async()).is_pending());
+    assert!(first(instances.recv_async()).is_pending());
     cluster.heal();
     cluster.advance(5 * SECOND);
     assert_eq!(latch.leader(), Ok(None));
@@ -555,10 +555,10 @@ fn a_cache_on_a_client_misses_no_change() {
         session.sync().unwrap();
         // The read goes to the member, and the poll does not wait for the reply.
         let mut context = Context::from_waker(Waker::noop());
-        assert!(pin!(cache.next()).as_mut().poll(&mut context).is_pending());
+        assert!(pin!(cache.recv_async()).as_mut().poll(&mut context).is_pending());
         cluster.isolate(place);
         cluster.advance(SECOND);
-        assert!(pin!(cache.next()).as_mut().poll(&mut context).is_pending());
+        assert!(pin!(cache.recv_async()).as_mut().poll(&mut context).is_pending());
         other.delete(&path).unwrap();
         cluster.heal();
         cluster.advance(3 * SECOND);

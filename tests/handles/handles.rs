@@ -159,7 +159,7 @@ fn a_woken_task_may_read_at_once_even_within_the_waker() {
     });
     let waker = Waker::from(Arc::clone(&reader));
     {
-        let mut next = Box::pin(watch.next());
+        let mut next = Box::pin(watch.recv_async());
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         session.set("/a", b"1").unwrap();
         let Poll::Ready(Some(event)) = next.as_mut().poll(&mut Context::from_waker(&waker)) else {
@@ -197,7 +197,7 @@ fn a_waker_that_panics_harms_no_other_waker() {
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let waker = Waker::from(Arc::new(Panics));
-    let mut next = Box::pin(watch.next());
+    let mut next = Box::pin(watch.recv_async());
     assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!(session.set("/a", b"1").unwrap().version, 1);
     assert_eq!(session.get("/a").unwrap().1.version, 1);
@@ -233,7 +233,7 @@ fn futures_may_go_from_thread_to_thread() {
 
     fn of_elections(latch: &LeaderLatch, selector: &LeaderSelector, group: &Group) {
         is_send(async { Ok::<_, Error>(latch.campaign_async().await?.wait_lost_async().await) });
-        is_send(async { latch.observe().next().await });
+        is_send(async { latch.observe().recv_async().await });
         let name = String::new();
         is_send(selector.run_async(|leadership| {
             let name = &name;
@@ -244,7 +244,7 @@ fn futures_may_go_from_thread_to_thread() {
             membership.update_async(b"").await?;
             Ok::<_, Error>(membership.wait_lost_async().await)
         });
-        is_send(async { group.watch().next().await });
+        is_send(async { group.watch().recv_async().await });
     }
 
     fn of_queues(queue: &Queue, barrier: &Barrier, double: &DoubleBarrier) {
@@ -269,7 +269,7 @@ fn futures_may_go_from_thread_to_thread() {
         is_send(ids.next_id_async());
         is_send(config.set_async(&1));
         is_send(config.compare_and_set_async(None, &1));
-        is_send(async { config.watch_async().await?.next().await });
+        is_send(async { config.watch_async().await?.recv_async().await });
         is_send(list.push_async(""));
         is_send(list.items_async());
     }
@@ -277,7 +277,7 @@ fn futures_may_go_from_thread_to_thread() {
     fn of_services(registry: &Registry, discovery: &Discovery, two_phase: &TwoPhaseCommit) {
         let instance = Instance::new("", "", 0);
         is_send(registry.register_async("", &instance));
-        is_send(async { discovery.watch_async("").await?.next().await });
+        is_send(async { discovery.watch_async("").await?.recv_async().await });
         is_send(two_phase.begin_async(&[], b""));
         is_send(two_phase.decide_timeout_async(Duration::ZERO));
         is_send(async { two_phase.join_async("").await?.outcome_async().await });
@@ -290,10 +290,10 @@ fn futures_may_go_from_thread_to_thread() {
             txn.set(&path, b"");
             Ok(path.len())
         }));
-        is_send(watch.next());
-        is_send(async { Cache::new_async(session, "").await?.next().await });
+        is_send(watch.recv_async());
+        is_send(async { Cache::new_async(session, "").await?.recv_async().await });
         let handle = own.handle();
-        is_send(handle.present_async());
+        is_send(handle.wait_present_async());
         is_send(handle.close_async());
         is_send(own.run_async());
     }

@@ -248,7 +248,7 @@ fn futures_need_no_runtime_and_dropping_them_cancels_nothing() {
         let watch = session.nonblocking().watch("/a", quorate::WatchMode::Persistent).await?;
         session.nonblocking().set(&created.path, b"1").await?;
         assert_eq!(
-            watch.next().await.map(|event| event.kind),
+            watch.recv_async().await.map(|event| event.kind),
             Some(quorate::EventKind::DataChanged)
         );
         let guard = session.lock("/lock")?.acquire_async().await?;

@@ -113,7 +113,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
         async move {
             let watch = session.nonblocking().watch("/settings", WatchMode::Persistent).await?;
             events.send(None).unwrap();
-            while let Some(event) = watch.next().await {
+            while let Some(event) = watch.recv_async().await {
                 events.send(Some(event.zxid)).unwrap();
             }
             Ok(Continue(()))

@@ -65,7 +65,7 @@ fn wakers_panic(coordinator: &Coordinator) {
 
         let watch = session.watch("/a", WatchMode::Persistent).unwrap();
         {
-            let mut next = pin!(watch.next());
+            let mut next = pin!(watch.recv_async());
             assert!(poll(next.as_mut(), &waker).is_pending());
             set(&session, "/a");
         }
@@ -74,7 +74,7 @@ fn wakers_panic(coordinator: &Coordinator) {
 
         let other = coordinator.open_session().unwrap();
         let ends = other.watch("/a", WatchMode::Persistent).unwrap();
-        let mut next = pin!(ends.next());
+        let mut next = pin!(ends.recv_async());
         assert!(poll(next.as_mut(), &waker).is_pending());
         other.close().unwrap();
         set(&session, "/a");
@@ -137,7 +137,7 @@ fn blocking_calls_fail(coordinator: &Coordinator) {
     };
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let waker = waker(call);
-    let mut next = pin!(watch.next());
+    let mut next = pin!(watch.recv_async());
     assert!(poll(next.as_mut(), &waker).is_pending());
     set(&session, "/a");
     for _ in 0..9 {
@@ -183,7 +183,7 @@ fn a_node_may_be_closed_in_a_waker() {
         closing.close();
         let _ = closes.send(());
     });
-    let mut next = pin!(watch.next());
+    let mut next = pin!(watch.recv_async());
     assert!(poll(next.as_mut(), &waker).is_pending());
     let _ = session.set("/a", b"");
     closed.recv_timeout(PATIENCE).expect("closing does not wait in a waker");

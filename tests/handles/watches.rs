@@ -255,7 +255,7 @@ fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
         seen: Mutex::new(None),
     });
     let waker = Waker::from(Arc::clone(&looking));
-    let mut next = pin!(bell.next());
+    let mut next = pin!(bell.recv_async());
     assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let set = session.set("/a", b"y").unwrap().mzxid;
     let (upto, events) = looking.seen.lock().unwrap().take().expect("it was woken");

@@ -205,7 +205,7 @@ impl EphemeralHandle {
     /// Returns `false` if it does not by then, or if it is closed.
     pub fn wait_present(&self, timeout: Duration) -> bool {
         let deadline = self.clock.now().saturating_add(timeout);
-        let present = block_on(self.present_async(), &self.clock, Some(deadline));
+        let present = block_on(self.wait_present_async(), &self.clock, Some(deadline));
         present.ok().flatten().unwrap_or(false)
     }
 
@@ -214,11 +214,11 @@ impl EphemeralHandle {
     ///
     /// ```
     /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
-    /// let is_present = handle.present_async().await;
+    /// let is_present = handle.wait_present_async().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn present_async(&self) -> bool {
+    pub async fn wait_present_async(&self) -> bool {
         let is_written = |state: &EphemeralState| state.wanted == state.written;
         self.until(|state| match state.closed {
             true => Some(false),

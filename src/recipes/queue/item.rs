@@ -1,5 +1,6 @@
 //! An item taken by a consumer, and its end.
 
+use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::inner;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
@@ -73,34 +74,20 @@ impl Item {
         &self.item
     }
 
-    /// Finishes the item: removes it from the queue. Blocks until that is done, for the request
-    /// timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
-    /// deleted the item or its claim; the errors of a session that is over, after which others can
-    /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
-    /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
-    /// continues, and it is not known whether the item will be taken again.
-    pub fn done(self) -> Result<()> {
-        let done = self.session().wait_for("done", &self.item, self.finish());
-        self.finished(done)
+    both_forms! {
+        /// Finishes the item: removes it from the queue. Blocks until that is done, for the request
+        /// timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
+        /// deleted the item or its claim; the errors of a session that is over, after which others can
+        /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
+        /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
+        /// continues, and it is not known whether the item will be taken again.
+        pub fn done / done_async(self) -> Result<()> = request(self.finishing());
     }
 
-    /// As [`Item::done`], without blocking the thread. After its first poll the removal continues,
-    /// even if the future is dropped.
-    ///
-    /// # Errors
-    /// As [`Item::done`], except [`Error::Timeout`](crate::Error::Timeout).
-    ///
-    /// ```
-    /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
-    /// println!("{} bytes", item.data().len());
-    /// item.done_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn done_async(self) -> Result<()> {
+    async fn finishing(self) -> Result<()> {
         let done = self.finish().await;
         self.finished(done)
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
 use crate::recipes::errors::{children_or_none, if_exists};
 #[cfg(doc)]
@@ -141,6 +142,10 @@ pub struct Queue {
 }
 
 impl Queue {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// Returns the queue at this path. Sends nothing; znodes are created when they are needed.
     ///
     /// # Errors
@@ -278,25 +283,29 @@ impl Queue {
         Ok(Some(snapshot.get(&path::join(&self.part(part), &name))?.0.to_vec()))
     }
 
-    /// Puts an item. Blocks until that is done, with a maximum also until there is room, for as
-    /// long as the session lives.
-    ///
-    /// # Errors
-    /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if
-    /// the items can never fit.
-    ///
-    /// ```
-    /// use quorate::recipes::{NewItem, Queue};
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"later")?;
-    /// queue.put(NewItem::new(b"first").priority(-1))?;
-    /// assert_eq!(queue.pop()?, b"first");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn put(&self, item: impl Into<NewItem>) -> Result<()> {
-        blocking::forever(&self.session, self.put_async(item))
+    both_forms! {
+        /// Puts an item. Blocks until that is done, with a maximum also until there is room, for as
+        /// long as the session lives.
+        ///
+        /// # Errors
+        /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if
+        /// the items can never fit.
+        ///
+        /// ```
+        /// use quorate::recipes::{NewItem, Queue};
+        ///
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let queue = Queue::new(&session, "/jobs")?;
+        /// queue.put(b"later")?;
+        /// queue.put(NewItem::new(b"first").priority(-1))?;
+        /// assert_eq!(queue.pop()?, b"first");
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn put / put_async(&self, item: impl Into<NewItem>) -> Result<()> = forever(self.putting(item));
+    }
+
+    async fn putting(&self, item: impl Into<NewItem>) -> Result<()> {
+        self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
     }
 
     /// As [`Queue::put`], at most for `timeout`. Returns `false` if there was no room by then.
@@ -341,39 +350,29 @@ impl Queue {
         self.try_put_all([item])
     }
 
-    /// As [`Queue::put`], without blocking the thread. If the future is dropped while its write is
-    /// in flight, the item may still be put.
-    ///
-    /// # Errors
-    /// As [`Queue::put`].
-    ///
-    /// ```
-    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
-    /// queue.put_async(b"one").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn put_async(&self, item: impl Into<NewItem>) -> Result<()> {
-        self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
+    both_forms! {
+        /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
+        /// they may have up to 1 MiB.
+        ///
+        /// # Errors
+        /// As [`Queue::put`].
+        ///
+        /// ```
+        /// use quorate::recipes::Queue;
+        ///
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let queue = Queue::new(&session, "/jobs")?;
+        /// // Puts both in one write, or none.
+        /// queue.put_all([b"one", b"two"])?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn put_all / put_all_async(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()>
+            = forever(self.putting_all(items));
     }
 
-    /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
-    /// they may have up to 1 MiB.
-    ///
-    /// # Errors
-    /// As [`Queue::put`].
-    ///
-    /// ```
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// // Puts both in one write, or none.
-    /// queue.put_all([b"one", b"two"])?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
-        blocking::forever(&self.session, self.put_all_async(items))
+    async fn putting_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
+        let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
+        self.put_when_room(&items, &AtomicBool::new(false)).await
     }
 
     /// As [`Queue::put_all`], if there is room for all: see [`Queue::try_put`].
@@ -397,120 +396,46 @@ impl Queue {
         blocking::request(&self.session, "put", &self.path, self.put_now(&items, &busy))
     }
 
-    /// As [`Queue::put_all`], without blocking the thread: see [`Queue::put_async`].
-    ///
-    /// # Errors
-    /// As [`Queue::put`].
-    ///
-    /// ```
-    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
-    /// queue.put_all_async([b"one", b"two"]).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn put_all_async(
-        &self,
-        items: impl IntoIterator<Item = impl Into<NewItem>>,
-    ) -> Result<()> {
-        let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
-        self.put_when_room(&items, &AtomicBool::new(false)).await
-    }
+    both_forms! {
+        /// Takes the first item, under a lease of this session. Blocks until there is one, for as long
+        /// as the session lives.
+        ///
+        /// # Errors
+        /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
+        /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
+        ///
+        /// ```
+        /// use quorate::recipes::Queue;
+        ///
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let queue = Queue::new(&session, "/jobs")?;
+        /// queue.put(b"one")?;
+        /// let item = queue.take()?;
+        /// assert_eq!(item.data(), b"one");
+        /// // If this consumer dies before that, another one gets the item.
+        /// item.done()?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn take / take_timeout / take_async(&self) -> Result<Item>
+            = forever(self.take_when_there(&Lease));
 
-    /// Takes the first item, under a lease of this session. Blocks until there is one, for as long
-    /// as the session lives.
-    ///
-    /// # Errors
-    /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
-    /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
-    ///
-    /// ```
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"one")?;
-    /// let item = queue.take()?;
-    /// assert_eq!(item.data(), b"one");
-    /// // If this consumer dies before that, another one gets the item.
-    /// item.done()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn take(&self) -> Result<Item> {
-        blocking::forever(&self.session, self.take_async())
-    }
-
-    /// As [`Queue::take`], at most for `timeout`. Returns `None` if there was no item by then.
-    ///
-    /// # Errors
-    /// As [`Queue::take`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.take_timeout(Duration::from_millis(10))?.is_none());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn take_timeout(&self, timeout: Duration) -> Result<Option<Item>> {
-        blocking::within(&self.session, timeout, self.take_async())
-    }
-
-    /// Takes the first item if there is one; returns `None` otherwise. Blocks for the request
-    /// timeout at most.
-    ///
-    /// # Errors
-    /// As [`Queue::take`]; [`Error::Timeout`].
-    ///
-    /// ```
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.try_take()?.is_none());
-    /// queue.put(b"one")?;
-    /// queue.try_take()?.unwrap().done()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn try_take(&self) -> Result<Option<Item>> {
-        blocking::request(&self.session, "take", &self.path, self.take_now(&Lease))
-    }
-
-    /// As [`Queue::try_take`], without blocking the thread and without a time limit. Dropping the
-    /// future gives the item back.
-    ///
-    /// # Errors
-    /// As [`Queue::take`].
-    ///
-    /// ```
-    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
-    /// if let Some(item) = queue.try_take_async().await? {
-    ///     item.done_async().await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_take_async(&self) -> Result<Option<Item>> {
-        self.take_now(&Lease).await
-    }
-
-    /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in
-    /// the order of waiters, and gives back an item that was already taken.
-    ///
-    /// # Errors
-    /// As [`Queue::take`].
-    ///
-    /// ```
-    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
-    /// let item = queue.take_async().await?;
-    /// println!("{} bytes", item.data().len());
-    /// item.done_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn take_async(&self) -> Result<Item> {
-        self.take_when_there(&Lease).await
+        /// Takes the first item if there is one; returns `None` otherwise. Blocks for the request
+        /// timeout at most.
+        ///
+        /// # Errors
+        /// As [`Queue::take`]; [`Error::Timeout`].
+        ///
+        /// ```
+        /// use quorate::recipes::Queue;
+        ///
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let queue = Queue::new(&session, "/jobs")?;
+        /// assert!(queue.try_take()?.is_none());
+        /// queue.put(b"one")?;
+        /// queue.try_take()?.unwrap().done()?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn try_take / try_take_async(&self) -> Result<Option<Item>> = request(self.take_now(&Lease));
     }
 
     /// Deletes the first item and returns its data. Blocks until there is one, for as long as the
@@ -585,38 +510,26 @@ impl Queue {
         self.take_when_there(&Removal(&AtomicBool::new(false))).await
     }
 
-    /// Removes all items with exactly this id that no consumer has, and returns their number. An
-    /// item that is put during the call may stay. Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// The errors of [`Session::create`]; after an error, some of the items may have been removed.
-    ///
-    /// ```
-    /// use quorate::recipes::{NewItem, Queue};
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(NewItem::new(b"one").id("order-7"))?;
-    /// assert_eq!(queue.remove("order-7")?, 1);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn remove(&self, id: &str) -> Result<usize> {
-        blocking::request(&self.session, "remove", &self.path, self.remove_async(id))
+    both_forms! {
+        /// Removes all items with exactly this id that no consumer has, and returns their number. An
+        /// item that is put during the call may stay. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// The errors of [`Session::create`]; after an error, some of the items may have been removed.
+        ///
+        /// ```
+        /// use quorate::recipes::{NewItem, Queue};
+        ///
+        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let queue = Queue::new(&session, "/jobs")?;
+        /// queue.put(NewItem::new(b"one").id("order-7"))?;
+        /// assert_eq!(queue.remove("order-7")?, 1);
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn remove / remove_async(&self, id: &str) -> Result<usize> = request(self.removing(id));
     }
 
-    /// As [`Queue::remove`], without blocking the thread. If the future is dropped, removals in
-    /// flight continue.
-    ///
-    /// # Errors
-    /// As [`Queue::remove`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
-    /// queue.remove_async("order-7").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn remove_async(&self, id: &str) -> Result<usize> {
+    async fn removing(&self, id: &str) -> Result<usize> {
         let calls = self.session.nonblocking();
         let mut removed = 0;
         for part in [ITEMS, DELAYED] {

@@ -223,7 +223,7 @@ impl Queue {
 
 /// Waits for an event of this kind; `false` if the watch is over.
 pub(super) async fn until_event(watch: &Watch, is_it: impl Fn(&WatchEvent) -> bool) -> bool {
-    while let Some(event) = watch.next().await {
+    while let Some(event) = watch.recv_async().await {
         if is_it(&event) {
             return true;
         }

@@ -1,8 +1,9 @@
 //! Held permits of a semaphore.
 
 use super::HOLDS;
+use crate::recipes::Revocations;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::held::{Held, guard};
-use crate::recipes::{Revocations, blocking};
 use crate::types::error::Result;
 
 /// Held permits of a [`Semaphore`](crate::recipes::Semaphore). They dereference to [`Held`]; dropping
@@ -33,47 +34,33 @@ impl Permits {
         self.permits
     }
 
-    /// Returns a receiver of requests to give the permits back, made by
-    /// [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder). A request made before this
-    /// call is included. Costs a write, unless others already wait behind this holder. Blocks for the request
-    /// timeout at most.
-    ///
-    /// ```
-    /// use quorate::{recipes::Semaphore, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let semaphore = Semaphore::new(&cluster.node(0).session(), "/uploads", 2)?;
-    /// let permits = semaphore.acquire()?;
-    /// let revocations = permits.revocations()?;
-    /// let other = Semaphore::new(&cluster.node(1).session(), "/uploads", 2)?;
-    /// assert!(other.revoke_holder(permits.path())?);
-    /// assert!(revocations.wait());
-    /// permits.release()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the permits are lost; the errors of a session that
-    /// is over; [`Error::Timeout`](crate::Error::Timeout).
-    pub fn revocations(&self) -> Result<Revocations> {
-        blocking::request(self.session(), "revocations", self.path(), self.revocations_async())
+    both_forms! {
+        /// Returns a receiver of requests to give the permits back, made by
+        /// [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder). A request made before this
+        /// call is included. Costs a write, unless others already wait behind this holder. Blocks for the request
+        /// timeout at most.
+        ///
+        /// ```
+        /// use quorate::{recipes::Semaphore, testing::Cluster};
+        ///
+        /// let cluster = Cluster::new(3);
+        /// let semaphore = Semaphore::new(&cluster.node(0).session(), "/uploads", 2)?;
+        /// let permits = semaphore.acquire()?;
+        /// let revocations = permits.revocations()?;
+        /// let other = Semaphore::new(&cluster.node(1).session(), "/uploads", 2)?;
+        /// assert!(other.revoke_holder(permits.path())?);
+        /// assert!(revocations.wait());
+        /// permits.release()?;
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) if the permits are lost; the errors of a session that
+        /// is over; [`Error::Timeout`](crate::Error::Timeout).
+        pub fn revocations / revocations_async(&self) -> Result<Revocations> = request(self.receiving());
     }
 
-    /// As [`Permits::revocations`], without blocking the thread.
-    ///
-    /// # Errors
-    /// As [`Permits::revocations`].
-    ///
-    /// ```
-    /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {
-    /// let revocations = permits.revocations_async().await?;
-    /// if revocations.next().await {
-    ///     println!("somebody asks for them");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revocations_async(&self) -> Result<Revocations> {
+    async fn receiving(&self) -> Result<Revocations> {
         // After this, only requests set the data of the znode.
         self.ephemeral.set_first(HOLDS).await?;
         Revocations::of(self.session(), self.path()).await

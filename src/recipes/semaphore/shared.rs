@@ -12,16 +12,15 @@
 //!
 //! Sources: Curator 5.9, `InterProcessSemaphoreV2`; kazoo 2.11, `Semaphore`.
 
-use std::time::Duration;
-
 use super::{Permits, check, parsed};
 use crate::api::session::Session;
+use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, LOCK, Naming, predecessor};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, inner};
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::{Either, either};
-use crate::recipes::{Held, blocking};
+use crate::recipes::{Held, reads};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -82,44 +81,49 @@ impl SharedSemaphore {
         Ok(SharedSemaphore { lock, path: path.to_owned(), leases, permits, naming })
     }
 
+    fn session(&self) -> &Session {
+        self.lock.session()
+    }
+
     /// The semaphore's path.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Acquires a permit. Blocks until there is one, for as long as the session lives.
-    ///
-    /// # Errors
-    /// [`Error::PermitsDiffer`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
-    /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
-    /// acquire a permit.
-    pub fn acquire(&self) -> Result<Permits> {
-        blocking::forever(self.lock.session(), self.acquire_async())
+    both_forms! {
+        /// Acquires a permit. Blocks until there is one, for as long as the session lives.
+        ///
+        /// # Errors
+        /// [`Error::PermitsDiffer`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
+        /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
+        /// acquire a permit.
+        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<Permits>
+            = forever(self.acquiring());
     }
 
-    /// As [`SharedSemaphore::acquire`], at most for `timeout`. Returns `None` if there is no permit by then; the
-    /// place in the queue is given up.
-    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permits>> {
-        blocking::within(self.lock.session(), timeout, self.acquire_async())
+    async fn acquiring(&self) -> Result<Permits> {
+        self.agree().await?;
+        let turn = self.lock.acquire(&LOCK, b"", predecessor).await?;
+        let calls = self.lock.session().nonblocking();
+        // A replica that is behind may still show leases that were given back, and its watch then reports that. It
+        // shows all leases that exist: they were created under the lock, before this session got it.
+        while let Some((held, watch)) = if_exists(calls.children_and_watch(&self.leases).await)?
+            && !self.has_room(held.len())
+        {
+            if let Either::Other(_) = either(watch.recv_async(), turn.wait_lost_async()).await {
+                return Err(Error::NoNode { path: turn.path().to_owned() });
+            }
+        }
+        self.lease(turn).await
     }
 
-    /// Acquires a permit if there is one now and nobody waits; returns `None` otherwise. Blocks for the request
-    /// timeout at most.
-    pub fn try_acquire(&self) -> Result<Option<Permits>> {
-        let taking = self.try_acquire_async();
-        blocking::request(self.lock.session(), "try_acquire", &self.path, taking)
+    both_forms! {
+        /// Acquires a permit if there is one now and nobody waits; returns `None` otherwise. Blocks for the request
+        /// timeout at most.
+        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<Permits>> = request(self.trying());
     }
 
-    /// As [`SharedSemaphore::try_acquire`], without blocking the thread and without a time limit. Dropping the
-    /// future gives up the attempt.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
-    /// let is_free = semaphore.try_acquire_async().await?.is_some();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self) -> Result<Option<Permits>> {
+    async fn trying(&self) -> Result<Option<Permits>> {
         self.agree().await?;
         let Some(turn) = self.lock.try_acquire(&LOCK, b"", predecessor).await? else {
             return Ok(None);
@@ -131,33 +135,6 @@ impl SharedSemaphore {
             return Ok(None);
         }
         self.lease(turn).await.map(Some)
-    }
-
-    /// As [`SharedSemaphore::acquire`], without blocking the thread. Dropping the future gives up the place in the
-    /// queue.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
-    /// let permit = semaphore.acquire_async().await?;
-    /// // ... the work ...
-    /// permit.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self) -> Result<Permits> {
-        self.agree().await?;
-        let turn = self.lock.acquire(&LOCK, b"", predecessor).await?;
-        let calls = self.lock.session().nonblocking();
-        // A replica that is behind may still show leases that were given back, and its watch then reports that. It
-        // shows all leases that exist: they were created under the lock, before this session got it.
-        while let Some((held, watch)) = if_exists(calls.children_and_watch(&self.leases).await)?
-            && !self.has_room(held.len())
-        {
-            if let Either::Other(_) = either(watch.next(), turn.wait_lost_async()).await {
-                return Err(Error::NoNode { path: turn.path().to_owned() });
-            }
-        }
-        self.lease(turn).await
     }
 
     fn has_room(&self, held: usize) -> bool {
@@ -220,24 +197,15 @@ impl SharedSemaphore {
         }
     }
 
-    /// Returns how many permits are held, as this replica has it. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    pub fn held(&self) -> Result<usize> {
-        Ok(children_or_none(self.lock.session().children(&self.leases))?.len())
+    both_forms! {
+        /// Returns how many permits are held, as this replica has it. Blocks as [`Session::get`].
+        ///
+        /// # Errors
+        /// The errors of a session that is over.
+        pub fn held / held_async(&self) -> Result<usize> = request(self.counting());
     }
 
-    /// As [`SharedSemaphore::held`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
-    /// println!("{} permits are held", semaphore.held_async().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn held_async(&self) -> Result<usize> {
-        let children = self.lock.session().nonblocking().children(&self.leases).await;
-        Ok(children_or_none(children)?.len())
+    async fn counting(&self) -> Result<usize> {
+        Ok(children_or_none(reads::children(self.session(), &self.leases).await)?.len())
     }
 }

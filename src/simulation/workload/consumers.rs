@@ -126,7 +126,7 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
 fn listen<'a>(bell: &'a Watch, wake_reader: &Arc<WakeReader>) -> impl Future + use<'a> {
     bell.events().try_iter().for_each(drop);
     let waker = Waker::from(Arc::clone(wake_reader));
-    let mut next = Box::pin(bell.next());
+    let mut next = Box::pin(bell.recv_async());
     // The event itself does not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));
     next

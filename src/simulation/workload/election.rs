@@ -116,7 +116,7 @@ async fn observe(client: &Client, handle: &Handle) {
         }
         let calm = kernel.phase.get() == Phase::Calm;
         let before = leader(handle).await;
-        match first(changes.next(), kernel.sleep(GRACE)).await {
+        match first(changes.recv_async(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
                 let now = now.map(|leader| leader.fencing_token);
                 kernel.count("leader reported");
@@ -204,7 +204,7 @@ async fn observe_group(client: &Client, handle: &Handle) {
         }
         let calm = kernel.phase.get() == Phase::Calm;
         let before = group_now(handle).await;
-        match first(changes.next(), kernel.sleep(GRACE)).await {
+        match first(changes.recv_async(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members reported");
                 let notified = Some(
@@ -254,7 +254,7 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
             let calm = kernel.phase.get() == Phase::Calm;
             // It may open a session, find the parent there, and create the znode: three writes, on slow disks.
             let grace = GRACE + 30 * kernel.plan.sync;
-            let present = first(stays.present_async(), kernel.sleep(grace)).await;
+            let present = first(stays.wait_present_async(), kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
             // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;

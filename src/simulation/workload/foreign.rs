@@ -143,7 +143,7 @@ async fn turn(session: &Session, path: &str, form: Form, own: &str) -> Result<()
     while let Some(before) = form.predecessor(calls.children(path).await?, name)? {
         let (stat, watch) = calls.exists_and_watch(&format!("{path}/{before}")).await?;
         if stat.is_some() {
-            watch.next().await;
+            watch.recv_async().await;
         }
     }
     Ok(())

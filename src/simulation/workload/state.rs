@@ -152,7 +152,7 @@ impl State {
         let Followed { cache, mirror, updates, value, instances, ids } = followed;
         if self.client.random.percent(50) {
             // Waits for changes and may give up at any moment.
-            if let Ok(changes) = first(cache.next(), self.client.think()).await {
+            if let Ok(changes) = first(cache.recv_async(), self.client.think()).await {
                 kernel.check(mirror.follow(&changes?));
             }
         }
@@ -167,7 +167,7 @@ impl State {
 
         let version = async || Ok(self.config.get_async().await?.map(|value| value.version));
         let update = match self.client.random.percent(50) {
-            true => first(updates.next(), self.client.think()).await.ok().transpose()?,
+            true => first(updates.recv_async(), self.client.think()).await.ok().transpose()?,
             false => None,
         };
         let before = version().await?;
@@ -189,7 +189,7 @@ impl State {
 
         let Some(instances) = instances else { return Ok(()) };
         let set = match self.client.random.percent(50) {
-            true => first(instances.next(), self.client.think()).await.ok().transpose()?,
+            true => first(instances.recv_async(), self.client.think()).await.ok().transpose()?,
             false => None,
         };
         let before = Mirror::new(&self.handle.view(SERVICE).await?, SERVICE);

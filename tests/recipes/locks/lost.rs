@@ -188,7 +188,7 @@ fn each_event_goes_to_one_task_and_the_end_to_all() {
     let watch = Arc::new(session.watch("/a", WatchMode::Persistent).unwrap());
     let mut waiting = waiting(&cluster, || {
         let watch = Arc::clone(&watch);
-        Task::new(async move { watch.next().await })
+        Task::new(async move { watch.recv_async().await })
     });
     other.create("/a", b"", quorate::CreateMode::Persistent).unwrap();
     other.set("/a", b"").unwrap();
@@ -214,7 +214,7 @@ fn all_tasks_that_wait_for_a_revocation_are_woken_by_the_loss() {
     let revocations = Arc::new(guard.revocations().unwrap());
     let mut waiting = waiting(&cluster, || {
         let revocations = Arc::clone(&revocations);
-        Task::new(async move { revocations.next().await })
+        Task::new(async move { revocations.wait_async().await })
     });
     let (done, all_done) = unbounded();
     for _ in 0..2 {

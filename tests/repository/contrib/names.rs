@@ -30,6 +30,8 @@ struct Names {
     /// Types, with their functions, fields and variants.
     of: BTreeMap<String, BTreeSet<String>>,
     public: BTreeSet<String>,
+    /// Guards, and what they dereference to.
+    guards: Vec<(String, String)>,
 }
 
 fn ident(text: &str) -> &str {
@@ -81,6 +83,13 @@ impl Names {
             if let Some(name) = line.starts_with("pub ").then(|| declared(line, false)).flatten() {
                 self.public.insert(name.to_owned());
             }
+            // `guard!(LockGuard, held: Held);`: the one dereferences to the other.
+            if let Some((guard, held)) =
+                line.strip_prefix("guard!(").and_then(|of| of.split_once(", "))
+            {
+                let held = held.split(": ").nth(1).unwrap_or_default();
+                self.guards.push((guard.to_owned(), ident(held).to_owned()));
+            }
             let begins = ["impl", "pub struct ", "pub enum ", "pub trait "];
             if !begins.iter().any(|begin| line.starts_with(begin)) {
                 continue;
@@ -96,6 +105,10 @@ impl Names {
             let is_trait = head.starts_with("pub trait ") || head.contains(" for ");
             let members = self.of.entry(name.to_owned()).or_default();
             for line in lines.by_ref().take_while(|line| *line != "}") {
+                // A macro makes several functions of a line: `pub fn acquire / acquire_async(`.
+                if let Some(forms) = line.strip_prefix("        pub fn ") {
+                    members.extend(forms.split(" / ").map(|form| ident(form).to_owned()));
+                }
                 let Some(line) = line.strip_prefix("    ").filter(|line| !line.starts_with(' '))
                 else {
                     continue;
@@ -124,6 +137,13 @@ impl Names {
                 } else if name.ends_with(".rs") {
                     names.read(&std::fs::read_to_string(&path).unwrap());
                 }
+            }
+        }
+        // Guards of guards first have what these have.
+        for _ in 0..names.guards.len() {
+            for (guard, held) in names.guards.clone() {
+                let members = names.of.get(&held).cloned().unwrap_or_default();
+                names.of.entry(guard).or_default().extend(members);
             }
         }
         let members: Vec<String> = names.of.values().flatten().cloned().collect();

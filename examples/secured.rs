@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
+use quorate::StartError;
 use quorate::{Acl, Coordinator, CreateMode, Error, Id, Permissions, Tls};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
@@ -47,7 +48,9 @@ fn main() -> Outcome<()> {
     // A certificate of another authority.
     let stranger = join(2, "stranger", &authority("somebody else's authority")?)?;
     match stranger.wait_ready(Duration::from_secs(2)) {
-        Err(Error::PeerRefused { reason, .. }) => println!("a stranger: {reason}"),
+        Err(Error::Start(StartError::PeerRefused { reason, .. })) => {
+            println!("a stranger: {reason}")
+        }
         other => panic!("{other:?}"),
     }
     drop(stranger);

@@ -134,6 +134,7 @@ pub use types::metrics::histogram::Histogram;
 pub use types::quota::{Quota, Usage};
 pub use types::reason::{Reason, ReasonKind};
 pub use types::session::SessionState;
+pub use types::start_error::StartError;
 pub use types::watch::{
     EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,
     WatchInfo, WatchMode, WatcherType,

@@ -22,6 +22,7 @@ use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, ZONE_BYTES_MAX};
+use crate::types::start_error::StartError;
 use crate::types::version::VERSION;
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
@@ -408,7 +409,7 @@ impl Builder {
     /// Joins the cluster of these peers (`host:port` each), as [`Coordinator::join`] does.
     ///
     /// # Errors
-    /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`Error::CannotListen`].
+    /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`StartError::CannotListen`].
     pub fn join<P: AsRef<str>>(self, peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
         own_thread::check("joining a cluster")?;
         self.validate()?;
@@ -480,7 +481,10 @@ impl Builder {
         if is_blank && expected.is_none() {
             let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
             if let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining) {
-                return Err(Error::InvalidPeer { peer: address, reason: hindrance.reason });
+                return Err(Error::Start(StartError::InvalidPeer {
+                    peer: address,
+                    reason: hindrance.reason,
+                }));
             }
             naming = Some(Naming::new(own, self.resolver.clone(), &names));
         }
@@ -600,7 +604,9 @@ impl Builder {
     /// Refuses an address that other hosts can reach if no security is set.
     fn check_secured(&self, outside: Option<String>) -> Result<()> {
         match (&self.security, outside) {
-            (Security::Loopback, Some(address)) => Err(Error::NotSecured { address }),
+            (Security::Loopback, Some(address)) => {
+                Err(Error::Start(StartError::NotSecured { address }))
+            }
             _ => Ok(()),
         }
     }

@@ -76,16 +76,16 @@ impl Coordinator {
     ///   instance listens once its name resolves. For the other names it waits a quarter of a
     ///   second, so that errors in them can be reported at once.
     /// - **A slow disk**: if the data directory is not open within a minute, and a second more for
-    ///   each MiB of it, this fails with [`Error::DataDirUnusable`]. If the disk still hangs, this
-    ///   process continues to use the directory: a new attempt fails with [`Error::DataDirInUse`]
+    ///   each MiB of it, this fails with [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). If the disk still hangs, this
+    ///   process continues to use the directory: a new attempt fails with [`StartError::DataDirInUse`](crate::StartError::DataDirInUse)
     ///   until the disk has released it or the process has ended.
     ///
     /// # Errors
-    /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::NotSecured`] if a peer is not on this host's loopback and no security is set,
-    /// [`Error::NotAPeer`] if no peer is this process. For the data directory:
-    /// [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
-    /// [`Error::Corrupt`]. [`Error::System`] if the operating system refuses a thread, a socket or
+    /// For the list: [`StartError::NoPeers`](crate::StartError::NoPeers), [`StartError::InvalidPeer`](crate::StartError::InvalidPeer), [`StartError::DuplicatePeer`](crate::StartError::DuplicatePeer),
+    /// [`StartError::NotSecured`](crate::StartError::NotSecured) if a peer is not on this host's loopback and no security is set,
+    /// [`StartError::NotAPeer`](crate::StartError::NotAPeer) if no peer is this process. For the data directory:
+    /// [`StartError::DataDirInUse`](crate::StartError::DataDirInUse), [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable), [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch),
+    /// [`StartError::Corrupt`](crate::StartError::Corrupt). [`Error::System`] if the operating system refuses a thread, a socket or
     /// random numbers.
     pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
         Builder::default().join(peers)
@@ -232,7 +232,7 @@ impl Coordinator {
     /// votes or need not vote, as described at [`Coordinator::is_ready`]; at most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or
+    /// [`StartError::PeerRefused`](crate::StartError::PeerRefused) if a peer belongs to another cluster, has another secret or
     /// authority, or one of the two is too old for the other. Otherwise [`Error::Timeout`], whose
     /// text names what it was waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {

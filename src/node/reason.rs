@@ -7,6 +7,7 @@ use crate::node::io::{NodeStatus, Time};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::reason::{Reason, ReasonKind};
+use crate::types::start_error::StartError;
 
 /// A node whose replica is older than this is not ready.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
@@ -62,14 +63,14 @@ impl NodeStatus {
     pub(crate) fn refusal(&self, address: impl Fn(NodeId) -> Option<String>) -> Option<Error> {
         if let Some((peer, problem)) = self.seeds.iter().find(|(_, problem)| problem.refused) {
             let (peer, reason) = (peer.clone(), problem.reason.clone());
-            return Some(Error::PeerRefused { peer, reason });
+            return Some(Error::Start(StartError::PeerRefused { peer, reason }));
         }
         self.peers.iter().find_map(|(peer, problem)| {
             let problem = problem.as_ref().filter(|problem| problem.refused)?;
             // An instance that has lost its data refuses peers that still believe it to be a voter.
             // The missing peers are the better reason.
             let peer = address(*peer).filter(|peer| !self.blank.contains(peer))?;
-            Some(Error::PeerRefused { peer, reason: problem.reason.clone() })
+            Some(Error::Start(StartError::PeerRefused { peer, reason: problem.reason.clone() }))
         })
     }
 

@@ -16,6 +16,7 @@ use crate::storage::{
 use crate::transport::peers::check_address;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Genesis, Member, node_id};
+use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
 
 /// A new cluster of one member, made by [`Plan::found_anew`] or [`restore`].
@@ -81,8 +82,8 @@ impl Plan {
     /// or the new state. Blocks until it is done.
     ///
     /// # Errors
-    /// [`Error::Unrecoverable`] if the directory has changed since the plan was made;
-    /// [`Error::InvalidPeer`]; [`Error::DataDirInUse`], [`Error::DataDirUnusable`].
+    /// [`StartError::Unrecoverable`] if the directory has changed since the plan was made;
+    /// [`StartError::InvalidPeer`]; [`StartError::DataDirInUse`], [`StartError::DataDirUnusable`].
     pub fn found_anew(&self, address: Option<&str>) -> Result<Founded> {
         let dir = &self.best.dir;
         let in_dir = |error: StorageError| error.into_error(dir.clone());
@@ -99,7 +100,7 @@ impl Plan {
         let before = found.identity;
         let (Some(held), true) = (found.whole.or(found.part), now == self.best) else {
             let reason = format!("{} has changed since it was looked at", dir.display());
-            return Err(Error::Unrecoverable { reason });
+            return Err(Error::Start(StartError::Unrecoverable { reason }));
         };
         let address = address.unwrap_or(&before.address);
         let identity = new_identity(before.uid, address)?;
@@ -122,9 +123,9 @@ impl Plan {
 /// Blocks until it is done.
 ///
 /// # Errors
-/// As [`verify`](super::verify); [`Error::InvalidPeer`]; [`Error::DataDirMismatch`] if the
-/// directory already belongs to a member; [`Error::DataDirInUse`], [`Error::DataDirUnusable`],
-/// [`Error::Corrupt`].
+/// As [`verify`](super::verify); [`StartError::InvalidPeer`]; [`StartError::DataDirMismatch`] if the
+/// directory already belongs to a member; [`StartError::DataDirInUse`], [`StartError::DataDirUnusable`],
+/// [`StartError::Corrupt`].
 pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> Result<Founded> {
     let (file, dir) = (file.as_ref(), dir.as_ref());
     check_address(address)?;
@@ -134,13 +135,13 @@ pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> 
     let place = FsPath::system(dir);
     let owner = if dir.is_dir() { identity_of(&place).map_err(in_dir)? } else { None };
     if let Some(owner) = owner {
-        return Err(Error::DataDirMismatch {
+        return Err(Error::Start(StartError::DataDirMismatch {
             dir: dir.to_owned(),
             reason: format!(
                 "it is that of {}; a backup is restored into an empty directory",
                 owner.address
             ),
-        });
+        }));
     }
     let mut store = DiskStore::open(&place, StoreOptions::default()).map_err(in_dir)?;
     let identity = new_identity(drawn()?, address)?;

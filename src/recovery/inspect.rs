@@ -114,10 +114,10 @@ pub struct Contents {
 /// Blocks until it is done; the time grows with the size of the directory.
 ///
 /// # Errors
-/// [`Error::DataDirInUse`](crate::Error::DataDirInUse) if an instance runs with it;
-/// [`Error::DataDirUnusable`](crate::Error::DataDirUnusable) if it is not a data directory or
-/// cannot be read; [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if its version is too
-/// new; [`Error::Corrupt`](crate::Error::Corrupt) only if not even its owner can be read.
+/// [`StartError::DataDirInUse`](crate::StartError::DataDirInUse) if an instance runs with it;
+/// [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable) if it is not a data directory or
+/// cannot be read; [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch) if its version is too
+/// new; [`StartError::Corrupt`](crate::StartError::Corrupt) only if not even its owner can be read.
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
     let dir = dir.as_ref();
     if !dir.is_dir() {

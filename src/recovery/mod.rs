@@ -42,6 +42,7 @@ use crate::types::error::{Error, Result};
 use crate::types::moment::utc;
 #[cfg(feature = "serde")]
 use crate::types::serde_form::Millis;
+use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
 
 /// How many times the member that serves a client's backup may be lost before the backup fails.
@@ -117,7 +118,7 @@ impl fmt::Display for Backup {
 /// description of it. Blocks until it is done.
 ///
 /// # Errors
-/// [`Error::BackupDamaged`] if the backup is damaged, or its version is too new;
+/// [`StartError::BackupDamaged`] if the backup is damaged, or its version is too new;
 /// [`Error::FileUnusable`].
 pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
     let file = file.as_ref();
@@ -128,7 +129,9 @@ pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
 fn read(file: &Path) -> Result<(Header, Machine, u64)> {
     backup::read(file).map_err(|error| match error {
         Unreadable::Io(error) => unusable(file, &error),
-        Unreadable::Bad(reason) => Error::BackupDamaged { file: file.to_owned(), reason },
+        Unreadable::Bad(reason) => {
+            Error::Start(StartError::BackupDamaged { file: file.to_owned(), reason })
+        }
     })
 }
 
@@ -267,7 +270,7 @@ fn unusable(file: &Path, error: &dyn fmt::Display) -> Error {
 }
 
 fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {
-    Error::DataDirUnusable { dir: PathBuf::from(dir), reason: reason.into() }
+    Error::Start(StartError::DataDirUnusable { dir: PathBuf::from(dir), reason: reason.into() })
 }
 
 fn time(ms: u64) -> SystemTime {

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::inspect::{Contents, Inspection, inspect};
 use super::moment;
 use crate::types::error::{Error, Result};
+use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
 
 /// The proposal of [`recover`]. Nothing is changed before [`Plan::found_anew`].
@@ -77,7 +78,7 @@ pub enum Loss {
 /// changed. Blocks as [`inspect`].
 ///
 /// # Errors
-/// [`Error::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
+/// [`StartError::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
 /// if one is given twice; otherwise as [`inspect`].
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
     plan(inspect_all(dirs)?, false)
@@ -114,7 +115,7 @@ fn inspect_all<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Vec<
 
 fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     let taken = |one: &Inspection| usable(one).or_else(|| part(one).filter(|_| damaged)).cloned();
-    let refuse = |reason: String| Err(Error::Unrecoverable { reason });
+    let refuse = |reason: String| Err(Error::Start(StartError::Unrecoverable { reason }));
     for (place, one) in inspections.iter().enumerate() {
         if let Some(other) = inspections[..place].iter().find(|other| other.node == one.node) {
             let (one, other) = (one.dir.display(), other.dir.display());
@@ -308,7 +309,7 @@ mod tests {
     fn directories_that_do_not_fit_are_refused() {
         let refused = |dirs: Vec<Inspection>, what: &str| {
             let error = plan(dirs).unwrap_err();
-            assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+            assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
             assert!(error.to_string().contains(what), "{error}");
         };
         refused(Vec::new(), "none is given");

@@ -30,6 +30,7 @@ use crate::storage::{
 use crate::types::error::{Error, Result};
 use crate::types::membership::Named;
 use crate::types::membership::node_id;
+use crate::types::start_error::StartError;
 
 /// What to report about the data directory of a running instance.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ pub(crate) fn check_not_forked(dir: &Path) -> Result<()> {
         "this process is a fork of process {first}, which has used the store already; join here as \
          a client, or fork before the first member is started"
     );
-    Err(Error::DataDirUnusable { dir: dir.to_owned(), reason })
+    Err(Error::Start(StartError::DataDirUnusable { dir: dir.to_owned(), reason }))
 }
 
 /// An identity that was never used before.

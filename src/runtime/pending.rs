@@ -219,8 +219,8 @@ mod tests {
         let mut waiting = pending(&slot, &clock);
         assert_eq!(waiting.wait_timeout(Duration::ZERO), None);
         assert_eq!(waiting.try_take(), None);
-        slot.complete(Err(Error::NoPeers));
-        assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::NoPeers)));
+        slot.complete(Err(Error::Busy { limit: 1 }));
+        assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::Busy { limit: 1 })));
         assert_eq!(waiting.wait(), Err(taken()), "without this error it would wait for ever");
     }
 

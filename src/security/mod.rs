@@ -40,7 +40,7 @@ use crate::types::error::{Error, Result};
 #[non_exhaustive]
 pub enum Security {
     /// No protection, and therefore only members on this host: addresses other than those of the
-    /// loopback are refused with [`Error::NotSecured`]. The default.
+    /// loopback are refused with [`StartError::NotSecured`](crate::StartError::NotSecured). The default.
     #[default]
     Loopback,
     /// No protection, on any network: anybody who reaches the port can be a member, and read and

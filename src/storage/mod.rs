@@ -254,14 +254,21 @@ impl StorageError {
     /// The error that a user of the directory sees.
     pub(crate) fn into_error(self, dir: PathBuf) -> crate::types::error::Error {
         use crate::types::error::Error;
+        use crate::types::start_error::StartError;
         match self {
-            StorageError::InUse => Error::DataDirInUse { dir, by: "another process".to_owned() },
-            StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
-            StorageError::Removed { .. } => {
-                Error::DataDirMismatch { dir, reason: self.to_string() }
+            StorageError::InUse => {
+                Error::Start(StartError::DataDirInUse { dir, by: "another process".to_owned() })
             }
-            StorageError::Version { what } => Error::DataDirMismatch { dir, reason: what },
-            other => Error::DataDirUnusable { dir, reason: other.to_string() },
+            StorageError::Corrupt { what } => {
+                Error::Start(StartError::Corrupt { dir, reason: what })
+            }
+            StorageError::Removed { .. } => {
+                Error::Start(StartError::DataDirMismatch { dir, reason: self.to_string() })
+            }
+            StorageError::Version { what } => {
+                Error::Start(StartError::DataDirMismatch { dir, reason: what })
+            }
+            other => Error::Start(StartError::DataDirUnusable { dir, reason: other.to_string() }),
         }
     }
 }

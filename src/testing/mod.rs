@@ -340,7 +340,7 @@ impl Cluster {
     /// had been upgraded or downgraded.
     ///
     /// # Errors
-    /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if its data "on disk" is of a
+    /// [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch) if its data "on disk" is of a
     /// cluster that uses a higher version; the node does not run then. (If only its log contains
     /// the higher version, it starts, and stops when it applies that entry.)
     #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Cluster;
 use crate::types::version::{INVENTED, VERSION};
-use crate::{CreateMode, Error, Session, Status};
+use crate::{CreateMode, Error, Session, StartError, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -121,7 +121,9 @@ fn an_instance_that_is_too_old_stops_with_the_reason() {
     session.sync().unwrap();
     let refused = cluster.restart_as(2, VERSION);
     match refused {
-        Err(Error::DataDirMismatch { reason, .. }) => assert_eq!(reason, stopped),
+        Err(Error::Start(StartError::DataDirMismatch { reason, .. })) => {
+            assert_eq!(reason, stopped)
+        }
         other => panic!("{other:?}"),
     }
     // The others continue without this member, which joins them once it supports the version.

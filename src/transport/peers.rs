@@ -6,6 +6,7 @@ use crossbeam_channel::Receiver;
 
 use crate::transport::names::{LookUps, several};
 use crate::types::error::{Error, Result};
+use crate::types::start_error::StartError;
 
 /// The peers' addresses, `host:port`, as the user wrote them. All instances have the same list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl Peers {
     /// cannot be reached.
     ///
     /// # Errors
-    /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
+    /// [`StartError::NoPeers`], [`StartError::InvalidPeer`], [`StartError::DuplicatePeer`].
     pub(crate) fn parse<P: AsRef<str>>(list: impl IntoIterator<Item = P>) -> Result<Peers> {
         let given: Vec<P> = list.into_iter().collect();
         let mut peers: Vec<String> = Vec::new();
@@ -34,12 +35,15 @@ impl Peers {
                 _ => **known == address,
             };
             if let Some(first) = peers.iter().find(is_same) {
-                return Err(Error::DuplicatePeer { first: first.clone(), second: address });
+                return Err(Error::Start(StartError::DuplicatePeer {
+                    first: first.clone(),
+                    second: address,
+                }));
             }
             peers.push(address);
         }
         if peers.is_empty() {
-            return Err(Error::NoPeers);
+            return Err(Error::Start(StartError::NoPeers));
         }
         Ok(Peers { peers })
     }
@@ -47,7 +51,7 @@ impl Peers {
     /// Checks the peers by the addresses of their names, as far as those are known.
     ///
     /// # Errors
-    /// [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
+    /// [`StartError::InvalidPeer`], [`StartError::DuplicatePeer`].
     pub(crate) fn check(&self, names: &LookUps) -> Result<()> {
         let found = |peer: &String| names.get(peer).and_then(|answer| answer.as_ref().ok());
         // A name of several hosts is no single peer's address: see `names`.
@@ -62,7 +66,10 @@ impl Peers {
                 theirs.is_some_and(|theirs| theirs.iter().any(|one| addresses.contains(one)))
             };
             if let Some(first) = self.peers[..place].iter().find(is_same) {
-                return Err(Error::DuplicatePeer { first: first.clone(), second: peer.clone() });
+                return Err(Error::Start(StartError::DuplicatePeer {
+                    first: first.clone(),
+                    second: peer.clone(),
+                }));
             }
         }
         Ok(())
@@ -103,14 +110,14 @@ impl Peers {
                 None => tried.push(format!("{peer}: looking it up takes too long")),
             }
         }
-        Err(Error::NotAPeer {
+        Err(Error::Start(StartError::NotAPeer {
             peers: self.peers.clone(),
             detail: format!(
                 " ({}); list this instance too, or set the address where the others reach it with \
                  Builder::advertise: then this node also waits for a name that does not resolve yet",
                 tried.join("; ")
             ),
-        })
+        }))
     }
 }
 
@@ -118,14 +125,17 @@ impl Peers {
 fn check_reachable(peer: &str, addresses: &[SocketAddr]) -> Result<()> {
     if addresses.iter().any(|address| address.ip().is_unspecified()) {
         let reason = "peers cannot reach an unspecified address; name the one they use".to_owned();
-        return Err(Error::InvalidPeer { peer: peer.to_owned(), reason });
+        return Err(Error::Start(StartError::InvalidPeer { peer: peer.to_owned(), reason }));
     }
     Ok(())
 }
 
 pub(crate) fn check_address(address: &str) -> Result<()> {
     let invalid = |reason: &str| {
-        Err(Error::InvalidPeer { peer: address.to_owned(), reason: reason.to_owned() })
+        Err(Error::Start(StartError::InvalidPeer {
+            peer: address.to_owned(),
+            reason: reason.to_owned(),
+        }))
     };
     if address.contains("://") {
         return invalid("it must be host:port, without a scheme");
@@ -171,12 +181,12 @@ mod tests {
     #[test]
     fn bad_lists_are_refused_by_name() {
         let none: [&str; 0] = [];
-        assert_eq!(Peers::parse(none), Err(Error::NoPeers));
+        assert_eq!(Peers::parse(none), Err(Error::Start(StartError::NoPeers)));
         for bad in
             ["", "host", ":7400", "host:", "host:0", "host:70000", "::1:7400", "0.0.0.0:7400"]
         {
             match Peers::parse([bad]) {
-                Err(Error::InvalidPeer { peer, .. }) => assert_eq!(peer, bad),
+                Err(Error::Start(StartError::InvalidPeer { peer, .. })) => assert_eq!(peer, bad),
                 other => panic!("{bad:?}: {other:?}"),
             }
         }
@@ -184,7 +194,7 @@ mod tests {
         assert!(several("a:1,,b:2").contains("host:port"));
         assert!(several("a:1,b:2,a:1").contains("a:1"));
         let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
-        assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
+        assert!(matches!(twice, Err(Error::Start(StartError::DuplicatePeer { .. }))), "{twice:?}");
         // A name that does not resolve is a peer that cannot be reached yet.
         assert!(Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).is_ok());
     }
@@ -226,6 +236,6 @@ mod tests {
         let first = bind_own(&peers).unwrap();
         let second = bind_own(&peers).unwrap();
         assert_eq!([&first.0, &second.0], [&list[0], &list[1]]);
-        assert!(matches!(bind_own(&peers), Err(Error::NotAPeer { .. })));
+        assert!(matches!(bind_own(&peers), Err(Error::Start(StartError::NotAPeer { .. }))));
     }
 }

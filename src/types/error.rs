@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::types::acl::Permissions;
+use crate::types::start_error::StartError;
 use crate::types::znode::{Condition, SessionId, Zxid};
 
 /// The result of every fallible call.
@@ -353,118 +354,12 @@ pub enum Error {
         /// The call.
         operation: String,
     },
-    /// The list of peers is empty.
-    #[error("the list of peers is empty; name every instance as host:port")]
-    NoPeers,
-    /// A peer is not of the form `host:port`, or no instance can be reached there as that peer, for
-    /// example because its name stands for several hosts.
-    #[error("peer {peer:?} cannot be used: {reason}")]
-    InvalidPeer {
-        /// The peer as given.
-        peer: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A peer is listed twice.
-    #[error("peers {first} and {second} are the same address")]
-    DuplicatePeer {
-        /// One of the two.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A peer was reached and refuses this node. Waiting does not help.
-    #[error("peer {peer}: {reason}")]
-    PeerRefused {
-        /// The peer.
-        peer: String,
-        /// Why: it belongs to another cluster, has another secret or authority, or one of the two is
-        /// too old for the other.
-        reason: String,
-    },
-    /// This process is none of the peers.
-    #[error("none of the peers {peers:?} is an address of this host that can be bound{detail}")]
-    NotAPeer {
-        /// The peers as given.
-        peers: Vec<String>,
-        /// What was tried, and what to do.
-        detail: String,
-    },
-    /// The members could be reached from outside, without any protection.
-    #[error(
-        "{address} is not on the loopback, and traffic there would be neither encrypted nor authenticated: \
-         name a Secret or certificates with Builder::security, or Security::Insecure if the network \
-         is private by other means"
-    )]
-    NotSecured {
-        /// The peer, or the address to listen on.
-        address: String,
-    },
-    /// The address to listen on cannot be bound.
-    #[error("cannot listen on {address}: {reason}")]
-    CannotListen {
-        /// The address.
-        address: String,
-        /// The system's error.
-        reason: String,
-    },
-    /// The data directory is in use by another process, or by another coordinator of this one.
-    #[error("data directory {} is in use by {by}", dir.display())]
-    DataDirInUse {
-        /// The directory.
-        dir: PathBuf,
-        /// Who uses it, as far as is known.
-        by: String,
-    },
-    /// The data directory cannot be read or written.
-    #[error("data directory {} cannot be used: {reason}", dir.display())]
-    DataDirUnusable {
-        /// The directory.
-        dir: PathBuf,
-        /// The system's error.
-        reason: String,
-    },
-    /// The data directory belongs to another cluster, another member or another version.
-    #[error("data directory {} does not belong to this instance: {reason}", dir.display())]
-    DataDirMismatch {
-        /// The directory.
-        dir: PathBuf,
-        /// What it belongs to.
-        reason: String,
-    },
-    /// Data on disk is damaged, or acknowledged data is missing. Nothing was changed there.
-    #[error(
-        "data directory {} is damaged ({reason}); the node does not start from it, since it would \
-         forget what it has promised: repair it, or see docs/recovery.md for what can be taken from it",
-        dir.display()
-    )]
-    Corrupt {
-        /// The directory.
-        dir: PathBuf,
-        /// What is damaged.
-        reason: String,
-    },
-    /// A backup is damaged, or of a version that this build cannot read. Nothing was changed.
-    #[error("backup {} cannot be used: {reason}; take another one", file.display())]
-    BackupDamaged {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// A file that is not part of a data directory cannot be read or written.
     #[error("file {} cannot be used: {reason}", file.display())]
     FileUnusable {
         /// The file.
         file: PathBuf,
         /// The system's error.
-        reason: String,
-    },
-    /// The remaining data directories of a cluster do not suffice to recover it. Nothing was
-    /// changed.
-    #[error("no cluster can be founded from these directories: {reason}")]
-    Unrecoverable {
-        /// Why.
         reason: String,
     },
     /// A setting is out of its range.
@@ -495,6 +390,10 @@ pub enum Error {
         /// The system's error.
         reason: String,
     },
+    /// This instance cannot start, join or be recovered: see [`StartError`].
+    #[error(transparent)]
+    // Without `#[from]`: a second conversion to this type would make users annotate their closures.
+    Start(StartError),
 }
 
 /// Why writes are refused.
@@ -512,38 +411,84 @@ impl fmt::Debug for Error {
     }
 }
 
+/// What an error means for the caller.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    /// Nothing was done, and the same call would fail again.
+    Refused,
+    /// Nothing was done, and the same call may succeed later.
+    Later,
+    /// It may have been done, or may still be.
+    Unknown,
+    /// Nothing was done, and the session is lost.
+    SessionLost,
+    /// It may have been done, and the session is lost.
+    SessionLostUnknown,
+}
+
 impl Error {
+    fn meaning(&self) -> Meaning {
+        match self {
+            Error::NoNode { .. }
+            | Error::NodeExists { .. }
+            | Error::NotEmpty { .. }
+            | Error::BadVersion { .. }
+            | Error::Unmet { .. }
+            | Error::Refused { .. }
+            | Error::NoAuth { .. }
+            | Error::QuotaExceeded { .. }
+            | Error::InvalidAcl { .. }
+            | Error::IdRefused { .. }
+            | Error::Conflict { .. }
+            | Error::PermitsDiffer { .. }
+            | Error::UnknownContender { .. }
+            | Error::NeedsReplica { .. }
+            | Error::InvalidTtl { .. }
+            | Error::NoChildrenForEphemerals { .. }
+            | Error::InvalidPath { .. }
+            | Error::Reserved { .. }
+            | Error::NoWatch { .. }
+            | Error::TooOld { .. }
+            | Error::FutureZxid { .. }
+            | Error::TooLarge { .. }
+            | Error::Unsupported { .. }
+            | Error::WrongPassword { .. }
+            | Error::FileUnusable { .. }
+            | Error::InvalidSetting { .. }
+            | Error::InvalidData { .. }
+            | Error::System { .. }
+            | Error::Start(_) => Meaning::Refused,
+            Error::Busy { .. } | Error::DiskLow { .. } => Meaning::Later,
+            Error::Timeout { .. } | Error::WouldBlock { .. } => Meaning::Unknown,
+            Error::SessionExpired { .. }
+            | Error::SessionMoved { .. }
+            | Error::SessionClosed { .. }
+            | Error::SessionDetached { .. }
+            | Error::AuthFailed { .. } => Meaning::SessionLost,
+            Error::OutcomeUnknown { .. } | Error::Stopped { .. } => Meaning::SessionLostUnknown,
+            // The multi itself was answered: nothing of it was done.
+            Error::Multi { error, .. } => match error.is_session_lost() {
+                true => Meaning::SessionLost,
+                false => Meaning::Refused,
+            },
+        }
+    }
+
     /// Whether a write that failed with this error may have happened, or may still happen.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(
-            self,
-            Error::Timeout { .. }
-                | Error::WouldBlock { .. }
-                | Error::Stopped { .. }
-                | Error::OutcomeUnknown { .. }
-        )
+        matches!(self.meaning(), Meaning::Unknown | Meaning::SessionLostUnknown)
     }
 
     /// Whether the same call may succeed later, with nothing else changed.
     ///
     /// A write whose outcome is unknown does not count as retryable.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Busy { .. } | Error::DiskLow { .. })
+        self.meaning() == Meaning::Later
     }
 
     /// Whether the session is lost for this handle, and with it its ephemerals and locks.
     pub fn is_session_lost(&self) -> bool {
-        match self {
-            Error::SessionExpired { .. }
-            | Error::SessionMoved { .. }
-            | Error::SessionClosed { .. }
-            | Error::SessionDetached { .. }
-            | Error::AuthFailed { .. }
-            | Error::OutcomeUnknown { .. }
-            | Error::Stopped { .. } => true,
-            Error::Multi { error, .. } => error.is_session_lost(),
-            _ => false,
-        }
+        matches!(self.meaning(), Meaning::SessionLost | Meaning::SessionLostUnknown)
     }
 }
 
@@ -569,9 +514,12 @@ mod tests {
             Error::InvalidData { path: path(), reason: "why".to_owned() },
             Error::Unsupported { what: "it".to_owned(), needs: 3, cluster: 2 },
             Error::DiskLow { members: vec![path(), path()] },
-            Error::NotAPeer { peers: vec![path()], detail: String::new() },
-            Error::NotSecured { address: path() },
-            Error::Corrupt { dir: PathBuf::from("/a"), reason: "why".to_owned() },
+            Error::Start(StartError::NotAPeer { peers: vec![path()], detail: String::new() }),
+            Error::Start(StartError::NotSecured { address: path() }),
+            Error::Start(StartError::Corrupt {
+                dir: PathBuf::from("/a"),
+                reason: "why".to_owned(),
+            }),
         ] {
             let text = error.to_string();
             assert!(!text.contains("  "), "{text}");

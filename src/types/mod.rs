@@ -16,6 +16,7 @@ pub(crate) mod reason;
 #[cfg(feature = "serde")]
 pub(crate) mod serde_form;
 pub(crate) mod session;
+pub(crate) mod start_error;
 pub(crate) mod version;
 pub(crate) mod warnings;
 pub(crate) mod watch;

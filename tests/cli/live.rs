@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::addresses;
 use crate::common::cluster::Cluster;
+use quorate::StartError;
 use quorate::{Coordinator, Error, ReasonKind, Secret};
 use serde_json::Value;
 
@@ -342,7 +343,7 @@ fn a_wrong_secret_is_told_by_everybody() {
     // The instances say so themselves, on both sides.
     for instance in [&cluster.members[0], &other] {
         let error = instance.wait_ready(std::time::Duration::from_secs(3)).unwrap_err();
-        assert!(matches!(&error, Error::PeerRefused { .. }), "{error}");
+        assert!(matches!(&error, Error::Start(StartError::PeerRefused { .. })), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
         let kind = || instance.status().not_ready.map(|reason| reason.kind);
         while kind() != Some(ReasonKind::Refused) {}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::addresses;
+use quorate::StartError;
 use quorate::{Coordinator, CreateMode, Error};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -239,7 +240,7 @@ fn an_instance_alone_on_its_list_does_not_start_from_a_damaged_directory() {
     flip_witness(&work.path().join("data"));
     for _ in 0..2 {
         let error = join().unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(matches!(error, Error::Start(StartError::Corrupt { .. })), "{error}");
     }
     flip_witness(&work.path().join("data"));
     join().unwrap().wait_ready(PATIENCE).unwrap();

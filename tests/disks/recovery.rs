@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::addresses;
+use quorate::StartError;
 use quorate::recovery::{self, Inspection, Loss};
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session};
@@ -100,7 +101,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     again.close();
     let before = files(&dir);
     let error = recovery::restore(&file, &dir, &address).unwrap_err();
-    assert!(matches!(error, Error::DataDirMismatch { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::DataDirMismatch { .. })), "{error}");
     assert_eq!(files(&dir), before);
 }
 
@@ -167,7 +168,10 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
             recovery::verify(&file).unwrap_err(),
             recovery::restore(&file, &dir, "127.0.0.1:7400").unwrap_err(),
         ] {
-            assert!(matches!(error, Error::BackupDamaged { .. }), "{what}: {error}");
+            assert!(
+                matches!(error, Error::Start(StartError::BackupDamaged { .. })),
+                "{what}: {error}"
+            );
         }
         assert!(!dir.exists(), "{what}");
     };
@@ -184,7 +188,7 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     assert!(matches!(error, Error::FileUnusable { .. }), "{error}");
     fs::write(&file, &sound).unwrap();
     let error = recovery::restore(&file, &dir, "nonsense").unwrap_err();
-    assert!(matches!(error, Error::InvalidPeer { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::InvalidPeer { .. })), "{error}");
     assert!(!dir.exists());
 }
 
@@ -255,7 +259,7 @@ fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     let aside = recovery::inspect(founded.before.unwrap()).unwrap();
     assert_eq!(aside.contents, plan.best.contents);
     let error = plan.found_anew(None).unwrap_err();
-    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
     assert!(start_again(&founded.dir, &address).exists("/new").unwrap().is_some());
 }
 
@@ -276,7 +280,7 @@ fn members_of_the_old_cluster_are_refused_by_the_new_one() {
     let old = lost.member(1).unwrap();
     let (peer, reason) = loop {
         match old.wait_ready(Duration::from_millis(100)) {
-            Err(Error::PeerRefused { peer, reason }) => break (peer, reason),
+            Err(Error::Start(StartError::PeerRefused { peer, reason })) => break (peer, reason),
             Err(Error::Timeout { .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -292,12 +296,12 @@ fn inspection_reports_contents_and_damage() {
     let work = tempfile::tempdir().unwrap();
     let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
     let missing = recovery::inspect(&dir).unwrap_err();
-    assert!(matches!(missing, Error::DataDirUnusable { .. }), "{missing}");
+    assert!(matches!(missing, Error::Start(StartError::DataDirUnusable { .. })), "{missing}");
     assert!(!dir.exists());
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("thesis.txt"), "precious").unwrap();
     let foreign = recovery::inspect(&dir).unwrap_err();
-    assert!(matches!(foreign, Error::DataDirUnusable { .. }), "{foreign}");
+    assert!(matches!(foreign, Error::Start(StartError::DataDirUnusable { .. })), "{foreign}");
     assert_eq!(files(&dir).len(), 1);
     fs::remove_dir_all(&dir).unwrap();
 
@@ -307,7 +311,7 @@ fn inspection_reports_contents_and_damage() {
     // Four znodes exist from the beginning.
     let znodes = 4 + 5;
     let running = recovery::inspect(&dir).unwrap_err();
-    assert!(matches!(running, Error::DataDirInUse { .. }), "{running}");
+    assert!(matches!(running, Error::Start(StartError::DataDirInUse { .. })), "{running}");
     member.close();
     let sound: Inspection = recovery::inspect(&dir).unwrap();
     let contents = sound.contents.clone().unwrap();
@@ -327,7 +331,7 @@ fn inspection_reports_contents_and_damage() {
     assert_eq!((damaged.contents, damaged.node), (None, sound.node));
     assert!(!dir.join("QUARANTINED").exists());
     let error = recovery::recover([&dir]).unwrap_err();
-    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
     assert!(error.to_string().contains("--damaged"), "{error}");
     fs::write(&path, &witness).unwrap();
     assert_eq!(recovery::inspect(&dir).unwrap(), sound);
@@ -351,7 +355,7 @@ fn inspection_reports_contents_and_damage() {
     }
     // Without its identity, the member's cluster is unknown.
     fs::write(dir.join("IDENTITY"), b"nonsense").unwrap();
-    assert!(matches!(recovery::inspect(&dir), Err(Error::Corrupt { .. })));
+    assert!(matches!(recovery::inspect(&dir), Err(Error::Start(StartError::Corrupt { .. }))));
 }
 
 /// After a fault on all disks, the tool found no directory that it could use.
@@ -424,12 +428,12 @@ fn a_plan_is_refused_if_its_directory_has_changed() {
     let member = join(&address, &peers, &dir).unwrap();
     member.wait_ready(PATIENCE).unwrap();
     let error = plan.found_anew(None).unwrap_err();
-    assert!(matches!(error, Error::DataDirInUse { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::DataDirInUse { .. })), "{error}");
     fill(&member.session(), 0..3);
     member.close();
     let before = files(&dir);
     let error = plan.found_anew(None).unwrap_err();
-    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
     assert_eq!(files(&dir), before);
     has(&start_again(&dir, &address), 0..3);
 }

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::addresses;
+use quorate::StartError;
 use quorate::recipes::{
     Group, Instance, LeaderLatch, LeaderSelector, Lost, MultiLock, PersistentEphemeral, Queue,
     ReadWriteLock, ReentrantLock, Registry, Semaphore,
@@ -315,7 +316,10 @@ fn an_instance_joins_in_a_task_and_leaves_or_keeps_its_sessions() {
     let coordinator = loop {
         match block_on(builder.clone().join_async([&address])) {
             // Its directory or its port is in use.
-            Err(Error::DataDirInUse { .. } | Error::NotAPeer { .. }) => {}
+            Err(
+                Error::Start(StartError::DataDirInUse { .. })
+                | Error::Start(StartError::NotAPeer { .. }),
+            ) => {}
             joined => break joined.unwrap(),
         }
     };

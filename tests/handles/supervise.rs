@@ -181,7 +181,7 @@ fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
         runs.send(session.clone()).unwrap();
         match runs.len() {
             1 => Ok(Continue(())),
-            2 => Err(Error::NoPeers),
+            2 => Err(Error::NoNode { path: "/none".to_owned() }),
             _ => Ok(Break(())),
         }
     });
@@ -207,7 +207,7 @@ fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
             session.nonblocking().create("/run", b"", CreateMode::Ephemeral).await?;
             match run {
                 1 => Ok(Continue(())),
-                2 => Err(Error::NoPeers),
+                2 => Err(Error::NoNode { path: "/none".to_owned() }),
                 _ => Ok(Break(())),
             }
         }

@@ -17,6 +17,7 @@ mod tls;
 
 use std::time::Duration;
 
+use quorate::StartError;
 use quorate::{Builder, Coordinator, Error, Secret, Security};
 
 use addresses::{addresses, port_everywhere};
@@ -51,7 +52,7 @@ impl Members {
 
 fn refused(member: &Coordinator) -> String {
     match member.wait_ready(GLANCE) {
-        Err(Error::PeerRefused { reason, .. }) => reason,
+        Err(Error::Start(StartError::PeerRefused { reason, .. })) => reason,
         other => panic!("{other:?}: {}", member.status()),
     }
 }

@@ -1,6 +1,7 @@
 //! Members without keys, and with a secret.
 
 use quorate::CreateMode;
+use quorate::StartError;
 
 use super::*;
 
@@ -8,7 +9,7 @@ use super::*;
 fn addresses_beyond_the_loopback_need_keys() {
     let dir = tempfile::tempdir().unwrap();
     let not_secured = |builder: Builder, list: &[&str]| match builder.join(list) {
-        Err(Error::NotSecured { address }) => address,
+        Err(Error::Start(StartError::NotSecured { address })) => address,
         other => panic!("{other:?}"),
     };
     let builder = || Coordinator::builder().data_dir(dir.path().join("data"));

@@ -5,6 +5,7 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, name_of, node, place};
+use quorate::StartError;
 use quorate::{
     Availability, Coordinator, CreateMode, Error, EventKind, Secret, Security, Session, Status,
     WatchMode,
@@ -374,7 +375,7 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     });
     let refused = client.wait_ready(Duration::from_millis(100)).unwrap_err();
     assert!(
-        matches!(&refused, Error::PeerRefused { peer, reason }
+        matches!(&refused, Error::Start(StartError::PeerRefused { peer, reason })
         if *peer == all[0] && reason.contains("another cluster")),
         "{refused}"
     );

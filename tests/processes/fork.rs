@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::common::{PATIENCE, addresses};
 use fork::Fork;
+use quorate::StartError;
 use quorate::recipes::LeaderLatch;
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Result, SessionState, WatchMode};
@@ -98,7 +99,7 @@ fn a_fork_has_no_session_and_no_lock() {
         client.close();
         // The error advises against this.
         let refused = join(1).unwrap_err();
-        assert!(matches!(refused, Error::DataDirUnusable { .. }), "{refused}");
+        assert!(matches!(refused, Error::Start(StartError::DataDirUnusable { .. })), "{refused}");
         assert!(refused.to_string().contains(&format!("process {parent}")), "{refused}");
         // The parent listens at its own address, which is not the reason.
         let refused = join(0).unwrap_err().to_string();

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::common;
 use crate::common::{PATIENCE, addresses, name_of, node, place};
+use quorate::StartError;
 use quorate::recipes::{Group, LeaderLatch};
 use quorate::{Coordinator, CreateMode, Error, Session};
 
@@ -334,28 +335,35 @@ fn an_invalid_join_is_refused_with_its_reason() {
     let data = dir.path().join("data");
     let builder = || Coordinator::builder().data_dir(&data);
     let none: [&str; 0] = [];
-    assert_eq!(Coordinator::join(none).unwrap_err(), Error::NoPeers);
+    assert_eq!(Coordinator::join(none).unwrap_err(), Error::Start(StartError::NoPeers));
 
     let taken = TcpListener::bind(&peers[1]).unwrap();
     match builder().advertise(&peers[1]).join(&peers) {
-        Err(Error::CannotListen { address, .. }) => assert_eq!(address, peers[1]),
+        Err(Error::Start(StartError::CannotListen { address, .. })) => {
+            assert_eq!(address, peers[1])
+        }
         other => panic!("{other:?}"),
     }
     match builder().join([&peers[1]]) {
-        Err(Error::NotAPeer { detail, .. }) => assert!(detail.contains("in use"), "{detail}"),
+        Err(Error::Start(StartError::NotAPeer { detail, .. })) => {
+            assert!(detail.contains("in use"), "{detail}")
+        }
         other => panic!("{other:?}"),
     }
     drop(taken);
     let running = builder().advertise(&peers[0]).join(&peers).unwrap();
     match builder().advertise(&peers[1]).join(&peers) {
-        Err(Error::DataDirInUse { dir, .. }) => assert_eq!(dir, data),
+        Err(Error::Start(StartError::DataDirInUse { dir, .. })) => assert_eq!(dir, data),
         other => panic!("{other:?}"),
     }
     running.close();
     let file = dir.path().join("file");
     std::fs::write(&file, b"").unwrap();
     let unusable = Coordinator::builder().data_dir(file.join("x")).join([&peers[0]]);
-    assert!(matches!(unusable, Err(Error::DataDirUnusable { .. })), "{unusable:?}");
+    assert!(
+        matches!(unusable, Err(Error::Start(StartError::DataDirUnusable { .. }))),
+        "{unusable:?}"
+    );
     let invalid = Coordinator::builder().heartbeat(Duration::ZERO).join(&peers);
     assert!(matches!(invalid, Err(Error::InvalidSetting { setting: "heartbeat", .. })));
 }

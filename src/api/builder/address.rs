@@ -12,6 +12,7 @@ use crate::transport::names::{self, LookUps};
 use crate::transport::peers::{Peers, check_address};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
+use crate::types::start_error::StartError;
 
 /// How long `join` waits for a name that shows which of the peers this instance is.
 pub(super) const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
@@ -42,12 +43,14 @@ impl Builder {
                 // on.
                 let is_only = peers.addresses().count() == 1;
                 let own = peers.addresses().find(|peer| is_only || *peer == *listen);
-                own.ok_or_else(|| Error::NotAPeer {
+                own.ok_or_else(|| {
+                    Error::Start(StartError::NotAPeer {
                     peers: peers.addresses().map(str::to_owned).collect(),
                     detail:
                         " (the address to listen on is not one of them); list this instance too, \
                              or set the address where the others reach it with Builder::advertise"
                             .to_owned(),
+                })
                 })?
             }
         };
@@ -71,7 +74,7 @@ impl Builder {
             let is_known = |peer: &str| matches!(names.get(peer), Some(Ok(_)));
             let left = until.saturating_sub(clock.now());
             match bound {
-                Err(Error::NotAPeer { .. })
+                Err(Error::Start(StartError::NotAPeer { .. }))
                     if !peers.addresses().all(is_known) && !left.is_zero() =>
                 {
                     let pause = crossbeam_channel::after(left.min(OWN_NAME_PAUSE));
@@ -99,7 +102,9 @@ pub(super) fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListe
     let Some(Ok(found)) = names.get(address) else {
         return Ok(None);
     };
-    let failed = |reason| Err(Error::CannotListen { address: address.to_owned(), reason });
+    let failed = |reason| {
+        Err(Error::Start(StartError::CannotListen { address: address.to_owned(), reason }))
+    };
     match listening::listen(found) {
         Attempt::Listens(listener) => Ok(Some(listener)),
         Attempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),

@@ -11,6 +11,7 @@ use crate::runtime::own_thread;
 use crate::transport::names::{self, LookUps};
 use crate::transport::peers::Peers;
 use crate::types::error::{Error, Result};
+use crate::types::start_error::StartError;
 
 /// The most instances that may be expected: as many as a list may have.
 const EXPECTED_MAX: usize = 64;
@@ -68,10 +69,10 @@ impl Builder {
         }
         let name = name.as_ref();
         if name.parse::<SocketAddr>().is_ok() {
-            return Err(Error::InvalidPeer {
+            return Err(Error::Start(StartError::InvalidPeer {
                 peer: name.to_owned(),
                 reason: "an address stands for one instance: discover those of a name".to_owned(),
-            });
+            }));
         }
         self.start(&Peers::parse([name])?, Some(expected))
     }
@@ -82,7 +83,7 @@ impl Builder {
         peers: &Peers,
         names: &mut LookUps,
     ) -> Result<(String, Option<TcpListener>)> {
-        let name = peers.addresses().next().ok_or(Error::NoPeers)?;
+        let name = peers.addresses().next().ok_or(Error::Start(StartError::NoPeers))?;
         let own = self.own_discovered(name, names)?.to_string();
         let listener = bind(self.listen.as_deref().unwrap_or(&own), names)?;
         Ok((own, listener))
@@ -90,9 +91,11 @@ impl Builder {
 
     fn own_discovered(&self, name: &str, names: &mut LookUps) -> Result<SocketAddr> {
         if let Some(advertised) = &self.advertise {
-            return advertised.parse().map(|own| canonical(&own)).map_err(|_| Error::InvalidPeer {
-                peer: advertised.clone(),
-                reason: format!("it must be an IP address and a port, as those of {name}"),
+            return advertised.parse().map(|own| canonical(&own)).map_err(|_| {
+                Error::Start(StartError::InvalidPeer {
+                    peer: advertised.clone(),
+                    reason: format!("it must be an IP address and a port, as those of {name}"),
+                })
             });
         }
         let listen = self.listen.as_ref().and_then(|listen| listen.parse::<SocketAddr>().ok());
@@ -126,10 +129,12 @@ impl Builder {
         }
         let port = name.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let outward = names::outward().zip(port).map(|(ip, port)| SocketAddr::new(ip, port));
-        outward.ok_or_else(|| Error::CannotListen {
-            address: name.to_owned(),
-            reason: "the address of this instance is not known: name it by Builder::advertise"
-                .to_owned(),
+        outward.ok_or_else(|| {
+            Error::Start(StartError::CannotListen {
+                address: name.to_owned(),
+                reason: "the address of this instance is not known: name it by Builder::advertise"
+                    .to_owned(),
+            })
         })
     }
 }

@@ -13,6 +13,7 @@ use crate::runtime::shared::NodeShared;
 use crate::transport::names::LookUps;
 use crate::transport::peers::Peers;
 use crate::types::error::Error;
+use crate::types::start_error::StartError;
 
 static MEMBERS: Mutex<Vec<Earlier>> = Mutex::new(Vec::new());
 
@@ -54,8 +55,8 @@ pub(super) fn explain_address(error: Error, peers: &Peers, names: &LookUps) -> E
         Some(Err(_)) | None => false,
     };
     let is_taken = |address: &str| match &error {
-        Error::NotAPeer { .. } => peers.addresses().any(|peer| peer == address),
-        Error::CannotListen { address: taken, .. } => taken == address,
+        Error::Start(StartError::NotAPeer { .. }) => peers.addresses().any(|peer| peer == address),
+        Error::Start(StartError::CannotListen { address: taken, .. }) => taken == address,
         _ => false,
     };
     let is_taken = |address: &str| is_taken(address) && is_in_use(address);
@@ -65,10 +66,14 @@ pub(super) fn explain_address(error: Error, peers: &Peers, names: &LookUps) -> E
     };
     let (address, user) = (member.address.clone(), member.user());
     match error {
-        Error::NotAPeer { peers, .. } => {
-            Error::NotAPeer { peers, detail: format!(" ({address} is in use by {user})") }
-        }
-        _ => Error::CannotListen { address, reason: format!("it is in use by {user}") },
+        Error::Start(StartError::NotAPeer { peers, .. }) => Error::Start(StartError::NotAPeer {
+            peers,
+            detail: format!(" ({address} is in use by {user})"),
+        }),
+        _ => Error::Start(StartError::CannotListen {
+            address,
+            reason: format!("it is in use by {user}"),
+        }),
     }
 }
 
@@ -76,9 +81,12 @@ pub(super) fn explain_address(error: Error, peers: &Peers, names: &LookUps) -> E
 pub(super) fn explain_directory(error: Error) -> Error {
     let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     match error {
-        Error::DataDirInUse { dir, by } => {
+        Error::Start(StartError::DataDirInUse { dir, by }) => {
             let member = members.iter().find(|member| member.dir == dir);
-            Error::DataDirInUse { by: member.map_or(by, |member| member.user().to_owned()), dir }
+            Error::Start(StartError::DataDirInUse {
+                by: member.map_or(by, |member| member.user().to_owned()),
+                dir,
+            })
         }
         error => error,
     }

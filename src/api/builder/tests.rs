@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use crossbeam_channel::{bounded, unbounded};
 
 use crate::api::builder::*;
+use crate::types::start_error::StartError;
 
 /// Longer than any step of a test takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,7 +69,7 @@ fn instances_behind_one_name_found_nothing_by_it() {
         let advertised = listening.clone().advertise(&app);
         for instance in [instance, listening, advertised] {
             match instance.join([&app]) {
-                Err(Error::InvalidPeer { peer, reason }) => {
+                Err(Error::Start(StartError::InvalidPeer { peer, reason })) => {
                     assert_eq!(peer, app);
                     assert!(reason.contains("127.0.0.2, 127.0.0.3, 127.0.0.4"), "{reason}");
                     assert!(reason.contains("Builder::advertise"), "{reason}");
@@ -293,7 +294,7 @@ fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
     let none = Builder { own_name_wait: Duration::from_millis(20), ..Coordinator::builder() };
     let none = Builder { resolver: Names::default().resolver(), ..none };
     let error = none.data_dir(dir.path()).join(["app-0:7400", "app-1:7400"]).unwrap_err();
-    assert!(matches!(error, Error::NotAPeer { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::NotAPeer { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains("no such host") && text.contains("Builder::advertise"), "{text}");
 }
@@ -310,7 +311,7 @@ fn names_are_checked_as_addresses_are() {
     names.set("any:1", 1, &["0.0.0.0"]);
     names.set("far:1", 1, &["198.51.100.1"]);
     let join = |other: &str| builder(names.resolver(), dir.path()).join([&own, other]).unwrap_err();
-    assert!(matches!(join(&same), Error::DuplicatePeer { .. }));
-    assert!(matches!(join("any:1"), Error::InvalidPeer { .. }));
-    assert_eq!(join("far:1"), Error::NotSecured { address: "far:1".to_owned() });
+    assert!(matches!(join(&same), Error::Start(StartError::DuplicatePeer { .. })));
+    assert!(matches!(join("any:1"), Error::Start(StartError::InvalidPeer { .. })));
+    assert_eq!(join("far:1"), Error::Start(StartError::NotSecured { address: "far:1".to_owned() }));
 }

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use quorate::StartError;
 use quorate::{Error, recovery};
 use serde::Serialize;
 #[cfg(feature = "gateway")]
@@ -183,7 +184,7 @@ fn live(command: live::Command) -> ExitCode {
             Error::NoNode { .. } => Exit::NoNode,
             Error::DiskLow { .. } => Exit::WritesRefused,
             Error::Timeout { .. }
-            | Error::PeerRefused { .. }
+            | Error::Start(StartError::PeerRefused { .. })
             | Error::SessionExpired { .. }
             | Error::OutcomeUnknown { .. } => Exit::Unavailable,
             Error::InvalidSetting { .. } | Error::InvalidPath { .. } | Error::InvalidAcl { .. } => {

@@ -87,7 +87,34 @@ impl Drop for Resuming {
     }
 }
 
+/// Makes the awaited forms of calls that wait for threads or for several replies: a thread of its own makes the call.
+macro_rules! on_a_thread {
+    ($(pub fn $awaited:ident($($arg:ident: $ty:ty),*) -> Result<$T:ty> = $name:ident($($given:expr),*);)+) => {
+        $(
+            #[doc = concat!("[`Coordinator::", stringify!($name), "`], awaited: a thread of its own waits.")]
+            /// If the future is dropped after it was polled, the call continues.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Coordinator::", stringify!($name), "`]; [`Error::System`].")]
+            pub async fn $awaited(&self, $($arg: $ty),*) -> Result<$T> {
+                let coordinator = self.clone();
+                $(let $arg = $arg.to_owned();)*
+                offload(move || coordinator.$name($($given),*)).await?
+            }
+        )+
+    };
+}
+
 impl Coordinator {
+    on_a_thread! {
+        pub fn leave_async(timeout: Duration) -> Result<()> = leave(timeout);
+        pub fn reports_async() -> Result<Vec<MemberReport>> = reports();
+        pub fn sessions_async() -> Result<Vec<SessionInfo>> = sessions();
+        pub fn move_leader_async(address: &str, by: &str) -> Result<()> = move_leader(&address, &by);
+        pub fn remove_member_async(address: &str, by: &str) -> Result<()> = remove_member(&address, &by);
+        pub fn expire_session_async(session: SessionId, by: &str) -> Result<()> = expire_session(session, &by);
+    }
+
     /// As [`Coordinator::join`], without blocking the thread: a thread of its own joins. If the
     /// future is dropped after it was polled, joining continues, and the coordinator is closed once
     /// it has joined.
@@ -119,20 +146,7 @@ impl Coordinator {
         Builder::default().join_async(peers).await
     }
 
-    /// As [`Coordinator::wait_ready`], without blocking the thread. Dropping the future only ends the
-    /// wait.
-    ///
-    /// # Errors
-    /// As [`Coordinator::wait_ready`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// coordinator.wait_ready_async(Duration::from_secs(30)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`Coordinator::wait_ready`], awaited.
     pub async fn wait_ready_async(&self, timeout: Duration) -> Result<()> {
         let mut limit = self.shared().timer(timeout);
         let mut is_synced = false;
@@ -169,41 +183,13 @@ impl Coordinator {
         Error::Timeout { operation: "joining the cluster".to_owned(), waited, reason }
     }
 
-    /// As [`Coordinator::resume`], without blocking the thread and without a time limit. If the future
-    /// is dropped, the session may have been taken over; it is not closed, and can be resumed again
-    /// until it expires.
-    ///
-    /// # Errors
-    /// As [`Coordinator::resume`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example(
-    /// #     coordinator: &quorate::Coordinator,
-    /// #     (id, password): (quorate::SessionId, [u8; 16]),
-    /// # ) -> quorate::Result<()> {
-    /// let session = coordinator.resume_async(id, password).await?;
-    /// assert!(session.is_alive());
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`Coordinator::resume`], awaited. There is no time limit. If the future is dropped, the session may have been
+    /// taken over; it is not closed, and can be resumed again until it expires.
     pub async fn resume_async(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
         self.resumed(session, password, None).await
     }
 
-    /// As [`Coordinator::resume_with`], without blocking the thread: see
-    /// [`Coordinator::resume_async`].
-    ///
-    /// # Errors
-    /// As [`Coordinator::resume`], except [`Error::Timeout`].
-    ///
-    /// ```
-    /// # async fn example((coordinator, id, password): (quorate::Coordinator, quorate::SessionId, [u8; 16])) -> quorate::Result<()> {
-    /// use std::time::Duration;
-    ///
-    /// let session = coordinator.resume_with_async(id, password, Duration::from_secs(20)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`Coordinator::resume_with`], awaited. See [`Coordinator::resume_async`].
     pub async fn resume_with_async(
         &self,
         session: SessionId,
@@ -226,38 +212,7 @@ impl Coordinator {
         Ok(session)
     }
 
-    /// As [`Coordinator::leave`], without blocking the thread: a thread of its own waits. If the
-    /// future is dropped after it was polled, the instance continues to leave.
-    ///
-    /// # Errors
-    /// As [`Coordinator::leave`]; [`Error::System`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// coordinator.leave_async(Duration::from_secs(20)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn leave_async(&self, timeout: Duration) -> Result<()> {
-        let coordinator = self.clone();
-        offload(move || coordinator.leave(timeout)).await?
-    }
-
-    /// As [`Coordinator::wait_stopped`], without blocking the thread. Dropping the future only ends the
-    /// wait.
-    ///
-    /// # Errors
-    /// As [`Coordinator::wait_stopped`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// // In a `select!` with the service and its signals: an error ends the process.
-    /// coordinator.wait_stopped_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`Coordinator::wait_stopped`], awaited.
     pub async fn wait_stopped_async(&self) -> Result<()> {
         let mut changes = self.availability_changes_async();
         while self.shared().stopped().is_none() && changes.next().await.is_some() {}
@@ -306,128 +261,19 @@ impl Coordinator {
         offload(move || coordinator.close_keeping_sessions()).await
     }
 
-    /// As [`Coordinator::reports`], without blocking the thread: a thread of its own waits. Dropping
-    /// the future only ends the wait.
-    ///
-    /// # Errors
-    /// As [`Coordinator::reports`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// for member in coordinator.reports_async().await? {
-    ///     println!("{}: {:?}", member.address, member.role);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn reports_async(&self) -> Result<Vec<MemberReport>> {
-        let coordinator = self.clone();
-        offload(move || coordinator.reports()).await?
-    }
-
-    /// As [`Coordinator::sessions`], without blocking the thread: see
-    /// [`Coordinator::reports_async`].
-    ///
-    /// # Errors
-    /// As [`Coordinator::sessions`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// println!("{} sessions", coordinator.sessions_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn sessions_async(&self) -> Result<Vec<SessionInfo>> {
-        let coordinator = self.clone();
-        offload(move || coordinator.sessions()).await?
-    }
-
-    /// As [`Coordinator::metrics`], without blocking the thread: see
-    /// [`Coordinator::reports_async`].
+    /// [`Coordinator::metrics`], awaited.
     ///
     /// # Errors
     /// [`Error::System`] if no thread can be started.
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// // In the format of Prometheus.
-    /// let text = coordinator.metrics_async().await?.to_string();
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn metrics_async(&self) -> Result<Metrics> {
         let coordinator = self.clone();
         offload(move || coordinator.metrics()).await
     }
-
-    /// As [`Coordinator::move_leader`], without blocking the thread: a thread of its own waits. If the
-    /// future is dropped after it was polled, the action continues.
-    ///
-    /// # Errors
-    /// As [`Coordinator::move_leader`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// coordinator.move_leader_async("10.0.0.2:7400", "the deployment").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn move_leader_async(&self, address: &str, by: &str) -> Result<()> {
-        let (coordinator, address, by) = (self.clone(), address.to_owned(), by.to_owned());
-        offload(move || coordinator.move_leader(&address, &by)).await?
-    }
-
-    /// As [`Coordinator::remove_member`], without blocking the thread: see
-    /// [`Coordinator::move_leader_async`].
-    ///
-    /// # Errors
-    /// As [`Coordinator::remove_member`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// coordinator.remove_member_async("10.0.0.3:7400", "the operator on call").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn remove_member_async(&self, address: &str, by: &str) -> Result<()> {
-        let (coordinator, address, by) = (self.clone(), address.to_owned(), by.to_owned());
-        offload(move || coordinator.remove_member(&address, &by)).await?
-    }
-
-    /// As [`Coordinator::expire_session`], without blocking the thread: see
-    /// [`Coordinator::move_leader_async`].
-    ///
-    /// # Errors
-    /// As [`Coordinator::expire_session`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// for session in coordinator.sessions_async().await? {
-    ///     coordinator.expire_session_async(session.id, "a test").await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn expire_session_async(&self, session: SessionId, by: &str) -> Result<()> {
-        let (coordinator, by) = (self.clone(), by.to_owned());
-        offload(move || coordinator.expire_session(session, &by)).await?
-    }
 }
 
 impl Session {
-    /// As [`Session::detach`], without blocking the thread and without a time limit. If the future is
-    /// dropped, the session is either detached or still held here: [`Session::state`] shows which.
-    ///
-    /// # Errors
-    /// The errors of a session that is over.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let (id, password) = session.detach_async().await?;
-    /// // For `Coordinator::resume_async`, in the next process.
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`Session::detach`], awaited. There is no time limit. If the future is dropped, the session is either detached or
+    /// still held here: [`Session::state`] shows which.
     pub async fn detach_async(&self) -> Result<(SessionId, [u8; 16])> {
         self.nonblocking().who_am_i().await?;
         self.detached()

@@ -8,15 +8,14 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::{Watch, watch};
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::io::WatchId;
+use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
-use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchMode, WatcherType};
-use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
+use crate::types::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
 
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
@@ -46,16 +45,18 @@ pub struct NonBlocking<'a> {
 }
 
 impl NonBlocking<'_> {
-    pub(crate) fn ask<T: 'static>(
+    pub(crate) fn ask<A: 'static, T: 'static>(
         &self,
         checked: Result<()>,
-        request: impl FnOnce(RequestId, SessionId) -> ClientRequest,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+        ask: impl FnOnce(&Root) -> Ask<A>,
+        convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let (shared, session) = (self.session.shared(), self.session.id());
-        let request = |number| request(number, session);
+        let shared = self.session.shared();
         match checked.and_then(|()| self.session.check_alive()) {
-            Ok(()) => self.relative(shared.ask(self.session.asker(), request, None, convert)),
+            Ok(()) => {
+                let ask = ask(&self.session.root);
+                self.relative(shared.ask(self.session.asker(), ask, None, convert))
+            }
             Err(error) => Pending::failed(error, shared.clock.clone()),
         }
     }
@@ -76,23 +77,15 @@ impl NonBlocking<'_> {
         path::validate(&root.full(path)).map_err(|error| root.error(error))
     }
 
-    pub(crate) fn write<T: 'static>(
+    /// Asks for an operation that creates.
+    pub(crate) fn ask_create(
         &self,
         checked: Result<()>,
         op: impl FnOnce(&Root) -> Op,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let request = |request, session| {
-            let command = Write::Op(op(&self.session.root));
-            ClientRequest::Write { request, session, command }
-        };
-        self.ask(checked, request, convert)
-    }
-
-    /// Converts the reply to a create.
-    pub(crate) fn created(&self) -> impl FnOnce(Answer) -> Result<Created> + Send + use<> {
+    ) -> Pending<Created> {
         let root = self.session.root.clone();
-        move |answer| expect::created(answer).map(|created| root.created(created))
+        let created = move |created| Ok(root.created(created));
+        self.ask(checked, |root| Ask::create(op(root)), created)
     }
 
     /// See [`Session::create`].
@@ -109,7 +102,7 @@ impl NonBlocking<'_> {
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
         let data = data.as_ref();
         let op = |root: &Root| create_op(root, path, data, mode);
-        self.write(check_create(path, data, mode), op, self.created())
+        self.ask_create(check_create(path, data, mode), op)
     }
 
     /// See [`Session::set`].
@@ -142,7 +135,7 @@ impl NonBlocking<'_> {
     fn set_version(&self, path: &str, data: &[u8], version: Option<u64>) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
         let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
-        self.write(checked, op, expect::set)
+        self.ask(checked, |root| Ask::set(op(root)), Ok)
     }
 
     /// [`Op::Invented`].
@@ -150,7 +143,7 @@ impl NonBlocking<'_> {
     pub(crate) fn invented(&self, path: &str, data: &[u8]) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
         let op = |root: &Root| Op::Invented { path: root.full(path).into(), data: data.into() };
-        self.write(checked, op, expect::set)
+        self.ask(checked, |root| Ask::set(op(root)), Ok)
     }
 
     /// See [`Session::delete`].
@@ -181,7 +174,7 @@ impl NonBlocking<'_> {
 
     fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
         let op = |root: &Root| Op::Delete { path: root.full(path).into(), version };
-        self.write(self.validate(path), op, expect::done)
+        self.ask(self.validate(path), |root| Ask::delete(op(root)), Ok)
     }
 
     /// See [`Session::delete_recursive`].
@@ -194,29 +187,21 @@ impl NonBlocking<'_> {
     /// ```
     pub fn delete_recursive(&self, path: &str) -> Pending<()> {
         let op = |root: &Root| Op::DeleteTree { path: root.full(path).into() };
-        self.write(self.validate(path), op, expect::done)
+        self.ask(self.validate(path), |root| Ask::delete(op(root)), Ok)
     }
 
     pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
-        let command = Write::Multi(ops);
-        let request = |request, session| ClientRequest::Write { request, session, command };
         let root = self.session.root.clone();
-        let convert = move |answer| expect::multi(answer).map(|results| root.results(results));
-        self.ask(checked, request, convert)
+        self.ask(checked, |_| Ask::multi(ops), move |results| Ok(root.results(results)))
     }
 
-    pub(crate) fn read<T: 'static>(
+    pub(crate) fn read<A: 'static, T: 'static>(
         &self,
         path: &str,
-        read: impl FnOnce(Arc<str>) -> Read,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+        read: impl FnOnce(Arc<str>) -> Ask<A>,
+        convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let full = self.session.root.full(path).into_owned();
-        let request = |request, session| {
-            let query = Query::Read { read: read(full.into()), watch: None };
-            ClientRequest::Query { request, session, query }
-        };
-        self.ask(self.validate(path), request, convert)
+        self.ask(self.validate(path), |root| read(root.full(path).into()), convert)
     }
 
     /// See [`Session::get`]; this form sees the session's earlier writes.
@@ -229,13 +214,13 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn get(&self, path: &str) -> Pending<(Arc<[u8]>, Stat)> {
-        self.read(path, |path| Read::Get { path }, expect::data)
+        self.read(path, Ask::get, Ok)
     }
 
     /// As [`NonBlocking::get`]; `None` is null data, which ZooKeeper's own clients may write.
     #[cfg(feature = "gateway")]
     pub(crate) fn get_or_null(&self, path: &str) -> Pending<(Option<Arc<[u8]>>, Stat)> {
-        self.read(path, |path| Read::Get { path }, expect::data_or_null)
+        self.read(path, Ask::get_or_null, Ok)
     }
 
     /// See [`Session::exists`]; this form sees the session's earlier writes.
@@ -247,7 +232,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
-        self.read(path, |path| Read::Exists { path }, expect::exists)
+        self.read(path, Ask::exists, Ok)
     }
 
     /// See [`Session::children`]; this form sees the session's earlier writes.
@@ -261,7 +246,20 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn children(&self, path: &str) -> Pending<Vec<String>> {
-        self.read(path, |path| Read::Children { path }, expect::children)
+        self.read(path, Ask::children, |(names, _)| Ok(names))
+    }
+
+    /// See [`Session::children_with_stat`]; this form sees the session's earlier writes.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (names, stat) = session.nonblocking().children_with_stat("/").await?;
+    /// assert_eq!(names.len(), stat.num_children as usize);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn children_with_stat(&self, path: &str) -> Pending<(Vec<String>, Stat)> {
+        self.read(path, Ask::children, Ok)
     }
 
     /// See [`Session::snapshot`]; this form shows the session's earlier writes. Later writes show
@@ -282,10 +280,10 @@ impl NonBlocking<'_> {
     /// A snapshot for reads at and below this path only: a client receives only that part.
     pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
         let (root, session) = (self.session.root.clone(), self.session.clone());
-        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
+        let convert = move |tree| Ok(Snapshot::new(tree, root, session.ids()));
         match self.session.has_replica() {
-            true => self.read("/", |_| Read::Tree, convert),
-            false => self.read(path, |path| Read::Below { path }, convert),
+            true => self.ask(Ok(()), |_| Ask::tree(), convert),
+            false => self.read(path, Ask::below, convert),
         }
     }
 
@@ -299,19 +297,18 @@ impl NonBlocking<'_> {
     /// ```
     pub fn ephemerals(&self) -> Pending<Vec<String>> {
         let root = self.session.root.clone();
-        let convert = move |answer| {
-            let paths = expect::children(answer)?;
+        let convert = move |paths: Vec<String>| {
             Ok(paths.iter().filter_map(|path| root.strip(path)).map(str::to_owned).collect())
         };
-        self.read("/", |_| Read::Ephemerals, convert)
+        self.ask(Ok(()), |_| Ask::ephemerals(), convert)
     }
 
     /// Makes a request that sets a watch.
-    fn watching<T: 'static>(
+    fn watching<A: 'static, T: 'static>(
         &self,
         path: &str,
-        request: impl FnOnce(RequestId, WatchId, Arc<str>) -> ClientRequest,
-        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+        ask: impl FnOnce(WatchId, Arc<str>) -> Ask<A>,
+        convert: impl FnOnce(A, Watch) -> T + Send + 'static,
     ) -> Pending<T> {
         let shared = self.session.shared();
         if let Err(error) = self.validate(path).and_then(|()| self.session.check_alive()) {
@@ -321,25 +318,19 @@ impl NonBlocking<'_> {
         // All users of the path share one copy.
         let full: Arc<str> = self.session.root.full(path).into();
         let (sender, watch) = watch(id, Arc::clone(&full), &self.session.root, shared);
-        let request = |number| request(number, id, full);
-        let asker = self.session.asker();
-        let convert = |answer| convert(answer, watch);
-        self.relative(shared.ask(asker, request, Some((id, sender)), convert))
+        let convert = |answer| Ok(convert(answer, watch));
+        let ask = ask(id, full);
+        self.relative(shared.ask(self.session.asker(), ask, Some((id, sender)), convert))
     }
 
     /// Makes a read that sets a watch at the same moment.
-    fn read_and_watch<T: 'static>(
+    fn read_and_watch<A: 'static, T: 'static>(
         &self,
         path: &str,
-        read: impl FnOnce(Arc<str>) -> Read,
-        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+        read: impl FnOnce(Arc<str>) -> Ask<A>,
+        convert: impl FnOnce(A, Watch) -> T + Send + 'static,
     ) -> Pending<T> {
-        let session = self.session.id();
-        let request = |request, watch, path: Arc<str>| {
-            let query = Query::Read { read: read(path), watch: Some(watch) };
-            ClientRequest::Query { request, session, query }
-        };
-        self.watching(path, request, convert)
+        self.watching(path, |watch, path| read(path).watching(watch), convert)
     }
 
     /// See [`Session::get_and_watch`].
@@ -352,11 +343,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Get { path },
-            |answer, watch| expect::data(answer).map(|(data, stat)| (data, stat, watch)),
-        )
+        self.read_and_watch(path, Ask::get, |(data, stat), watch| (data, stat, watch))
     }
 
     /// See [`Session::exists_and_watch`].
@@ -372,11 +359,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Exists { path },
-            |answer, watch| expect::exists(answer).map(|stat| (stat, watch)),
-        )
+        self.read_and_watch(path, Ask::exists, |stat, watch| (stat, watch))
     }
 
     /// See [`Session::children_and_watch`].
@@ -389,11 +372,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Children { path },
-            |answer, watch| expect::children(answer).map(|children| (children, watch)),
-        )
+        self.read_and_watch(path, Ask::children, |(names, _), watch| (names, watch))
     }
 
     /// See [`Session::watch`].
@@ -455,16 +434,9 @@ impl NonBlocking<'_> {
         from: Option<Zxid>,
         data: bool,
     ) -> Pending<Watch> {
-        let session = self.session.id();
-        self.watching(
-            path,
-            |request, watch, path| {
-                let recursive = mode == WatchMode::PersistentRecursive;
-                let query = Query::Watch { watch, path, recursive, from, data };
-                ClientRequest::Query { request, session, query }
-            },
-            |answer, watch| expect::done(answer).map(|()| watch),
-        )
+        let recursive = mode == WatchMode::PersistentRecursive;
+        let ask = |watch, path| Ask::watch(watch, path, recursive, from, data);
+        self.watching(path, ask, |(), watch| watch)
     }
 
     /// See [`Session::remove_watches`]. This also removes watches that were requested earlier and
@@ -479,12 +451,8 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
-        let full = self.session.root.full(path).into_owned();
-        let request = |request, session| {
-            let query = Query::RemoveWatches { path: full, which };
-            ClientRequest::Query { request, session, query }
-        };
-        self.ask(self.validate(path), request, expect::done)
+        let ask = |root: &Root| Ask::remove_watches(root.full(path).into_owned(), which);
+        self.ask(self.validate(path), ask, Ok)
     }
 
     /// See [`Session::sync`].
@@ -500,16 +468,13 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn sync(&self) -> Pending<Zxid> {
-        let query = Query::Sync;
-        let sync = |request, session| ClientRequest::Query { request, session, query };
-        self.ask(Ok(()), sync, expect::synced)
+        self.ask(Ok(()), |_| Ask::sync(), Ok)
     }
 
     /// As [`NonBlocking::sync`], but not subject to the limit of waiting requests.
     pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
-        let (shared, session) = (self.session.shared(), self.session.id());
-        let sync = |request| ClientRequest::Query { request, session, query: Query::Sync };
-        shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
+        let shared = self.session.shared();
+        shared.ask_within(usize::MAX, self.session.asker(), Ask::sync(), None, Ok)
     }
 
     /// Completes after this time, measured by this instance's monotonic clock, whatever happens to
@@ -540,11 +505,9 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn close(&self) -> Pending<()> {
-        let session = self.session.id();
         let shared = self.session.shared();
         self.session.give_up();
-        let request = |request| ClientRequest::Write { request, session, command: Write::Close };
-        shared.ask_within(usize::MAX, self.session.asker(), request, None, expect::done)
+        shared.ask_within(usize::MAX, self.session.asker(), Ask::close(), None, Ok)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, Latency as Taken, Report, SessionReport,
 };
 use crate::node::io::Problem;
-use crate::runtime::{expect, own_thread};
+use crate::runtime::own_thread;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::reason::{Reason, ReasonKind};
@@ -537,7 +537,7 @@ impl Coordinator {
     fn ask(&self, asked: AdminRequest, operation: &str) -> Result<Vec<(NodeId, AdminReply)>> {
         own_thread::check(operation)?;
         let shared = self.shared();
-        let pending = shared.ask_members(asked, expect::admin);
+        let pending = shared.ask_members(asked);
         shared.wait_for(operation, "", pending)
     }
 

@@ -14,12 +14,13 @@ use crate::api::changes::Changes;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
-use crate::node::io::{ClientRequest, RequestId};
+use crate::node::io::ClientRequest;
+use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
-use crate::runtime::{entropy, expect, holder};
+use crate::runtime::{entropy, holder};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -93,7 +94,7 @@ impl Session {
         let (session, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
         let timeout = owner.shared.limits.timeouts.negotiated(timeout);
         let known = SessionShared::new(session, holder, secret, timeout);
-        let open = |request| ClientRequest::Open { request, session, holder, secret, timeout };
+        let open = Ask::open(&known, timeout);
         Session::hold(owner, known, open)
     }
 
@@ -113,20 +114,21 @@ impl Session {
         let timeout = timeout.map(|timeout| owner.shared.limits.timeouts.negotiated(timeout));
         let holder = holder::of_instance()?;
         let known = SessionShared::new(session, holder, secret, timeout.unwrap_or_default());
-        let resume = |request| ClientRequest::Resume { request, session, holder, secret, timeout };
+        let resume = Ask::resume(&known, timeout);
         Session::hold(owner, known, resume)
     }
 
     fn hold(
         owner: &Arc<Owner>,
         session: SessionShared,
-        opening: impl FnOnce(RequestId) -> ClientRequest,
+        opening: Ask<Duration>,
     ) -> Result<(Session, Pending<()>)> {
         let shared = Arc::clone(&owner.shared);
         let session = Arc::new(session);
         let (opener, opened) = (Asker::Opener(Arc::clone(&session)), Arc::clone(&session));
-        let pending = shared.ask(opener, opening, None, move |answer| {
-            expect::timeout(answer).map(|timeout| opened.set_timeout(timeout))
+        let pending = shared.ask(opener, opening, None, move |timeout| {
+            opened.set_timeout(timeout);
+            Ok(())
         });
         if pending.has_failed() {
             // The request was refused at once, so the session will never be open.

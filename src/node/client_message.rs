@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
@@ -17,7 +16,7 @@ use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
-use crate::types::watch::{EventKind, EventZnode, WatchEvent};
+use crate::types::watch::WatchEvent;
 use crate::types::znode::{OpResult, SessionId, Stat, Zxid};
 
 /// A message of a client to its member.
@@ -121,7 +120,8 @@ pub(crate) enum ToClient {
     },
     Event {
         watch: u64,
-        event: EventOf,
+        #[serde(with = "LogForm")]
+        event: WatchEvent,
     },
     /// The watch is over.
     Over {
@@ -190,47 +190,10 @@ pub(crate) struct UpTo {
     pub(crate) leader: NodeId,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EventOf {
-    #[serde(with = "LogForm")]
-    kind: EventKind,
-    path: String,
-    zxid: Zxid,
-    position: u32,
-    net: bool,
-    znode: Option<ZnodeOf>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct ZnodeOf {
-    data: Option<Bytes>,
-    #[serde(with = "LogForm")]
-    stat: Stat,
-}
-
 /// About how many bytes of names or znodes one piece has.
 const PIECE_BYTES: usize = 256 << 10;
 /// About how many bytes a message takes besides the counted ones.
 const FIXED: usize = 64;
-
-impl EventOf {
-    pub(crate) fn of(event: WatchEvent) -> EventOf {
-        let WatchEvent { kind, path, zxid, position, net, znode } = event;
-        let znode = znode.map(|znode| {
-            let EventZnode { data, stat } = *znode;
-            ZnodeOf { data: data.map(|data| Bytes::copy_from_slice(&data)), stat }
-        });
-        EventOf { kind, path, zxid, position, net, znode }
-    }
-
-    pub(crate) fn into_event(self) -> WatchEvent {
-        let EventOf { kind, path, zxid, position, net, znode } = self;
-        let znode = znode.map(|ZnodeOf { data, stat }| {
-            Box::new(EventZnode { data: data.map(|data| Arc::from(&data[..])), stat })
-        });
-        WatchEvent { kind, path, zxid, position, net, znode }
-    }
-}
 
 impl ToClient {
     /// The last write that it certainly shows.

@@ -235,7 +235,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
-    use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
+    use crate::node::client_message::{Call, Claim, HeldWatch};
     use crate::node::io::{Availability, Holding, Problem, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
@@ -540,7 +540,7 @@ mod tests {
             }),
             ToClient::Ended { holding, moved: true, known: true },
             ToClient::Unseen { holding },
-            ToClient::Event { watch, event: EventOf::of(event) },
+            ToClient::Event { watch, event },
             ToClient::Over { watch },
             ToClient::Names { request, names: vec!["a".to_owned()] },
             ToClient::Znodes {

@@ -5,6 +5,7 @@
 //! read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,7 @@ use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::NodeId;
 use crate::types::watch::WatcherType;
-use crate::types::znode::{Stat, Zxid};
+use crate::types::znode::{Created, OpResult, Stat, Zxid};
 
 /// Queries of one session are answered in the order in which they were made, each after the writes
 /// that were made before it.
@@ -82,7 +83,7 @@ pub(crate) enum Read {
 pub(crate) enum Answer {
     Reply(Reply),
     Data {
-        #[serde(with = "shared_bytes")]
+        #[serde(with = "LogForm")]
         data: Arc<[u8]>,
         #[serde(with = "LogForm")]
         stat: Stat,
@@ -114,44 +115,148 @@ pub(crate) struct ZnodeRead {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZnodeContent {
-    #[serde(with = "shared_bytes")]
+    #[serde(with = "LogForm")]
     pub(crate) data: Arc<[u8]>,
     #[serde(with = "LogForm")]
     pub(crate) stat: Stat,
 }
 
-/// The error of a failed query, on the wire.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Refusal {
-    NoNode {
-        path: String,
-    },
-    NoAuth {
-        path: String,
-        #[serde(with = "LogForm")]
-        permission: Permissions,
-    },
-    NoWatch {
-        path: String,
-    },
-    TooOld {
-        path: String,
-        zxid: Zxid,
-        oldest: Zxid,
-    },
-    FutureZxid {
-        path: String,
-        zxid: Zxid,
-        last: Zxid,
-    },
-    TooLarge {
-        path: String,
-        size: u64,
-        limit: u64,
-    },
-    Other {
-        reason: String,
-    },
+/// Declares [`Refusal`] with the variants of [`Error`] that it has.
+macro_rules! refusals {
+    ($($name:ident { $($(#[$form:meta])* $field:ident: $type:ty,)* },)*) => {
+        /// The error of a failed query, on the wire. Errors without a variant here are sent as texts.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub(crate) enum Refusal {
+            $($name { $($(#[$form])* $field: $type,)* },)*
+            Other { reason: String },
+        }
+
+        impl Refusal {
+            pub(crate) fn of(error: Error) -> Refusal {
+                match error {
+                    $(Error::$name { $($field,)* } => Refusal::$name { $($field,)* },)*
+                    other => Refusal::Other { reason: other.to_string() },
+                }
+            }
+
+            pub(crate) fn into_error(self) -> Error {
+                match self {
+                    $(Refusal::$name { $($field,)* } => Error::$name { $($field,)* },)*
+                    Refusal::Other { reason } => Error::Stopped { reason },
+                }
+            }
+        }
+    };
+}
+
+refusals! {
+    NoNode { path: String, },
+    NoAuth { path: String, #[serde(with = "LogForm")] permission: Permissions, },
+    NoWatch { path: String, },
+    TooOld { path: String, zxid: Zxid, oldest: Zxid, },
+    FutureZxid { path: String, zxid: Zxid, last: Zxid, },
+    TooLarge { path: String, size: u64, limit: u64, },
+}
+
+/// What an answer has, if it is of that kind.
+impl Answer {
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        let Answer::Reply(Reply::Session { timeout_ms }) = self else { return None };
+        Some(Duration::from_millis(u64::from(timeout_ms)))
+    }
+
+    pub(crate) fn created(self) -> Option<Created> {
+        let Answer::Reply(Reply::Created(created)) = self else { return None };
+        Some(created)
+    }
+
+    /// The path, if the znode was created.
+    pub(crate) fn created_or_set(self) -> Option<(Option<String>, Stat)> {
+        match self {
+            Answer::Reply(Reply::Created(Created { path, stat })) => Some((Some(path), stat)),
+            Answer::Reply(Reply::Set(stat)) => Some((None, stat)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn stat(self) -> Option<Stat> {
+        let Answer::Reply(Reply::Set(stat)) = self else { return None };
+        Some(stat)
+    }
+
+    pub(crate) fn done(self) -> Option<()> {
+        matches!(self, Answer::Reply(Reply::Done)).then_some(())
+    }
+
+    pub(crate) fn watching(self) -> Option<()> {
+        matches!(self, Answer::Watching).then_some(())
+    }
+
+    pub(crate) fn multi(self) -> Option<Vec<OpResult>> {
+        let Answer::Reply(Reply::Multi(results)) = self else { return None };
+        Some(results)
+    }
+
+    pub(crate) fn data(self) -> Option<(Arc<[u8]>, Stat)> {
+        let Answer::Data { data, stat, .. } = self else { return None };
+        Some((data, stat))
+    }
+
+    #[cfg(feature = "gateway")]
+    pub(crate) fn data_or_null(self) -> Option<(Option<Arc<[u8]>>, Stat)> {
+        let Answer::Data { data, stat, is_null } = self else { return None };
+        Some(((!is_null).then_some(data), stat))
+    }
+
+    pub(crate) fn exists(self) -> Option<Option<Stat>> {
+        let Answer::Exists(stat) = self else { return None };
+        Some(stat)
+    }
+
+    pub(crate) fn children(self) -> Option<(Vec<String>, Stat)> {
+        let Answer::Children(names, Some(stat)) = self else { return None };
+        Some((names, stat))
+    }
+
+    pub(crate) fn ephemerals(self) -> Option<Vec<String>> {
+        let Answer::Children(paths, None) = self else { return None };
+        Some(paths)
+    }
+
+    pub(crate) fn acl(self) -> Option<(Vec<Acl>, Stat)> {
+        let Answer::Acl(acl, stat) = self else { return None };
+        Some((acl, stat))
+    }
+
+    pub(crate) fn ids(self) -> Option<Vec<Id>> {
+        match self {
+            Answer::Ids(ids) | Answer::Reply(Reply::Ids(ids)) => Some(ids),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tree(self) -> Option<Arc<Tree>> {
+        match self {
+            Answer::Tree(tree) => Some(Arc::new(tree)),
+            Answer::Below(zxid, znodes) => {
+                let znodes = znodes.into_iter().map(|ZnodeRead { path, content }| {
+                    (path, content.map(|content| (content.data, content.stat)))
+                });
+                Some(Arc::new(Tree::excerpt(zxid, znodes)))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn synced(self) -> Option<Zxid> {
+        let Answer::Synced(zxid) = self else { return None };
+        Some(zxid)
+    }
+
+    pub(crate) fn members(self) -> Option<Vec<(NodeId, AdminReply)>> {
+        let Answer::Admin(replies) = self else { return None };
+        Some(replies)
+    }
 }
 
 impl Query {
@@ -215,32 +320,6 @@ impl ZnodeRead {
     }
 }
 
-impl Refusal {
-    pub(crate) fn of(error: Error) -> Refusal {
-        match error {
-            Error::NoNode { path } => Refusal::NoNode { path },
-            Error::NoAuth { path, permission } => Refusal::NoAuth { path, permission },
-            Error::NoWatch { path } => Refusal::NoWatch { path },
-            Error::TooOld { path, zxid, oldest } => Refusal::TooOld { path, zxid, oldest },
-            Error::TooLarge { path, size, limit } => Refusal::TooLarge { path, size, limit },
-            Error::FutureZxid { path, zxid, last } => Refusal::FutureZxid { path, zxid, last },
-            other => Refusal::Other { reason: other.to_string() },
-        }
-    }
-
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Refusal::NoNode { path } => Error::NoNode { path },
-            Refusal::NoAuth { path, permission } => Error::NoAuth { path, permission },
-            Refusal::NoWatch { path } => Error::NoWatch { path },
-            Refusal::TooOld { path, zxid, oldest } => Error::TooOld { path, zxid, oldest },
-            Refusal::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
-            Refusal::FutureZxid { path, zxid, last } => Error::FutureZxid { path, zxid, last },
-            Refusal::Other { reason } => Error::Stopped { reason },
-        }
-    }
-}
-
 /// Values without a form on the wire. A variant that serde skips would shift the numbers of later ones.
 mod in_process {
     use serde::{Deserializer, Serializer, de, ser};
@@ -251,26 +330,5 @@ mod in_process {
 
     pub(super) fn deserialize<'de, T, D: Deserializer<'de>>(_: D) -> Result<T, D::Error> {
         Err(de::Error::custom("this is not sent"))
-    }
-}
-
-/// Bytes that are copied as a whole, not one by one.
-mod shared_bytes {
-    use std::sync::Arc;
-
-    use bytes::Bytes;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        bytes: &Arc<[u8]>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Arc<[u8]>, D::Error> {
-        Ok(Arc::from(&Bytes::deserialize(deserializer)?[..]))
     }
 }

@@ -5,7 +5,6 @@ use crate::api::session::Session;
 use crate::machine::command::Reply;
 use crate::node::query::Answer;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult};
@@ -87,7 +86,7 @@ pub(super) async fn claimed_in_multi(
 pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
     match answer? {
         Answer::Reply(Reply::Multi(results)) => created_among(results),
-        answer => expect::created(answer),
+        answer => answer.created().ok_or_else(nothing_created),
     }
 }
 
@@ -96,6 +95,10 @@ fn created_among(results: Vec<OpResult>) -> Result<Created> {
         OpResult::Created(created) | OpResult::Taken { claim: Some(created), .. } => Some(created),
         _ => None,
     });
-    // Every caller's multi contains a create.
-    created.ok_or_else(|| Error::Stopped { reason: "nothing was created".to_owned() })
+    created.ok_or_else(nothing_created)
+}
+
+/// Never happens: every caller's write contains a create.
+fn nothing_created() -> Error {
+    Error::Stopped { reason: "nothing was created".to_owned() }
 }

@@ -37,7 +37,7 @@ use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::runtime::offload::offload;
-use crate::runtime::{entropy, expect, own_thread};
+use crate::runtime::{entropy, own_thread};
 use crate::types::error::{Error, Result};
 use crate::types::moment::utc;
 #[cfg(feature = "serde")]
@@ -225,7 +225,7 @@ impl Coordinator {
         let mut of = 0;
         for piece in 0.. {
             let asked = AdminRequest::Image { of, transfer, piece };
-            let pending = shared.ask_members(asked, expect::admin);
+            let pending = shared.ask_members(asked);
             let mut replies = shared.wait_for("a backup", "", pending)?;
             match replies.pop() {
                 Some((node, AdminReply::Image { bytes, end: None })) => {

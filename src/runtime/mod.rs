@@ -7,6 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` measures for how long they hang, and `disk_watch` decides what that means |
 //! | `shared`, `session` | the state that handles share with the host |
+//! | `ask` | what handles ask of their node, each request with the type of its answer |
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
 //! | `offload` | runs a blocking call on a thread, for a task |
@@ -15,6 +16,7 @@
 //! | `directory`, `naming`, `discovery`, `listening`, `repeated` | the start of a member: its data directory, the names of its peers, and its own |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
+pub(crate) mod ask;
 pub(crate) mod availability;
 pub(crate) mod chroot;
 pub(crate) mod clock;
@@ -24,7 +26,6 @@ pub(crate) mod disk;
 pub(crate) mod disk_watch;
 pub(crate) mod engine;
 pub(crate) mod entropy;
-pub(crate) mod expect;
 pub(crate) mod holder;
 pub(crate) mod host;
 pub(crate) mod listening;

@@ -307,11 +307,11 @@ mod tests {
     use super::*;
     use crate::machine::command::Op;
     use crate::machine::snapshot::ChunkWriter;
-    use crate::node::io::{ClientRequest, Now, Write};
+    use crate::node::io::Now;
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::node::stored::Identity;
     use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig};
-    use crate::runtime::expect;
+    use crate::runtime::ask::Ask;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
     use crate::runtime::shared::{Asker, NodeShared};
@@ -424,17 +424,9 @@ mod tests {
             let shared = Arc::clone(&members[leader].1);
             let (id, secret, timeout) = (SessionId(term.unwrap()), [0; 16], CLOSE_TIME * 10);
             let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
-            let open = |request| {
-                let (session, holder) = (id, 1);
-                ClientRequest::Open { request, session, holder, secret, timeout }
-            };
-            let close = |request| {
-                let (session, command) = (id, Write::Close);
-                ClientRequest::Write { request, session, command }
-            };
             let opener = Asker::Opener(Arc::clone(&session));
-            let opened = shared.ask(opener, open, None, expect::opened);
-            let closed = shared.ask(Asker::Holder(session), close, None, expect::done);
+            let opened = shared.ask(opener, Ask::open(&session, timeout), None, |_| Ok(()));
+            let closed = shared.ask(Asker::Holder(session), Ask::close(), None, Ok);
             for mut answer in [opened, closed] {
                 while answer.try_take().is_none() {
                     turn(&mut members);
@@ -469,24 +461,17 @@ mod tests {
         let (mut member, shared) = member(0, &founding, &clock);
         let (id, secret, timeout) = (SessionId(1), [0; 16], Duration::from_secs(10));
         let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
-        let open = |request| {
-            let (session, holder) = (id, 1);
-            ClientRequest::Open { request, session, holder, secret, timeout }
-        };
         let opener = Asker::Opener(Arc::clone(&session));
-        let mut opened = shared.ask(opener, open, None, expect::opened);
+        let mut opened = shared.ask(opener, Ask::open(&session, timeout), None, Ok);
         while opened.try_take().is_none() {
             clock.advance(Duration::from_millis(50));
             member.turn(&mut Outbox::default()).unwrap();
         }
         // The node stops after the call was sent and before it handles the call.
-        let write = |request| {
-            member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
-            let _ = member.turn(&mut Outbox::default());
-            let set = Op::Set { path: "/a".to_owned(), data: "a".into(), version: None };
-            ClientRequest::Write { request, session: id, command: Write::Op(set) }
-        };
-        let mut answer = shared.ask(Asker::Holder(session), write, None, expect::done);
+        let set = Op::Set { path: "/a".to_owned(), data: "a".into(), version: None };
+        let mut answer = shared.ask(Asker::Holder(session), Ask::set(set), None, Ok);
+        member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
+        let _ = member.turn(&mut Outbox::default());
         while let Ok(call) = member.calls.try_recv() {
             member.host.call(call);
         }
@@ -508,11 +493,8 @@ mod tests {
             member.turn(&mut Outbox::default()).unwrap();
         };
         let opener = Arc::new(SessionShared::new(id, 1, [1; 16], timeout));
-        let open = |request| {
-            let (session, holder, secret) = (id, 1, [1; 16]);
-            ClientRequest::Open { request, session, holder, secret, timeout }
-        };
-        let mut opened = shared.ask(Asker::Opener(Arc::clone(&opener)), open, None, expect::opened);
+        let asker = Asker::Opener(Arc::clone(&opener));
+        let mut opened = shared.ask(asker, Ask::open(&opener, timeout), None, Ok);
         while opened.try_take().is_none() {
             turn();
         }
@@ -521,12 +503,8 @@ mod tests {
         turn();
         let resume = |holder, secret| {
             let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
-            let resume = |request| {
-                let (session, timeout) = (id, Some(timeout));
-                ClientRequest::Resume { request, session, holder, secret, timeout }
-            };
             let asker = Asker::Opener(Arc::clone(&session));
-            (shared.ask(asker, resume, None, expect::opened), session)
+            (shared.ask(asker, Ask::resume(&session, Some(timeout)), None, Ok), session)
         };
         let (_wrong, _its_session) = resume(2, [2; 16]);
         let (mut right, _session) = resume(3, [1; 16]);

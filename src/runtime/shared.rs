@@ -14,9 +14,9 @@ use once_cell::sync::OnceCell;
 
 use crate::machine::Tree;
 use crate::node::TimeoutBounds;
-use crate::node::admin::message::AdminRequest;
-use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::runtime::ask::Ask;
 use crate::runtime::availability::{Readers, spare};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
@@ -28,7 +28,7 @@ use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::runtime::watch_sender::WatchSender;
-use crate::runtime::{expect, own_thread, spans, thread_end};
+use crate::runtime::{own_thread, spans, thread_end};
 use crate::security::auth::Schemes;
 use crate::sync::published::Published;
 use crate::transport::tcp::Wake;
@@ -65,6 +65,14 @@ pub(crate) enum Asker {
     Recipe(Arc<SessionShared>),
     /// A handle of the session, with the request that opens or resumes it.
     Opener(Arc<SessionShared>),
+}
+
+impl Asker {
+    pub(super) fn session(&self) -> &Arc<SessionShared> {
+        match self {
+            Asker::Holder(session) | Asker::Recipe(session) | Asker::Opener(session) => session,
+        }
+    }
 }
 
 pub(crate) struct Request {
@@ -226,24 +234,24 @@ impl NodeShared {
     }
 
     /// Sends a request; the answer is converted for the caller.
-    pub(crate) fn ask<T>(
+    pub(crate) fn ask<A: 'static, T>(
         &self,
         asker: Asker,
-        request: impl FnOnce(RequestId) -> ClientRequest,
+        ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+        convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        self.ask_within(self.limits.pending_requests_max, asker, request, watch, convert)
+        self.ask_within(self.limits.pending_requests_max, asker, ask, watch, convert)
     }
 
     /// As [`NodeShared::ask`], with its own limit: requests that release something are not refused.
-    pub(crate) fn ask_within<T>(
+    pub(crate) fn ask_within<A: 'static, T>(
         &self,
         limit: usize,
         asker: impl Into<Option<Asker>>,
-        request: impl FnOnce(RequestId) -> ClientRequest,
+        ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+        convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         if let Some(error) = self.stop_error() {
             return Pending::failed(error, self.clock.clone());
@@ -254,14 +262,17 @@ impl NodeShared {
         }
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::default());
+        let asker = asker.into();
+        let session = asker.as_ref().map_or(SessionId(0), |asker| asker.session().id);
+        let (request, read) = ask.numbered(id, session);
+        let convert = |answer| read(answer).and_then(convert);
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
-        let request = request(id);
         let span = spans::of(&request);
         let request = Request {
             request: Some(request),
             sink: Some((id, AnswerSink::Slot(slot, span))),
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
-            asker: asker.into(),
+            asker,
         };
         // If the host is gone, dropping the request answers it.
         self.call(Call::Request(request));
@@ -269,13 +280,8 @@ impl NodeShared {
     }
 
     /// Sends the members a request that belongs to no session.
-    pub(crate) fn ask_members<T>(
-        &self,
-        asked: AdminRequest,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let request = |request| ClientRequest::Admin { request, asked };
-        self.ask_within(self.limits.pending_requests_max, None, request, None, convert)
+    pub(crate) fn ask_members(&self, asked: AdminRequest) -> Pending<Vec<(NodeId, AdminReply)>> {
+        self.ask_within(self.limits.pending_requests_max, None, Ask::members(asked), None, Ok)
     }
 
     /// Sends a request of a gateway's connection, which limits the number of its own requests.
@@ -301,9 +307,13 @@ impl NodeShared {
     /// Closes a session without waiting for the answer. The holder must not use it any more.
     pub(crate) fn close_session(&self, session: &Arc<SessionShared>) {
         session.give_up();
-        let (request, id, command) = (RequestId(0), session.id, Write::Close);
-        let close = ClientRequest::Write { request, session: id, command };
-        self.send(Some(Asker::Holder(Arc::clone(session))), close);
+        self.ask_and_forget(Asker::Holder(Arc::clone(session)), Ask::close());
+    }
+
+    /// Asks without waiting for the answer.
+    pub(crate) fn ask_and_forget<A>(&self, asker: Asker, ask: Ask<A>) {
+        let (request, _) = ask.numbered(RequestId(0), asker.session().id);
+        self.send(Some(asker), request);
     }
 
     /// Sends a request without waiting for the answer.
@@ -355,10 +365,7 @@ impl NodeShared {
         }
         let (slot, left) = (Arc::new(Slot::default()), Arc::new(AtomicBool::new(false)));
         let seen = Arc::clone(&left);
-        let convert = move |answer| {
-            expect::done(answer)?;
-            Ok(seen.load(Ordering::Acquire))
-        };
+        let convert = move |_| Ok(seen.load(Ordering::Acquire));
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         // If the host is gone, dropping the timer answers it.
         let answer = Timer::new(Duration::ZERO, slot);
@@ -375,12 +382,8 @@ impl NodeShared {
         let until = self.clock.now() + limit;
         let sessions = self.look_at_host(Host::sessions).unwrap_or_default();
         let waiting = sessions.into_iter().map(|session| {
-            let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
-            let read = |request| {
-                let query = Query::Read { read: Read::Ids, watch: None };
-                ClientRequest::Query { request, session: id, query }
-            };
-            let answered = self.ask_within(usize::MAX, asker, read, None, expect::ids);
+            let asker = Asker::Holder(Arc::clone(&session));
+            let answered = self.ask_within(usize::MAX, asker, Ask::ids(), None, Ok);
             (session, answered)
         });
         let waiting: Vec<_> = waiting.collect();
@@ -409,7 +412,7 @@ impl NodeShared {
             return Pending::failed(error, self.clock.clone());
         }
         let slot = Arc::new(Slot::default());
-        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
+        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), |_| Ok(()));
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
         // If the host is gone, dropping the timer answers it.
         self.call(Call::Timer(timer));

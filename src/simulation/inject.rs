@@ -6,7 +6,6 @@ use super::kernel::Phase;
 use super::world::{Event, World};
 use crate::node::admin::message::{Action, AdminRequest};
 use crate::node::io::Input;
-use crate::runtime::expect;
 
 impl World {
     /// Starts the faults.
@@ -225,7 +224,7 @@ impl World {
             _ => AdminRequest::Image { of: 0, transfer, piece },
         };
         let what = format!("at node {place}: {asked:?}");
-        drop(coordinator.shared().ask_members(asked, expect::admin));
+        drop(coordinator.shared().ask_members(asked));
         let now = self.now();
         match self.kernel.plan.is_client(place) {
             true => self.want_client_step(place, now),

@@ -430,10 +430,9 @@ impl Nodes {
 mod tests {
     use super::*;
     use crate::api::watch::{Watch, watch};
-    use crate::node::io::{ClientRequest, WatchId};
-    use crate::node::query::Query;
+    use crate::node::io::WatchId;
+    use crate::runtime::ask::Ask;
     use crate::runtime::chroot::Root;
-    use crate::runtime::expect;
     use crate::runtime::pending::Pending;
     use crate::runtime::session::SessionShared;
     use crate::runtime::shared::Asker;
@@ -445,17 +444,9 @@ mod tests {
     fn ask_watch(shared: &Arc<NodeShared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
-        let session_id = session.id;
-        shared.ask(
-            Asker::Holder(Arc::clone(session)),
-            |request| {
-                let (watch, path, recursive) = (id, path.into(), false);
-                let query = Query::Watch { watch, path, recursive, from: None, data: false };
-                ClientRequest::Query { request, session: session_id, query }
-            },
-            Some((id, sender)),
-            |answer| expect::done(answer).map(|()| watch),
-        )
+        let ask = Ask::watch(id, path.into(), false, None, false);
+        let asker = Asker::Holder(Arc::clone(session));
+        shared.ask(asker, ask, Some((id, sender)), |()| Ok(watch))
     }
 
     /// The request to end a watch arrived before the watch itself, which waited for its session to
@@ -465,18 +456,8 @@ mod tests {
         let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
         let shared = &shared[0];
         let session = Arc::new(SessionShared::new(SessionId(7), 1, [0; 16], 10 * SECOND));
-        let opened = shared.ask(
-            Asker::Opener(Arc::clone(&session)),
-            |request| ClientRequest::Open {
-                request,
-                session: session.id,
-                holder: 1,
-                secret: [0; 16],
-                timeout: 10 * SECOND,
-            },
-            None,
-            expect::opened,
-        );
+        let opener = Asker::Opener(Arc::clone(&session));
+        let opened = shared.ask(opener, Ask::open(&session, 10 * SECOND), None, |_| Ok(()));
         let mut kept = ask_watch(shared, &session);
         drop(ask_watch(shared, &session));
         nodes.run_until_idle();
@@ -501,18 +482,12 @@ mod tests {
     ) -> (Arc<SessionShared>, Pending<()>) {
         let (id, secret, timeout) = (SessionId(7), [0; 16], 10 * SECOND);
         let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
-        let opened = shared.ask(
-            Asker::Opener(Arc::clone(&session)),
-            |request| match resumes {
-                true => {
-                    let timeout = Some(timeout);
-                    ClientRequest::Resume { request, session: id, holder, secret, timeout }
-                }
-                false => ClientRequest::Open { request, session: id, holder, secret, timeout },
-            },
-            None,
-            expect::opened,
-        );
+        let ask = match resumes {
+            true => Ask::resume(&session, Some(timeout)),
+            false => Ask::open(&session, timeout),
+        };
+        let opener = Asker::Opener(Arc::clone(&session));
+        let opened = shared.ask(opener, ask, None, |_| Ok(()));
         (session, opened)
     }
 

@@ -5,14 +5,16 @@
 //! compiler compares each form here with its type. `tests/golden` has the bytes, and `version` the
 //! rules for changing them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::reason::{Reason, ReasonKind};
-use crate::types::watch::{EventKind, WatcherType};
+use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// A value with a separate form in the log.
@@ -50,6 +52,27 @@ impl<T: LogForm> LogForm for Option<T> {
     }
 }
 
+impl<T: LogForm> LogForm for Box<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        T::serialize(self, serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<T>, D::Error> {
+        T::deserialize(deserializer).map(Box::new)
+    }
+}
+
+/// Copied as a whole, not byte by byte.
+impl LogForm for Arc<[u8]> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
+        Ok(Arc::from(&Bytes::deserialize(deserializer)?[..]))
+    }
+}
+
 impl<T: LogForm> LogForm for Vec<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter().map(Written))
@@ -82,6 +105,7 @@ log_forms! {
     CreateMode: CreateModeForm,
     Created: CreatedForm,
     EventKind: EventKindForm,
+    EventZnode: EventZnodeForm,
     Id: IdForm,
     OpResult: OpResultForm,
     Permissions: PermissionsForm,
@@ -89,6 +113,7 @@ log_forms! {
     ReasonKind: ReasonKindForm,
     SessionId: SessionIdForm,
     Stat: StatForm,
+    WatchEvent: WatchEventForm,
     WatcherType: WatcherTypeForm,
 }
 
@@ -247,6 +272,28 @@ enum EventKindForm {
     DataWatchRemoved,
     ChildWatchRemoved,
     PersistentWatchRemoved,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WatchEvent")]
+struct WatchEventForm {
+    #[serde(with = "LogForm")]
+    kind: EventKind,
+    path: String,
+    zxid: Zxid,
+    position: u32,
+    net: bool,
+    #[serde(with = "LogForm")]
+    znode: Option<Box<EventZnode>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "EventZnode")]
+struct EventZnodeForm {
+    #[serde(with = "LogForm")]
+    data: Option<Arc<[u8]>>,
+    #[serde(with = "LogForm")]
+    stat: Stat,
 }
 
 #[cfg(test)]

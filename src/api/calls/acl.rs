@@ -4,10 +4,8 @@ use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
 use crate::machine::CONFIG;
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, Write};
-use crate::node::query::Read;
+use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
-use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::acl;
 use crate::types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
@@ -167,7 +165,7 @@ impl NonBlocking<'_> {
         let checked =
             check_create(path, data, mode).and_then(|()| self.check_acl(path, data.len(), acl));
         let op = |root: &Root| create_with_acl_op(root, path, data, mode, acl);
-        self.write(checked, op, self.created())
+        self.ask_create(checked, op)
     }
 
     /// See [`Session::set_acl`].
@@ -205,7 +203,7 @@ impl NonBlocking<'_> {
         let checked = self.validate(path).and_then(|()| self.check_acl(path, 0, acl));
         let op =
             |root: &Root| Op::SetAcl { path: root.full(path).into(), acl: acl.to_vec(), version };
-        self.write(checked, op, expect::set)
+        self.ask(checked, |root| Ask::set(op(root)), Ok)
     }
 
     /// Checks the size of the list together with `size` bytes of data, and whether the schemes
@@ -231,9 +229,7 @@ impl NonBlocking<'_> {
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
         let ids = self.session.authenticate(scheme, credentials.as_ref());
         let (checked, ids) = ids.map_or_else(|error| (Err(error), Vec::new()), |ids| (Ok(()), ids));
-        let command = Write::Authenticate(ids);
-        let request = |request, session| ClientRequest::Write { request, session, command };
-        self.ask(checked, request, |answer| expect::ids(answer).map(drop))
+        self.ask(checked, |_| Ask::authenticate(ids), |_| Ok(()))
     }
 
     /// See [`Session::who_am_i`].
@@ -245,7 +241,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn who_am_i(&self) -> Pending<Vec<Id>> {
-        self.read("/", |_| Read::Ids, expect::ids)
+        self.ask(Ok(()), |_| Ask::ids(), Ok)
     }
 
     /// See [`Session::acl`]; this form sees the session's earlier writes.
@@ -257,7 +253,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn acl(&self, path: &str) -> Pending<(Vec<Acl>, Stat)> {
-        self.read(path, |path| Read::Acl { path }, expect::acl)
+        self.read(path, Ask::acl, Ok)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
-use crate::machine::command::{Op, Reply};
-use crate::node::query::Answer;
+use crate::machine::command::Op;
+use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;
@@ -95,7 +95,7 @@ impl NonBlocking<'_> {
     ) -> Pending<Created> {
         let data = data.as_ref();
         let op = |root: &Root| create_or_set_op(root, path, data, mode);
-        self.write(check_create(path, data, mode), op, self.created_or_set(path))
+        self.ask_create_or_set(path, check_create(path, data, mode), op)
     }
 
     /// See [`Session::take_over`].
@@ -119,18 +119,21 @@ impl NonBlocking<'_> {
         let data = data.as_ref();
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
         let op = |root: &Root| take_over_op(root, path, data, from);
-        self.write(checked, op, self.created_or_set(path))
+        self.ask_create_or_set(path, checked, op)
     }
 
-    fn created_or_set(
+    fn ask_create_or_set(
         &self,
         path: &str,
-    ) -> impl FnOnce(Answer) -> Result<Created> + Send + 'static {
-        let (path, created) = (path.to_owned(), self.created());
-        move |answer| match answer {
-            Answer::Reply(Reply::Set(stat)) => Ok(Created { path, stat }),
-            answer => created(answer),
-        }
+        checked: Result<()>,
+        op: impl FnOnce(&Root) -> Op,
+    ) -> Pending<Created> {
+        let (path, root) = (path.to_owned(), self.session.root.clone());
+        let convert = move |(created, stat)| match created {
+            Some(path) => Ok(root.created(Created { path, stat })),
+            None => Ok(Created { path, stat }),
+        };
+        self.ask(checked, |root| Ask::create_or_set(op(root)), convert)
     }
 }
 

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, RequestId, Write};
 use crate::planted::{Bug, unless};
-use crate::runtime::expect;
+use crate::runtime::ask::Ask;
 use crate::runtime::pending::Pending;
 use crate::runtime::shared::Asker;
 use crate::types::error::{Error, Result};
-use crate::types::znode::{Condition, SessionId, Zxid};
+use crate::types::znode::{Condition, OpResult, Zxid};
 
 impl Session {
     /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
@@ -19,26 +18,24 @@ impl Session {
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
-            let delete = deletion(session.id, path, czxid, None);
-            shared.send(Some(Asker::Holder(session)), delete(RequestId(0)));
+            shared.ask_and_forget(Asker::Holder(session), deletion(path, czxid, None));
         }
     }
 
     /// As [`Session::discarding`], but deletes another znode with it: both or neither.
     pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
         let in_all = |path: &str| self.root.full(path).into_owned();
-        let delete = deletion(self.id(), in_all(path), czxid, Some(in_all(other)));
-        self.inner.shared.send(Some(self.asker()), delete(RequestId(0)));
+        let delete = deletion(in_all(path), czxid, Some(in_all(other)));
+        self.inner.shared.ask_and_forget(self.asker(), delete);
     }
 
     /// As [`Session::discarding`], with a reply to wait for. The reply is [`Error::NoNode`] or
     /// [`Error::Unmet`] if the znode is already gone.
     pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
         self.check_alive()?;
-        let delete = deletion(self.id(), self.root.full(path).into_owned(), czxid, None);
+        let delete = deletion(self.root.full(path).into_owned(), czxid, None);
         let shared = &self.inner.shared;
-        let done = |answer| expect::multi(answer).map(drop);
-        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, done);
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, |_| Ok(()));
         let root = self.root.clone();
         Ok(pending.map(move |deleted| {
             deleted.map_err(|error| match error {
@@ -51,16 +48,10 @@ impl Session {
 
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
-fn deletion(
-    session: SessionId,
-    path: String,
-    czxid: Zxid,
-    other: Option<String>,
-) -> impl FnOnce(RequestId) -> ClientRequest {
+fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Ask<Vec<OpResult>> {
     let own = unless(Bug::ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
     let check = Op::Check { path: path.clone(), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });
-    let command = Write::Multi(std::iter::once(check).chain(deletes).collect());
-    move |request| ClientRequest::Write { request, session, command }
+    Ask::multi(std::iter::once(check).chain(deletes).collect())
 }

@@ -89,26 +89,6 @@ impl Session {
         Ok(self.tree()?.is_some_and(|tree| tree.zxid() >= zxid))
     }
 
-    /// Returns children and a stat of the same state; if the children change all the time, from a
-    /// snapshot.
-    fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
-        const ATTEMPTS_MAX: usize = 8;
-        for _ in 0..ATTEMPTS_MAX {
-            let calls = self.nonblocking();
-            let (names, stat) = (calls.children(path), calls.exists(path));
-            let names = self.wait_for("children", path, names)?;
-            let stat = self.wait_for("exists", path, stat)?;
-            if let Some(stat) = stat
-                && stat.num_children as usize == names.len()
-                && self.exists(path)?.is_some_and(|now| now.pzxid == stat.pzxid)
-                && self.children(path)? == names
-            {
-                return Ok((names, stat));
-            }
-        }
-        self.snapshot_of(path)?.children_with_stat(path)
-    }
-
     /// As [`NonBlocking::snapshot_of`].
     pub(crate) fn snapshot_of(&self, path: &str) -> Result<Snapshot> {
         match self.tree()? {
@@ -235,11 +215,9 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
-        if !self.has_replica() {
-            return self.ask_children_with_stat(path);
-        }
         let Some(tree) = self.tree()? else {
-            return self.snapshot_of(path)?.children_with_stat(path);
+            let asked = self.nonblocking().children_with_stat(path);
+            return self.wait_for("children", path, asked);
         };
         let both = |znode: &Znode| (znode.children().map(str::to_owned).collect(), znode.stat());
         self.read_znode(&tree, path, Permissions::READ, both)

@@ -376,7 +376,7 @@ impl Client {
                     }
                 }
                 ToClient::Event { watch, event } => {
-                    self.effects.events.push((WatchId(watch), event.into_event()));
+                    self.effects.events.push((WatchId(watch), event));
                 }
                 ToClient::Over { watch } => self.watch_over(watch),
                 ToClient::Names { request, names } => self.take_pieces(request, names, Vec::new()),

@@ -274,7 +274,7 @@ fn a_client_that_has_missed_much_is_served() {
         match message {
             PeerMessage::ToClient { updates, .. } if to == client => {
                 let kinds = updates.iter().filter_map(|update| match update {
-                    ToClient::Event { event, .. } => Some(event.clone().into_event().kind),
+                    ToClient::Event { event, .. } => Some(event.kind),
                     _ => None,
                 });
                 for kind in kinds {

@@ -19,11 +19,10 @@ use super::random::Random;
 use crate::api::coordinator::Coordinator;
 use crate::api::multi::Multi;
 use crate::api::session::Session;
-use crate::machine::command::Reply;
 use crate::node::query::Answer;
 use crate::planted::{Bug, if_planted, planted};
+use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
-use crate::runtime::{entropy, expect};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
@@ -272,7 +271,7 @@ impl Handle {
         what: &'static str,
         path: &str,
         pending: Pending<T>,
-        convert: impl FnOnce(Answer) -> Result<T> + 'static,
+        convert: impl FnOnce(Answer) -> Option<T> + 'static,
         changes: fn(&T) -> bool,
     ) -> CheckedReply<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
@@ -313,7 +312,7 @@ impl Handle {
         seq: u64,
         (asked, version, root): (order::Floor, u16, Option<&str>),
         result: &Result<T>,
-        convert: impl FnOnce(Answer) -> Result<T>,
+        convert: impl FnOnce(Answer) -> Option<T>,
         changes: fn(&T) -> bool,
     ) -> Result<(), Violation> {
         let mut checks = self.kernel.checks.borrow_mut();
@@ -341,7 +340,9 @@ impl Handle {
             return checks.order.answered(asked, &outcome, false);
         }
         let expected = match outcome.result.clone() {
-            Ok(reply) => convert(Answer::Reply(reply)),
+            Ok(reply) => {
+                Ok(convert(Answer::Reply(reply)).expect("the log has a reply of the write's kind"))
+            }
             Err(error) => Err(error.into_error(id)),
         };
         let same = match root {
@@ -366,14 +367,14 @@ impl Handle {
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create(below, data, mode);
-        self.write("create", path, pending, expect::created, |_| true)
+        self.write("create", path, pending, Answer::created, |_| true)
     }
 
     /// Authenticates as this user before any other request, so that the session's permissions are
     /// fixed from then on.
     pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
         let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
-        let convert = |answer| expect::ids(answer).map(drop);
+        let convert = |answer: Answer| answer.ids().map(drop);
         if self.write("add auth", user, pending, convert, |()| false).await.is_ok() {
             self.ids.borrow_mut().push(Id::digest(user, "1"));
         }
@@ -387,7 +388,7 @@ impl Handle {
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_with_acl(below, b"", mode, acl);
-        self.write("create with acl", path, pending, expect::created, |_| true)
+        self.write("create with acl", path, pending, Answer::created, |_| true)
     }
 
     pub(crate) fn create_or_set(
@@ -433,7 +434,7 @@ impl Handle {
             Some(version) => session.set_acl_if(below, acl, version),
             None => session.set_acl(below, acl),
         };
-        self.write("set acl", path, pending, expect::set, |_| true)
+        self.write("set acl", path, pending, Answer::stat, |_| true)
     }
 
     pub(crate) fn set(
@@ -449,13 +450,13 @@ impl Handle {
             None => session.set(below, data),
         };
         let what = if version.is_some() { "set_if" } else { "set" };
-        self.write(what, path, pending, expect::set, |_| true)
+        self.write(what, path, pending, Answer::stat, |_| true)
     }
 
     pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().invented(below, data);
-        self.write("invented", path, pending, expect::set, |_| true)
+        self.write("invented", path, pending, Answer::stat, |_| true)
     }
 
     pub(crate) fn delete(
@@ -470,13 +471,13 @@ impl Handle {
             None => session.delete(below),
         };
         let what = if version.is_some() { "delete_if" } else { "delete" };
-        self.write(what, path, pending, expect::done, |()| true)
+        self.write(what, path, pending, Answer::done, |()| true)
     }
 
     pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().delete_recursive(below);
-        self.write("delete all", path, pending, expect::done, |()| true)
+        self.write("delete all", path, pending, Answer::done, |()| true)
     }
 
     pub(crate) fn multi(
@@ -487,7 +488,7 @@ impl Handle {
         let changes = |results: &Vec<OpResult>| {
             results.iter().any(|result| !matches!(result, OpResult::Checked))
         };
-        self.write("multi", "", pending, expect::multi, changes)
+        self.write("multi", "", pending, Answer::multi, changes)
     }
 
     /// Closes the session. No result of that is an error.
@@ -568,9 +569,7 @@ fn seen_from(root: &str, answer: &str) -> String {
     seen + rest
 }
 
-fn created_or_set(path: &str, answer: Answer) -> Result<Created> {
-    match answer {
-        Answer::Reply(Reply::Set(stat)) => Ok(Created { path: path.to_owned(), stat }),
-        answer => expect::created(answer),
-    }
+fn created_or_set(path: &str, answer: Answer) -> Option<Created> {
+    let (created, stat) = answer.created_or_set()?;
+    Some(Created { path: created.unwrap_or_else(|| path.to_owned()), stat })
 }

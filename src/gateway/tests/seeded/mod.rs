@@ -20,15 +20,12 @@ use crate::gateway::wire::jute::Credential;
 use crate::gateway::wire::request::{self, PathOnly, Request};
 use crate::gateway::{Gateway, GatewayBuilder};
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, Write};
-use crate::node::query::{Answer, Query};
 use crate::planted::{Bug, plant};
+use crate::runtime::ask::Ask;
 use crate::runtime::entropy::simulated;
-use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
 use crate::simulation::random::Random;
-use crate::types::error::Result;
 use crate::types::znode::{CreateMode, SessionId};
 use crate::{AuthProvider, Builder};
 
@@ -109,33 +106,23 @@ impl World {
         let observer = Arc::new(SessionShared::new(id, 1, secret, timeout));
         let random = random.fork(3);
         let mut world = World { members, clients, random, plan, heals_at: None, observer };
-        world.observe(secret, timeout);
+        world.observe(timeout);
         world
     }
 
     /// Watches everything below the root of the test, which is created then.
-    fn observe(&mut self, secret: [u8; 16], timeout: Duration) {
-        let session = self.observer.id;
-        let open = |request| ClientRequest::Open { request, session, holder: 1, secret, timeout };
-        self.ask(Asker::Opener(Arc::clone(&self.observer)), open, expect::opened);
-        let (watch, path) = (self.members.observer, "/t".into());
-        let query = Query::Watch { watch, path, recursive: true, from: None, data: true };
-        let watch = |request| ClientRequest::Query { request, session, query };
-        self.ask(Asker::Holder(Arc::clone(&self.observer)), watch, expect::done);
+    fn observe(&mut self, timeout: Duration) {
+        let observer = Arc::clone(&self.observer);
+        self.ask(Asker::Opener(Arc::clone(&observer)), Ask::open(&observer, timeout));
+        let watch = Ask::watch(self.members.observer, "/t".into(), true, None, true);
+        self.ask(Asker::Holder(Arc::clone(&observer)), watch);
         let (path, mode) = ("/t".to_owned(), CreateMode::Persistent);
-        let command = Write::Op(Op::Create { path, data: "".into(), mode });
-        let create = |request| ClientRequest::Write { request, session, command };
-        let sees = |_| Ok(());
-        self.ask(Asker::Holder(Arc::clone(&self.observer)), create, sees);
+        let create = Ask::create(Op::Create { path, data: "".into(), mode });
+        self.ask(Asker::Holder(observer), create);
     }
 
-    fn ask(
-        &mut self,
-        asker: Asker,
-        request: impl FnOnce(crate::node::io::RequestId) -> ClientRequest,
-        convert: impl FnOnce(Answer) -> Result<()> + Send + 'static,
-    ) {
-        let mut pending = self.members.all[0].shared.ask(asker, request, None, convert);
+    fn ask<A: 'static>(&mut self, asker: Asker, ask: Ask<A>) {
+        let mut pending = self.members.all[0].shared.ask(asker, ask, None, |_| Ok(()));
         for _ in 0..60_000 {
             if let Some(answer) = pending.try_take() {
                 return answer.expect("there is a quorum");

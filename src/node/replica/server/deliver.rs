@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Asker, BUDGET_BYTES, MESSAGE_BYTES, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
-use crate::node::client_message::{EventOf, ToClient, UpTo};
+use crate::node::client_message::{ToClient, UpTo};
 use crate::node::io::{Effects, Holding, Time};
 use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
@@ -203,7 +203,7 @@ impl Replica {
     pub(super) fn queue_events(&mut self, effects: &mut Effects) {
         for (id, event) in effects.events.extract_if(.., |(id, _)| id.is_client()) {
             if let Some((client, watch)) = self.clients.watches.get(&id).copied() {
-                self.clients.send(client, ToClient::Event { watch, event: EventOf::of(event) });
+                self.clients.send(client, ToClient::Event { watch, event });
             }
         }
         for id in effects.ended.extract_if(.., |id| id.is_client()) {

@@ -1,0 +1,217 @@
+//! What handles ask of their node, each request with the type of its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::machine::Tree;
+use crate::machine::command::Op;
+use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::query::{Answer, Query, Read};
+use crate::runtime::session::SessionShared;
+use crate::types::acl::{Acl, Id};
+use crate::types::error::{Error, Result};
+use crate::types::membership::NodeId;
+use crate::types::watch::WatcherType;
+use crate::types::znode::{Created, OpResult, SessionId, Stat, Zxid};
+
+/// A request, and how its answer is read. The functions that make one pair the two.
+pub(crate) struct Ask<T> {
+    what: What,
+    read: fn(Answer) -> Option<T>,
+}
+
+enum What {
+    Open { holder: u64, secret: [u8; 16], timeout: Duration },
+    Resume { holder: u64, secret: [u8; 16], timeout: Option<Duration> },
+    Write(Write),
+    Query(Query),
+    Admin(AdminRequest),
+}
+
+impl<T> Ask<T> {
+    fn write(write: Write, read: fn(Answer) -> Option<T>) -> Ask<T> {
+        Ask { what: What::Write(write), read }
+    }
+
+    fn query(query: Query, read: fn(Answer) -> Option<T>) -> Ask<T> {
+        Ask { what: What::Query(query), read }
+    }
+
+    fn read(read: Read, answer: fn(Answer) -> Option<T>) -> Ask<T> {
+        Ask::query(Query::Read { read, watch: None }, answer)
+    }
+
+    /// Sets this watch with the read.
+    pub(crate) fn watching(mut self, number: WatchId) -> Ask<T> {
+        if let What::Query(Query::Read { watch, .. }) = &mut self.what {
+            *watch = Some(number);
+        }
+        self
+    }
+
+    /// The request of a session, and how its answer is read. A request to the members belongs to no session.
+    pub(super) fn numbered(
+        self,
+        request: RequestId,
+        session: SessionId,
+    ) -> (ClientRequest, impl FnOnce(Answer) -> Result<T> + use<T>) {
+        let asked = match self.what {
+            What::Open { holder, secret, timeout } => {
+                ClientRequest::Open { request, session, holder, secret, timeout }
+            }
+            What::Resume { holder, secret, timeout } => {
+                ClientRequest::Resume { request, session, holder, secret, timeout }
+            }
+            What::Write(command) => ClientRequest::Write { request, session, command },
+            What::Query(query) => ClientRequest::Query { request, session, query },
+            What::Admin(asked) => ClientRequest::Admin { request, asked },
+        };
+        let read = self.read;
+        // The node's answer always fits the request.
+        let unfit = || Error::Stopped { reason: "an answer does not fit its request".to_owned() };
+        (asked, move |answer| read(answer).ok_or_else(unfit))
+    }
+}
+
+/// The timeout that the session got.
+impl Ask<Duration> {
+    pub(crate) fn open(session: &SessionShared, timeout: Duration) -> Ask<Duration> {
+        let SessionShared { holder, secret, .. } = *session;
+        Ask { what: What::Open { holder, secret, timeout }, read: Answer::timeout }
+    }
+
+    /// Without a timeout the session keeps its own.
+    pub(crate) fn resume(session: &SessionShared, timeout: Option<Duration>) -> Ask<Duration> {
+        let SessionShared { holder, secret, .. } = *session;
+        Ask { what: What::Resume { holder, secret, timeout }, read: Answer::timeout }
+    }
+}
+
+impl Ask<Created> {
+    /// An operation that creates.
+    pub(crate) fn create(op: Op) -> Ask<Created> {
+        Ask::write(Write::Op(op), Answer::created)
+    }
+}
+
+/// The path, if the znode was created.
+impl Ask<(Option<String>, Stat)> {
+    /// An operation that creates, or changes what is there.
+    pub(crate) fn create_or_set(op: Op) -> Ask<(Option<String>, Stat)> {
+        Ask::write(Write::Op(op), Answer::created_or_set)
+    }
+}
+
+impl Ask<Stat> {
+    /// An operation that changes a znode.
+    pub(crate) fn set(op: Op) -> Ask<Stat> {
+        Ask::write(Write::Op(op), Answer::stat)
+    }
+}
+
+impl Ask<()> {
+    /// An operation that deletes.
+    pub(crate) fn delete(op: Op) -> Ask<()> {
+        Ask::write(Write::Op(op), Answer::done)
+    }
+
+    pub(crate) fn close() -> Ask<()> {
+        Ask::write(Write::Close, Answer::done)
+    }
+
+    /// A watch that stays: see [`Query::Watch`].
+    pub(crate) fn watch(
+        watch: WatchId,
+        path: Arc<str>,
+        recursive: bool,
+        from: Option<Zxid>,
+        data: bool,
+    ) -> Ask<()> {
+        Ask::query(Query::Watch { watch, path, recursive, from, data }, Answer::watching)
+    }
+
+    pub(crate) fn remove_watches(path: String, which: WatcherType) -> Ask<()> {
+        Ask::query(Query::RemoveWatches { path, which }, Answer::done)
+    }
+}
+
+impl Ask<Vec<OpResult>> {
+    pub(crate) fn multi(ops: Vec<Op>) -> Ask<Vec<OpResult>> {
+        Ask::write(Write::Multi(ops), Answer::multi)
+    }
+}
+
+impl Ask<(Arc<[u8]>, Stat)> {
+    pub(crate) fn get(path: Arc<str>) -> Ask<(Arc<[u8]>, Stat)> {
+        Ask::read(Read::Get { path }, Answer::data)
+    }
+}
+
+impl Ask<(Option<Arc<[u8]>>, Stat)> {
+    /// `None` is null data.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn get_or_null(path: Arc<str>) -> Ask<(Option<Arc<[u8]>>, Stat)> {
+        Ask::read(Read::Get { path }, Answer::data_or_null)
+    }
+}
+
+impl Ask<Option<Stat>> {
+    pub(crate) fn exists(path: Arc<str>) -> Ask<Option<Stat>> {
+        Ask::read(Read::Exists { path }, Answer::exists)
+    }
+}
+
+impl Ask<(Vec<String>, Stat)> {
+    /// The children, with the stat of the parent.
+    pub(crate) fn children(path: Arc<str>) -> Ask<(Vec<String>, Stat)> {
+        Ask::read(Read::Children { path }, Answer::children)
+    }
+}
+
+impl Ask<Vec<String>> {
+    pub(crate) fn ephemerals() -> Ask<Vec<String>> {
+        Ask::read(Read::Ephemerals, Answer::ephemerals)
+    }
+}
+
+impl Ask<(Vec<Acl>, Stat)> {
+    pub(crate) fn acl(path: Arc<str>) -> Ask<(Vec<Acl>, Stat)> {
+        Ask::read(Read::Acl { path }, Answer::acl)
+    }
+}
+
+impl Ask<Vec<Id>> {
+    pub(crate) fn authenticate(ids: Vec<Id>) -> Ask<Vec<Id>> {
+        Ask::write(Write::Authenticate(ids), Answer::ids)
+    }
+
+    pub(crate) fn ids() -> Ask<Vec<Id>> {
+        Ask::read(Read::Ids, Answer::ids)
+    }
+}
+
+impl Ask<Arc<Tree>> {
+    /// The whole tree, of the replica in this process.
+    pub(crate) fn tree() -> Ask<Arc<Tree>> {
+        Ask::read(Read::Tree, Answer::tree)
+    }
+
+    /// What the session may read at this path and below.
+    pub(crate) fn below(path: Arc<str>) -> Ask<Arc<Tree>> {
+        Ask::read(Read::Below { path }, Answer::tree)
+    }
+}
+
+impl Ask<Zxid> {
+    pub(crate) fn sync() -> Ask<Zxid> {
+        Ask::query(Query::Sync, Answer::synced)
+    }
+}
+
+/// Each reply with its member.
+impl Ask<Vec<(NodeId, AdminReply)>> {
+    pub(crate) fn members(asked: AdminRequest) -> Ask<Vec<(NodeId, AdminReply)>> {
+        Ask { what: What::Admin(asked), read: Answer::members }
+    }
+}

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use quorate::recipes::{Counter, Queue, ReadWriteLock, Semaphore};
+use quorate::recipes::{Counter, Queue, RateLimiter, ReadWriteLock, Semaphore};
 use quorate::{Coordinator, CreateMode, Session};
 
 const TIME: Duration = Duration::from_secs(3);
@@ -25,9 +25,44 @@ fn main() {
     locks(&members, time);
     queues(&members, time);
     counters("an addition of 16 callers at one counter", &members, time);
+    limits("a permit of 15 callers at one limit", &members, time);
 }
 
-/// Callers on all members, each of which adds again and again.
+/// Permits of one limit, which has more of them than the callers can use. Their times are measured together for each
+/// hundred: one is of the size of a look at the clock.
+fn limits(name: &str, members: &[Coordinator], time: Duration) {
+    const EACH: u32 = 100;
+    let (per, start) = (Duration::from_secs(1), Instant::now());
+    let (done, hundreds) = channel();
+    std::thread::scope(|scope| {
+        for limiter in 0..members.len() {
+            let session = members[limiter].session();
+            let limiter = RateLimiter::new(&session, "/limit", 1_000_000_000, per).unwrap();
+            for _ in 0..CONTENDERS / members.len() {
+                let (limiter, done) = (limiter.clone(), done.clone());
+                scope.spawn(move || {
+                    let mut first = true;
+                    while std::mem::take(&mut first) || start.elapsed() < time {
+                        let begun = Instant::now();
+                        for _ in 0..EACH {
+                            assert!(limiter.acquire(1, per).unwrap());
+                        }
+                        done.send(begun.elapsed() / EACH).unwrap();
+                    }
+                });
+            }
+        }
+    });
+    drop(done);
+    let (took, each) = (start.elapsed(), hundreds.iter().collect::<Vec<_>>());
+    let session = members[0].session();
+    session.sync().unwrap();
+    let writes = session.exists("/limit").unwrap().map_or(0, |stat| stat.version);
+    let permits = each.len() * EACH as usize;
+    report(name, took / EACH, each);
+    println!("{:44} {:>10.4}", "  writes for a thousand", writes as f64 * 1000.0 / permits as f64);
+}
+
 fn counters(name: &str, members: &[Coordinator], time: Duration) {
     let start = Instant::now();
     let (done, calls) = channel();

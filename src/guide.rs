@@ -60,6 +60,7 @@ pages! {
         locks: "recipes/locks.md"
         persistent_ephemeral: "recipes/persistent-ephemeral.md"
         queue: "recipes/queue.md"
+        rate_limiter: "recipes/rate-limiter.md"
         state: "recipes/state.md"
         two_phase_commit: "recipes/two_phase_commit.md"
     }

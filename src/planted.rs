@@ -280,6 +280,12 @@ bugs! {
         ["I9 updates"],
     AdditionLost: "one of eight additions is confirmed and not made";
         ["I9 counters", "ids are given once"],
+    TimeUnbounded: "the time of a rate limiter does not begin at the log's time";
+        ["I7 machine as model"],
+    PermitTwice: "the last permit of a block is used twice";
+        ["a rate is never passed"],
+    PermitsKept: "permits of a rate limiter are used whatever their age";
+        ["permits are used in time"],
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";

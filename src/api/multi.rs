@@ -279,7 +279,15 @@ impl<'a> Multi<'a> {
 
     /// Adds to the number that a znode's data show.
     pub(crate) fn add(self, path: &str, number: i64, form: CounterForm) -> Multi<'a> {
-        let op = |root: &Root| Op::Add { path: root.full(path).into(), number, form };
+        let op = |root: &Root| Op::Add { path: root.full(path).into(), number, form, within: None };
+        self.push(path::validate(path), op)
+    }
+
+    /// Moves the time that a znode's data show, in nanoseconds: from the log's time on if that is later, and at most to
+    /// this much after it.
+    pub(crate) fn move_time(self, path: &str, by: i64, within: u64) -> Multi<'a> {
+        let (form, within) = (CounterForm::Long, Some(within));
+        let op = |root: &Root| Op::Add { path: root.full(path).into(), number: by, form, within };
         self.push(path::validate(path), op)
     }
 

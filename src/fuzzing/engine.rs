@@ -329,7 +329,9 @@ impl<'a> World<'a> {
             7 if self.choices.below(2) == 0 => {
                 let forms = [CounterForm::Long, CounterForm::Int, CounterForm::Text];
                 let form = forms[usize::from(self.choices.below(3))];
-                Op::Add { path, number: i64::from(self.choices.byte()) - 128, form }
+                let within =
+                    (self.choices.byte() < 64).then(|| u64::from(self.choices.byte()) << 20);
+                Op::Add { path, number: i64::from(self.choices.byte()) - 128, form, within }
             }
             5 => Op::CreateOrSet {
                 path,

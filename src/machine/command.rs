@@ -234,11 +234,15 @@ pub(crate) enum Op {
     /// Takes the first item of the queue at this path: with a claim, or else for good.
     Take { path: String, claims: bool },
     /// Adds to the number that the data of this znode show in this form.
+    ///
+    /// With `within`, the number is a time in nanoseconds since the Unix epoch. It counts as the log's time if that
+    /// is later, and the sum must be at most so much later than the log's time.
     Add {
         path: String,
         number: i64,
         #[serde(with = "LogForm")]
         form: CounterForm,
+        within: Option<u64>,
     },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
@@ -429,6 +433,8 @@ pub(crate) enum OpError {
     Unsupported { what: String, needs: u16, cluster: u16 },
     /// The queue would have more items than the put allows.
     QueueFull { path: String, limit: u64, needed: u64 },
+    /// The sum would be this much later than the log's time.
+    TooLate { path: String, limit: u64, needed: u64 },
     /// The data show no number, or this one, and the sum has no such form.
     NotAdded { path: String, before: Option<i64> },
 }
@@ -475,6 +481,9 @@ impl OpError {
             }
             OpError::QueueFull { path, limit, needed } => {
                 Error::QuotaExceeded { path, resource: "items", limit, needed }
+            }
+            OpError::TooLate { path, limit, needed } => {
+                Error::QuotaExceeded { path, resource: "nanoseconds", limit, needed }
             }
             OpError::NotAdded { path, before: None } => {
                 let reason = "it is no number in this form".to_owned();
@@ -568,7 +577,8 @@ mod tests {
         let ttl = Duration::from_millis(1500);
         let member = Member { zone: "east".to_owned(), ..Member::new(300, "here:7400") };
         let form = CounterForm::Int;
-        let add = Command::Op(Op::Add { path: "/a".to_owned(), number: -300, form });
+        let add =
+            |number, within| Command::Op(Op::Add { path: "/a".to_owned(), number, form, within });
         let configure =
             Command::Configure { version: 300, seats: vec![Seat { member, votes: true }] };
         vec![
@@ -646,7 +656,8 @@ mod tests {
                 }),
             ),
             ("take", Command::Op(Op::Take { path: "/a".to_owned(), claims: true })),
-            ("add", add),
+            ("add", add(-300, None)),
+            ("add to a time", add(300, Some(300))),
             ("raise version", Command::RaiseVersion { version: 300 }),
             ("configure", configure),
             ("use", Command::Multi(vec![check(Condition::Usage { znodes: 7, bytes: 8 })])),

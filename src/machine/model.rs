@@ -539,16 +539,23 @@ impl Model {
             Op::Take { claims, .. } => {
                 self.or_nothing(|model| model.take((id, zxid), &path, *claims))
             }
-            Op::Add { number, form, .. } => {
+            Op::Add { number, form, within, .. } => {
                 let Some(znode) = self.znodes.get(&path) else {
                     return Err(OpError::NoNode { path });
                 };
                 let data = znode.data.to_vec();
                 self.need(id, &path, Permissions::READ)?;
-                let (before, sum) = sum_of(&data, *number, *form);
+                let now = within.map(|_| i128::from(self.time) * 1_000_000);
+                let (before, sum) = sum_of(&data, *number, *form, now);
                 let Some((after, sum)) = sum else {
                     return Err(OpError::NotAdded { path, before });
                 };
+                if let (Some(limit), Some(now)) = (*within, now) {
+                    let needed = (i128::from(after) - now).max(0);
+                    if needed > i128::from(limit) {
+                        return Err(OpError::TooLate { path, limit, needed: needed as u64 });
+                    }
+                }
                 let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
                 let data = if is_lost { data.into() } else { sum.into() };
                 match self.op(id, zxid, &Op::Set { path, data, version: None }, &[])? {
@@ -788,8 +795,14 @@ fn shows_usage(path: &str) -> bool {
     of.is_some_and(|of| is_path(of) && of != "/zookeeper" && !of.starts_with("/zookeeper/"))
 }
 
-/// The number that data show, and its sum with another one, with the data that show that.
-fn sum_of(data: &[u8], number: i64, form: CounterForm) -> (Option<i64>, Option<(i64, Vec<u8>)>) {
+/// The number that data show, and its sum with another one, with the data that show that. A time counts as `now` if
+/// that is later.
+fn sum_of(
+    data: &[u8],
+    number: i64,
+    form: CounterForm,
+    now: Option<i128>,
+) -> (Option<i64>, Option<(i64, Vec<u8>)>) {
     let (bytes, lowest, highest) = match form {
         CounterForm::Int => (4, i64::from(i32::MIN), i64::from(i32::MAX)),
         _ => (8, i64::MIN, i64::MAX),
@@ -805,7 +818,8 @@ fn sum_of(data: &[u8], number: i64, form: CounterForm) -> (Option<i64>, Option<(
             Some(data.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte)))
         }
     };
-    let sum = before.map(|before| i128::from(before) + i128::from(number));
+    let from = before.map(|before| i128::from(before).max(now.unwrap_or(i128::MIN)));
+    let sum = from.map(|from| from + i128::from(number));
     let range = i128::from(lowest)..=i128::from(highest);
     let sum = sum.filter(|sum| range.contains(sum)).map(|sum| match form {
         CounterForm::Text => (sum as i64, sum.to_string().into_bytes()),

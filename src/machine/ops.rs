@@ -13,7 +13,7 @@
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | put | `InvalidPath`, `TooLarge`, `NoNode`, `QueueFull`; as create |
 //! | take | `InvalidPath`, `NoNode`, `NoAuth` (DELETE on the items), `NoNode` (nothing is there), `NoAuth` (READ); as create for the claim |
-//! | add | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NotAdded`; as set |
+//! | add | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NotAdded`, `TooLate`; as set |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` replaces two errors of ZooKeeper: `NoAuth` for a write to `/zookeeper/config` or to
@@ -43,6 +43,7 @@ use crate::types::{acl, path, quota};
 /// The most bytes of data and of access lists that one request may carry, all operations of a
 /// `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
+const NANOS_PER_MS: u64 = 1_000_000;
 
 /// A write in progress: its session, its time, and its changes so far.
 #[derive(Debug)]
@@ -161,7 +162,9 @@ impl Write {
             Op::Take { path, claims } => {
                 self.or_nothing(tree, |write, tree| write.take(tree, path, *claims))
             }
-            Op::Add { path, number, form } => self.add(tree, path, *number, *form),
+            Op::Add { path, number, form, within } => {
+                self.add(tree, path, (*number, *form), *within)
+            }
             Op::TakeOver { path, data, from } => self.take_over(tree, op, (path, data, *from)),
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -212,17 +215,26 @@ impl Write {
         &mut self,
         tree: &mut Tree,
         path: &str,
-        number: i64,
-        form: CounterForm,
+        (number, form): (i64, CounterForm),
+        within: Option<u64>,
     ) -> Result<OpResult, OpError> {
         path::validate(path).map_err(invalid_path)?;
         let znode = find(tree, path)?;
         self.permitted(tree, path, Permissions::READ)?;
         let before = form.decode(znode.data()).ok();
-        let after = before.and_then(|before| before.checked_add(number));
+        let now = i64::try_from(self.time.saturating_mul(NANOS_PER_MS)).unwrap_or(i64::MAX);
+        let from = match within {
+            Some(_) if !planted(Bug::TimeUnbounded) => before.map(|before| before.max(now)),
+            _ => before,
+        };
+        let after = from.and_then(|from| from.checked_add(number));
         let Some((after, data)) = after.and_then(|after| Some((after, form.encode(after)?))) else {
             return Err(OpError::NotAdded { path: path.to_owned(), before });
         };
+        let needed = u64::try_from(after.saturating_sub(now)).unwrap_or(0);
+        if let Some(limit) = within.filter(|limit| needed > *limit) {
+            return Err(OpError::TooLate { path: path.to_owned(), limit, needed });
+        }
         let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
         let kept = if is_lost { znode.data().into() } else { Data::from(&data[..]) };
         let stat = self.set(tree, path, &kept, None)?;

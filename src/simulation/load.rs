@@ -131,6 +131,7 @@ impl Plan {
             usage: false,
             takers: false,
             foreign: false,
+            limits: false,
             zones: vec![""; nodes],
             client_instances: 0,
             client_instance_tasks: 0,

@@ -372,6 +372,11 @@ impl Oracle {
             .map_err(|reason| Violation::new("I7 machine invariants", reason))
     }
 
+    /// The log's time after the last entry, in milliseconds.
+    pub(crate) fn log_time(&self) -> u64 {
+        self.model.time
+    }
+
     /// A znode whose TTL ended more than `allowed` before `time`, or before the log's own time, if
     /// there is any.
     pub(crate) fn overdue(&self, time: u64, allowed: u64) -> Option<String> {

@@ -64,6 +64,8 @@ pub(crate) struct Plan {
     pub(crate) takers: bool,
     /// Whether locks are shared with clients in other languages.
     pub(crate) foreign: bool,
+    /// Whether there is a limit that all share.
+    pub(crate) limits: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// The number of clients without a replica, whose places come after those of the members.
@@ -173,6 +175,7 @@ impl Plan {
             usage: false,
             takers: false,
             foreign: false,
+            limits: false,
             zones: Vec::new(),
             client_instances: 0,
             client_instance_tasks: 1,
@@ -204,6 +207,7 @@ impl Plan {
         plan.detaches = random.fork(300).percent(40);
         plan.draw_store(&random.fork(310));
         plan.foreign = random.fork(320).percent(30);
+        plan.limits = random.fork(390).percent(15);
         plan
     }
 
@@ -294,6 +298,7 @@ impl Plan {
             usage: false,
             takers: false,
             foreign: false,
+            limits: false,
             client_instances: 980,
             client_instance_tasks: 1,
             damages: false,

@@ -8,6 +8,7 @@ mod election;
 mod locks;
 mod partitions;
 mod queues;
+mod rate_limiter;
 mod root;
 mod signals;
 mod state;

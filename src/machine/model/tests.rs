@@ -146,7 +146,9 @@ fn op() -> BoxedStrategy<Op> {
             .prop_map(|(path, data, order)| Op::Put { path, data, order: order.into() }),
         6 => (queues(), any::<bool>()).prop_map(|(path, claims)| Op::Take { path, claims }),
         3 => (paths(), number(), form())
-            .prop_map(|(path, number, form)| Op::Add { path, number, form }),
+            .prop_map(|(path, number, form)| Op::Add { path, number, form, within: None }),
+        2 => (paths(), number(), form(), prop::option::of(0..3_000_000u64))
+            .prop_map(|(path, number, form, within)| Op::Add { path, number: number.saturating_mul(300_000), form, within }),
         2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
     .boxed()

@@ -9,6 +9,7 @@ pub(crate) mod consumers;
 pub(crate) mod durability;
 pub(crate) mod elections;
 pub(crate) mod handover;
+pub(crate) mod limits;
 pub(crate) mod load;
 pub(crate) mod locks;
 pub(crate) mod log_time;
@@ -80,6 +81,7 @@ pub(crate) struct Checks {
     pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
+    pub(crate) limits: limits::Limits,
     pub(crate) state: state::State,
     pub(crate) stopping: stopping::Stopping,
     pub(crate) watches: watches::Watches,
@@ -104,6 +106,7 @@ impl Checks {
             queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
+            limits: limits::Limits::default(),
             state: state::State::default(),
             stopping: stopping::Stopping::default(),
             watches: watches::Watches::new(plan.watch_capacity),

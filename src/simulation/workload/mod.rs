@@ -8,6 +8,7 @@ mod consumers;
 mod election;
 mod fleet;
 mod foreign;
+mod limits;
 mod lock_family;
 mod locks;
 mod queues;
@@ -75,6 +76,11 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if kernel.plan.foreign {
         for _ in 0..2 {
             kernel.executor.spawn(place, foreign::run(new_client(kernel, place, coordinator)));
+        }
+    }
+    if kernel.plan.limits {
+        for _ in 0..2 {
+            kernel.executor.spawn(place, limits::run(new_client(kernel, place, coordinator)));
         }
     }
     if kernel.plan.usage {

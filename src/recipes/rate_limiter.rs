@@ -1,0 +1,574 @@
+//! A rate that all instances share.
+//!
+//! The znode holds one time, as a leaky bucket does (the generic cell rate algorithm of ITU-T I.371): the moment at
+//! which all permits granted so far would be used up at the rate. Granting permits moves it on by one interval each,
+//! from the log's time on if that is later, and at most to a burst after the log's time. That is one operation of the
+//! cluster, applied at its place in the log, so instances do not conflict. Permits that are granted for a later moment
+//! are a reservation, in the order of the log.
+//!
+//! Permits are granted in blocks and used without messages. A block is as large as the last ones were used up quickly,
+//! and its permits are void soon after their moment. So what an instance does not use, or takes with it when it dies,
+//! is lost for the others for one block at most, and a partition cannot save permits up.
+//!
+//! Durations on this instance's clock are those of the log's time with a margin: that runs at nine to eleven tenths of
+//! the rate of a monotonic clock (see `docs/time.md`).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::api::session::Session;
+use crate::node::query::Answer;
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::errors::inner;
+use crate::recipes::parents::create_at;
+use crate::recipes::waiting::{Either, either};
+use crate::sync::wakers::{Place, Wakers};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, OpResult};
+
+/// For so long a permit may be used after its moment, by this instance's clock.
+const USABLE: Duration = Duration::from_millis(800);
+/// Permits are reserved at most for so much later: the longer, the less exact is their moment here.
+const RESERVED_MAX: Duration = Duration::from_secs(5);
+/// A block that is used up within this time was too small.
+const QUICK: Duration = Duration::from_millis(100);
+/// For so long one block may keep the others waiting, at the whole rate.
+const BLOCK_NANOS: u64 = 100_000_000;
+/// A caller that was refused asks again after this time at the earliest.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+
+/// A limit for what all instances do together: at most so many permits in a time, with a burst.
+///
+/// Instances take permits from the cluster in blocks, by one write each, and use them without messages. An instance
+/// that needs few takes one at a time; a busy one takes up to a tenth of a second's. Handles are clones and share their
+/// permits.
+///
+/// **What is promised.** In any span of the log's time, at most `burst + rate × span` permits are granted, whatever
+/// fails: instances, leaders, networks. Each is used within two seconds after its moment or not at all. So at most
+/// `burst + rate × (span + 2 s)` are used. A new leader whose wall clock is ahead may grant one burst more
+/// ([the cluster's time](https://github.com/quorate/quorate/blob/main/docs/time.md)).
+///
+/// **Turns.** Instances get permits in the order in which they ask the cluster. Each asks once at a time, for a tenth
+/// of a second's at most, so a busy one does not keep others waiting for longer. Callers of one instance have no order.
+///
+/// Permits that are not used within that time, or whose instance dies, are lost: up to one block for each instance.
+/// All users of a path need the same rate and burst. If the cluster takes more than 0.8 s for an answer, its permits are
+/// lost, too.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use quorate::{recipes::RateLimiter, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let second = Duration::from_secs(1);
+/// let here = RateLimiter::new(&cluster.node(0).session(), "/limits/mail", 2, second)?;
+/// let there = RateLimiter::new(&cluster.node(1).session(), "/limits/mail", 2, second)?;
+/// assert!(here.try_acquire(1)? && there.try_acquire(1)?);
+/// assert!(!here.try_acquire(1)?, "two a second, on all instances together");
+/// assert!(here.acquire(1, second)?, "waits for half a second");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter {
+    session: Session,
+    path: String,
+    /// In nanoseconds.
+    interval: u64,
+    burst: u32,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// The callers that wait for the answer to a request.
+    waiting: Arc<Wakers>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The oldest first.
+    blocks: Vec<Block>,
+    /// How many permits the next block has at least.
+    next: u32,
+    /// How many it has at most, if more were just refused.
+    most: Option<u32>,
+    /// Before this time of the clock nothing is to be had, as the cluster has said.
+    nothing_before: Duration,
+    /// The number of requests made; one at a time.
+    asked: u64,
+    asks: bool,
+    /// How many permits the callers need that wait for another one's request.
+    wanted: u32,
+    /// Why the last request got nothing, if so.
+    refusal: Option<Refusal>,
+}
+
+/// Permits that were granted together.
+#[derive(Clone, Debug)]
+struct Block {
+    left: u32,
+    size: u32,
+    /// In the log's time, in nanoseconds.
+    granted: u64,
+    /// When they may be used, by this instance's clock.
+    from: Duration,
+    until: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Refusal {
+    /// The last one of the permits would come so many nanoseconds too late.
+    TooLate(u64),
+    Failed(Error),
+}
+
+/// What a caller does next.
+enum Next {
+    Use(Grant),
+    /// Permits are there, from this time of the instance's clock on.
+    Wait(Duration),
+    /// Waits for the answer to another caller's request.
+    Join,
+    /// Makes the request with this number, for so many permits.
+    Ask {
+        number: u64,
+        permits: u32,
+    },
+    /// Nothing is to be had in time.
+    TooLate,
+}
+
+/// Permits that are used, and the moment for which they were granted, in nanoseconds of the log's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    #[cfg_attr(not(any(test, feature = "simulator")), allow(dead_code, reason = "only checks"))]
+    pub(crate) at: u64,
+}
+
+impl RateLimiter {
+    /// Returns the limit at this path: `permits` in each `per`, and a burst of as many. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if there are no permits, or more than one in a nanosecond, or
+    /// if one takes more than a year.
+    pub fn new(session: &Session, path: &str, permits: u32, per: Duration) -> Result<RateLimiter> {
+        path::validate(path)?;
+        const YEAR: u128 = 365 * 24 * 3600 * 1_000_000_000;
+        let interval = per.as_nanos().checked_div(u128::from(permits));
+        let interval = interval.filter(|interval| (1..=YEAR).contains(interval));
+        let Some(interval) = interval.and_then(|interval| u64::try_from(interval).ok()) else {
+            let reason =
+                format!("{permits} in {per:?} is no rate between one a nanosecond and one a year");
+            return Err(Error::InvalidSetting { setting: "permits", reason });
+        };
+        let (session, path, burst) = (session.for_recipe(), path.to_owned(), permits);
+        Ok(RateLimiter { session, path, interval, burst, shared: Arc::default() })
+    }
+
+    /// The same limit with another burst: as many permits may be used at once after a time without any.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it is 0, or if its permits take more than a hundred years.
+    pub fn with_burst(mut self, burst: u32) -> Result<RateLimiter> {
+        const CENTURY: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
+        self.burst = burst;
+        if burst == 0 || self.time_of(burst) > CENTURY {
+            let reason = format!("{burst} is not between 1 and a hundred years of permits");
+            return Err(Error::InvalidSetting { setting: "burst", reason });
+        }
+        self.shared = Arc::default();
+        Ok(self)
+    }
+
+    /// The path of the znode that holds the time.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Uses permits if they are there now; otherwise returns `false`. Sends nothing while the last block has enough;
+    /// otherwise asks the cluster once, and blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it is none, or more than the burst; [`Error::InvalidData`] if the znode does not
+    /// hold a time; otherwise as [`Session::set`].
+    pub fn try_acquire(&self, permits: u32) -> Result<bool> {
+        blocking::request(
+            &self.session,
+            "take permits of",
+            &self.path,
+            self.try_acquire_async(permits),
+        )
+    }
+
+    /// As [`RateLimiter::try_acquire`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limiter: &quorate::recipes::RateLimiter) -> quorate::Result<()> {
+    /// if !limiter.try_acquire_async(1).await? {
+    ///     println!("429 Too Many Requests");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_acquire_async(&self, permits: u32) -> Result<bool> {
+        Ok(self.take(permits, Some(self.now())).await?.is_some())
+    }
+
+    /// Waits for permits and uses them; `false` if that would take longer than `timeout`, at once if that is known.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::try_acquire`].
+    pub fn acquire(&self, permits: u32, timeout: Duration) -> Result<bool> {
+        let taking = self.take(permits, Some(self.now().saturating_add(timeout)));
+        Ok(blocking::within(&self.session, timeout, taking)?.flatten().is_some())
+    }
+
+    /// Waits for permits and uses them. If the future is dropped, none are used; a block that it has asked for stays
+    /// for the other callers of this instance.
+    ///
+    /// ```
+    /// # async fn example(limiter: &quorate::recipes::RateLimiter) -> quorate::Result<()> {
+    /// limiter.acquire_async(1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire_async(&self, permits: u32) -> Result<()> {
+        self.take(permits, None).await.map(drop)
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn now(&self) -> Duration {
+        self.session.shared().clock.now()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn time_of(&self, permits: u32) -> u64 {
+        self.interval.saturating_mul(u64::from(permits))
+    }
+
+    /// Uses permits as soon as they are there; `None` if they are not by this time of the clock.
+    pub(crate) async fn take(&self, permits: u32, by: Option<Duration>) -> Result<Option<Grant>> {
+        if permits == 0 || permits > self.burst {
+            let reason = format!("{permits} is not between 1 and the burst, {}", self.burst);
+            return Err(Error::InvalidSetting { setting: "permits", reason });
+        }
+        loop {
+            let next = self.lock().next(permits, (self.now(), by), self.block_max());
+            let refused = match next {
+                Next::Use(grant) => return Ok(Some(grant)),
+                Next::TooLate => return Ok(None),
+                Next::Wait(until) => {
+                    if !self.sleep(until, by).await? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                Next::Join => {
+                    let _joined = Joined::new(self, permits);
+                    if !self.answered(None, by).await? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                Next::Ask { number, permits: asked } => {
+                    self.ask(asked, by);
+                    if !self.answered(Some(number), by).await? {
+                        return Ok(None);
+                    }
+                    let mut state = self.lock();
+                    let own = state.asked == number;
+                    state.refusal.take_if(|_| own).map(|refusal| (refusal, asked))
+                }
+            };
+            match refused {
+                None => {}
+                Some((Refusal::Failed(Error::NoNode { .. }), _)) => self.create().await?,
+                Some((Refusal::Failed(error), _)) => return Err(self.session.root.error(error)),
+                Some((Refusal::TooLate(late), asked)) => {
+                    let fits = asked - late.div_ceil(self.interval).min(u64::from(asked)) as u32;
+                    let now = self.now();
+                    let until = |own| {
+                        let early = late.saturating_sub(self.time_of(asked - own));
+                        now.saturating_add(Duration::from_nanos(early).max(RETRY_MIN))
+                    };
+                    let mut state = self.lock();
+                    state.most = Some(fits.max(permits));
+                    if fits == 0 {
+                        state.nothing_before = until(1);
+                    }
+                    drop(state);
+                    if fits < permits && !self.sleep(until(permits), by).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until then; not at all, and returns `false`, if that is too late.
+    async fn sleep(&self, until: Duration, by: Option<Duration>) -> Result<bool> {
+        if by.is_some_and(|by| until > by) {
+            return Ok(false);
+        }
+        self.session.nonblocking().sleep(until.saturating_sub(self.now())).await?;
+        Ok(true)
+    }
+
+    /// Waits for the answer to the request with this number, or to any; `false` if it is not there in time. Whoever
+    /// wants the permits only now waits for it.
+    async fn answered(&self, number: Option<u64>, by: Option<Duration>) -> Result<bool> {
+        let mut place = Place::new(Arc::clone(&self.shared.waiting));
+        let is_answered = || {
+            let state = self.lock();
+            !state.asks || number.is_some_and(|number| number != state.asked)
+        };
+        let answered =
+            std::future::poll_fn(|task| place.poll(task.waker(), || is_answered().then_some(())));
+        let left = by.map(|by| by.saturating_sub(self.now())).filter(|left| !left.is_zero());
+        let Some(left) = left else {
+            answered.await;
+            return Ok(true);
+        };
+        match either(answered, self.session.nonblocking().sleep(left)).await {
+            Either::One(()) => Ok(true),
+            Either::Other(slept) => slept.map(|()| false),
+        }
+    }
+
+    /// The permits of the longest time for which one instance may keep others waiting, at least one.
+    fn block_max(&self) -> u32 {
+        let max = BLOCK_NANOS / self.interval;
+        u32::try_from(max).unwrap_or(u32::MAX).clamp(1, self.burst)
+    }
+
+    /// Asks the cluster for a block. The answer stays for all callers of this instance.
+    fn ask(&self, permits: u32, by: Option<Duration>) {
+        let sent = self.now();
+        let waits = by.map_or(RESERVED_MAX, |by| by.saturating_sub(sent).min(RESERVED_MAX));
+        let burst = self.time_of(self.burst);
+        let within = burst.saturating_add(nanos(waits));
+        let by = i64::try_from(self.time_of(permits)).unwrap_or(i64::MAX);
+        let moved = self.session.multi().move_time(&self.path, by, within).submit();
+        let (shared, clock) = (Arc::clone(&self.shared), self.session.shared().clock.clone());
+        moved.then(move |answer| {
+            let block = granted(answer).map(|(after, time)| {
+                let wait = after.saturating_sub(time).saturating_sub(burst);
+                let from = match wait {
+                    0 => sent,
+                    // The log's time may run slower than this clock.
+                    _ => clock.now().saturating_add(Duration::from_nanos(wait) * 10 / 9),
+                };
+                let until = from.saturating_add(USABLE);
+                let granted = time.saturating_add(wait);
+                Block { left: permits, size: permits, granted, from, until }
+            });
+            let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.asks = false;
+            state.refusal = match block {
+                Ok(block) => {
+                    state.blocks.push(block);
+                    state.most = None;
+                    None
+                }
+                Err(Error::QuotaExceeded { limit, needed, .. }) => {
+                    Some(Refusal::TooLate(needed.saturating_sub(limit)))
+                }
+                Err(error) => Some(Refusal::Failed(error)),
+            };
+            drop(state);
+            shared.waiting.wake();
+        });
+    }
+
+    async fn create(&self) -> Result<()> {
+        let calls = self.session.nonblocking();
+        let create = || calls.create(&self.path, b"", CreateMode::Persistent);
+        match create_at(&self.session, &self.path, create).await {
+            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The time in the znode after a request, and the log's time, in nanoseconds.
+fn granted(answer: Result<Answer>) -> Result<(u64, u64)> {
+    let results = inner(answer)?.multi().unwrap_or_default();
+    let moved = results.into_iter().find_map(|result| match result {
+        OpResult::Added { after, stat } => Some((u64::try_from(after).ok()?, stat)),
+        _ => None,
+    });
+    // The answer fits the request, and no time is negative: it is not before the log's.
+    let none = || Error::Stopped { reason: "nothing was granted".to_owned() };
+    let (after, stat) = moved.ok_or_else(none)?;
+    Ok((after, stat.mtime.saturating_mul(1_000_000)))
+}
+
+impl State {
+    fn next(
+        &mut self,
+        permits: u32,
+        (now, by): (Duration, Option<Duration>),
+        block_max: u32,
+    ) -> Next {
+        if !planted(Bug::PermitsKept) {
+            let next = &mut self.next;
+            self.blocks.retain(|block| {
+                let is_void = now > block.until;
+                if is_void {
+                    // It was too large: the next one has as many as were used.
+                    *next = block.size - block.left;
+                }
+                !is_void
+            });
+        }
+        let enough = self.blocks.iter_mut().find(|block| block.left >= permits);
+        if let Some(block) = enough {
+            if now < block.from {
+                return Next::Wait(block.from);
+            }
+            let grant = Grant { at: block.granted };
+            let twice = planted(Bug::PermitTwice) && block.left == permits && block.size > 1;
+            block.size = if twice { 1 } else { block.size };
+            block.left -= if twice { 0 } else { permits };
+            if block.left == 0 {
+                let quick = now < block.from + QUICK;
+                let size = block.size;
+                self.next = if quick { size.saturating_mul(2) } else { size };
+                self.blocks.retain(|block| block.left > 0);
+            }
+            return Next::Use(grant);
+        }
+        if by.is_some_and(|by| by < self.nothing_before) {
+            return Next::TooLate;
+        }
+        if self.asks {
+            return Next::Join;
+        }
+        self.asks = true;
+        self.asked += 1;
+        let wanted = permits.saturating_add(self.wanted);
+        let most = block_max.min(self.most.unwrap_or(block_max));
+        let permits = self.next.max(wanted).min(most).max(permits);
+        Next::Ask { number: self.asked, permits }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A caller that waits for another one's request: the next block has its permits, too.
+struct Joined<'a> {
+    limiter: &'a RateLimiter,
+    permits: u32,
+}
+
+impl<'a> Joined<'a> {
+    fn new(limiter: &'a RateLimiter, permits: u32) -> Joined<'a> {
+        let mut state = limiter.lock();
+        state.wanted = state.wanted.saturating_add(permits);
+        Joined { limiter, permits }
+    }
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        let mut state = self.limiter.lock();
+        state.wanted = state.wanted.saturating_sub(self.permits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn block(left: u32, from: Duration) -> Block {
+        Block { left, size: left, granted: 7, from, until: from + USABLE }
+    }
+
+    fn asked(state: &mut State, permits: u32, now: Duration) -> Option<u32> {
+        match state.next(permits, (now, None), 100) {
+            Next::Ask { permits, .. } => Some(permits),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_block_is_used_in_its_time_only() {
+        let mut state = State { blocks: vec![block(3, 100 * MS)], ..State::default() };
+        let early = state.next(1, (99 * MS, None), 100);
+        assert!(matches!(early, Next::Wait(until) if until == 100 * MS));
+        assert!(matches!(state.next(1, (100 * MS, None), 100), Next::Use(Grant { at: 7 })));
+        assert!(matches!(state.next(1, (900 * MS, None), 100), Next::Use(_)));
+        assert_eq!(asked(&mut state, 1, 901 * MS), Some(2), "two of three were used");
+        assert!(state.blocks.is_empty());
+        // Others wait for that answer, and the next block has their permits, too.
+        assert!(matches!(state.next(1, (901 * MS, None), 100), Next::Join));
+        (state.asks, state.wanted) = (false, 5);
+        assert_eq!(asked(&mut state, 2, 901 * MS), Some(7));
+    }
+
+    #[test]
+    fn blocks_grow_while_they_are_used_quickly() {
+        let mut state = State::default();
+        let (mut sizes, mut now) = (Vec::new(), Duration::ZERO);
+        for _ in 0..10 {
+            let size = asked(&mut state, 1, now).unwrap();
+            sizes.push(size);
+            state.asks = false;
+            state.blocks.push(block(size, now));
+            for _ in 0..size {
+                assert!(matches!(state.next(1, (now, None), 100), Next::Use(_)));
+            }
+            now += MS;
+        }
+        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
+    }
+
+    #[test]
+    fn who_wants_it_now_does_not_ask_for_what_was_refused() {
+        let mut state = State { nothing_before: 50 * MS, ..State::default() };
+        assert!(matches!(state.next(1, (49 * MS, Some(49 * MS)), 100), Next::TooLate));
+        assert!(matches!(state.next(1, (49 * MS, Some(60 * MS)), 100), Next::Ask { .. }));
+    }
+
+    #[test]
+    fn a_rate_and_a_burst_have_bounds() {
+        let session = Cluster::new(1).node(0).session();
+        let second = Duration::from_secs(1);
+        let of = |permits, per| RateLimiter::new(&session, "/limit", permits, per);
+        for (permits, per) in [(0, second), (1, Duration::MAX), (3, Duration::from_nanos(2))] {
+            assert!(matches!(of(permits, per), Err(Error::InvalidSetting { .. })), "{per:?}");
+        }
+        let limiter = of(1, Duration::from_nanos(1)).unwrap();
+        assert!(matches!(limiter.clone().with_burst(0), Err(Error::InvalidSetting { .. })));
+        let limiter = limiter.with_burst(u32::MAX).unwrap();
+        assert!(matches!(limiter.try_acquire(0), Err(Error::InvalidSetting { .. })));
+        assert_eq!(limiter.try_acquire(u32::MAX), Ok(true));
+        let daily = of(1, Duration::from_secs(86_400)).unwrap();
+        assert!(matches!(daily.try_acquire(2), Err(Error::InvalidSetting { .. })));
+    }
+
+    #[test]
+    fn data_that_are_no_time_are_left_alone() {
+        let session = Cluster::new(1).node(0).session();
+        session.create("/limit", b"abc", CreateMode::Persistent).unwrap();
+        let limiter = RateLimiter::new(&session, "/limit", 5, Duration::from_secs(1)).unwrap();
+        assert!(matches!(limiter.try_acquire(1), Err(Error::InvalidData { .. })));
+        assert_eq!(&session.get("/limit").unwrap().0[..], b"abc");
+    }
+}

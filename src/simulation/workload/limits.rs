@@ -1,0 +1,72 @@
+//! A limit that all clients share.
+
+use std::time::Duration;
+
+use crate::recipes::RateLimiter;
+use crate::simulation::checks::limits::{BURST, INTERVAL};
+use crate::simulation::checks::require;
+use crate::simulation::client::Client;
+use crate::simulation::clock::SECOND;
+use crate::simulation::executor::first;
+use crate::types::error::Error;
+
+pub(crate) async fn run(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        let session = handle.session();
+        let limiter =
+            RateLimiter::new(session, "/limits/shared", 1, Duration::from_nanos(INTERVAL))
+                .and_then(|limiter| limiter.with_burst(BURST))
+                .expect("a rate and a path");
+        while !client.kernel.is_stopping() && !handle.is_over() {
+            // Mostly more than the rate, so that blocks, reservations and refusals come.
+            let callers = 1 + client.random.index(3);
+            for caller in 0..callers {
+                if caller == 0 {
+                    client.think().await;
+                }
+                if let Err(error) = acquire(&client, &limiter).await {
+                    let expected = error.is_session_lost()
+                        || error.is_outcome_unknown()
+                        || matches!(error, Error::Busy { .. } | Error::DiskLow { .. });
+                    client.kernel.check(require(expected, "no wonder", || {
+                        format!("a limiter came to {error}")
+                    }));
+                    break;
+                }
+            }
+        }
+    }
+}
+
+async fn acquire(client: &Client, limiter: &RateLimiter) -> Result<(), Error> {
+    let kernel = &client.kernel;
+    let permits = 1 + client.random.index(3) as u32;
+    let now = limiter.session().shared().clock.now();
+    let by = match client.random.below(3) {
+        0 => Some(now),
+        1 => Some(now + Duration::from_nanos(client.random.below(4 * SECOND))),
+        _ => None,
+    };
+    let waits = kernel.wait("permits", client.place);
+    // Some callers give up.
+    let patience = match client.random.percent(80) {
+        true => u64::MAX / 2,
+        false => client.random.around(kernel.plan.think),
+    };
+    let taken = first(limiter.take(permits, by), kernel.sleep(patience)).await;
+    drop(waits);
+    let now = kernel.now();
+    let mut checks = kernel.checks.borrow_mut();
+    let log_time = checks.oracle.log_time();
+    checks.limits.sees(log_time.saturating_mul(1_000_000), now);
+    let Ok(taken) = taken else { return Ok(()) };
+    if let Some(grant) = taken? {
+        kernel.count("permits used");
+        let checked = checks.limits.used(grant.at, permits, now);
+        drop(checks);
+        kernel.check(checked);
+    }
+    Ok(())
+}

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::node::query::Answer;
 use crate::planted::{Bug, planted};
-use crate::recipes::blocking;
+use crate::recipes::blocking::{self, both_forms};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::create_at;
 use crate::recipes::waiting::{Either, either};
@@ -68,7 +68,7 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// let there = RateLimiter::new(&cluster.node(1).session(), "/limits/mail", 2, second)?;
 /// assert!(here.try_acquire(1)? && there.try_acquire(1)?);
 /// assert!(!here.try_acquire(1)?, "two a second, on all instances together");
-/// assert!(here.acquire(1, second)?, "waits for half a second");
+/// assert!(here.acquire_timeout(1, second)?, "waits for half a second");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -189,58 +189,41 @@ impl RateLimiter {
         &self.path
     }
 
-    /// Uses permits if they are there now; otherwise returns `false`. Sends nothing while the last block has enough;
-    /// otherwise asks the cluster once, and blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::InvalidSetting`] if it is none, or more than the burst; [`Error::InvalidData`] if the znode does not
-    /// hold a time; otherwise as [`Session::set`].
-    pub fn try_acquire(&self, permits: u32) -> Result<bool> {
-        blocking::request(
-            &self.session,
-            "take permits of",
-            &self.path,
-            self.try_acquire_async(permits),
-        )
+    both_forms! {
+        /// Uses permits if they are there now; otherwise returns `false`. Sends nothing while a block has enough, nor
+        /// while the cluster has said that nothing is to be had; otherwise asks, and blocks for the request timeout at
+        /// most.
+        ///
+        /// # Errors
+        /// [`Error::InvalidSetting`] if it is none, or more than the burst; [`Error::InvalidData`] if the znode does
+        /// not hold a time; otherwise as [`Session::set`].
+        pub fn try_acquire / try_acquire_async(&self, permits: u32) -> Result<bool> = request(self.trying(permits));
+
+        /// Uses permits as soon as they are there. Blocks until then, for as long as the session lives.
+        ///
+        /// # Errors
+        /// As [`RateLimiter::try_acquire`].
+        pub fn acquire / acquire_async(&self, permits: u32) -> Result<()> = forever(self.acquiring(permits));
     }
 
-    /// As [`RateLimiter::try_acquire`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(limiter: &quorate::recipes::RateLimiter) -> quorate::Result<()> {
-    /// if !limiter.try_acquire_async(1).await? {
-    ///     println!("429 Too Many Requests");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_acquire_async(&self, permits: u32) -> Result<bool> {
+    async fn trying(&self, permits: u32) -> Result<bool> {
         Ok(self.take(permits, Some(self.now())).await?.is_some())
     }
 
-    /// Waits for permits and uses them; `false` if that would take longer than `timeout`, at once if that is known.
+    async fn acquiring(&self, permits: u32) -> Result<()> {
+        self.take(permits, None).await.map(drop)
+    }
+
+    /// [`RateLimiter::acquire`], at most for `timeout`: `false` if the permits do not come by then, at once if that is
+    /// known. None are used or reserved then.
     ///
     /// # Errors
     /// As [`RateLimiter::try_acquire`].
-    pub fn acquire(&self, permits: u32, timeout: Duration) -> Result<bool> {
+    pub fn acquire_timeout(&self, permits: u32, timeout: Duration) -> Result<bool> {
         let taking = self.take(permits, Some(self.now().saturating_add(timeout)));
         Ok(blocking::within(&self.session, timeout, taking)?.flatten().is_some())
     }
 
-    /// Waits for permits and uses them. If the future is dropped, none are used; a block that it has asked for stays
-    /// for the other callers of this instance.
-    ///
-    /// ```
-    /// # async fn example(limiter: &quorate::recipes::RateLimiter) -> quorate::Result<()> {
-    /// limiter.acquire_async(1).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn acquire_async(&self, permits: u32) -> Result<()> {
-        self.take(permits, None).await.map(drop)
-    }
-
-    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn session(&self) -> &Session {
         &self.session
     }
@@ -302,12 +285,7 @@ impl RateLimiter {
                         let early = late.saturating_sub(self.time_of(asked - own));
                         now.saturating_add(Duration::from_nanos(early).max(RETRY_MIN))
                     };
-                    let mut state = self.lock();
-                    state.most = Some(fits.max(permits));
-                    if fits == 0 {
-                        state.nothing_before = until(1);
-                    }
-                    drop(state);
+                    self.lock().refused(fits.max(permits), (fits == 0).then(|| until(1)));
                     if fits < permits && !self.sleep(until(permits), by).await? {
                         return Ok(None);
                     }
@@ -415,6 +393,12 @@ fn granted(answer: Result<Answer>) -> Result<(u64, u64)> {
 }
 
 impl State {
+    /// Takes note that no more than `most` are to be had, or nothing at all before a time.
+    fn refused(&mut self, most: u32, nothing_before: Option<Duration>) {
+        self.most = Some(most);
+        self.nothing_before = nothing_before.unwrap_or(self.nothing_before);
+    }
+
     fn next(
         &mut self,
         permits: u32,

@@ -63,10 +63,10 @@ fn permits_that_come_too_late_are_refused_at_once_and_cost_nothing() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let limiter = RateLimiter::new(&session, "/limit", 1, 10 * SECOND).unwrap();
-    assert_eq!(limiter.acquire(1, SECOND), Ok(true));
+    assert_eq!(limiter.acquire_timeout(1, SECOND), Ok(true));
     let before = session.get("/limit").unwrap();
     for _ in 0..3 {
-        assert_eq!(limiter.acquire(1, SECOND), Ok(false));
+        assert_eq!(limiter.acquire_timeout(1, SECOND), Ok(false));
         assert_eq!(limiter.try_acquire(1), Ok(false));
     }
     assert_eq!(session.get("/limit").unwrap(), before, "nothing was taken");
@@ -85,7 +85,7 @@ fn whoever_waits_has_the_next_permits() {
     let (first, second) = (limiter(0), limiter(1));
     assert_eq!(first.try_acquire(1), Ok(true));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| first.acquire(1, 60 * SECOND));
+        let waiting = scope.spawn(|| first.acquire_timeout(1, 60 * SECOND));
         let session = cluster.node(1).session();
         // It has reserved the next permit.
         while session.sync().is_err() || session.get("/limit").unwrap().1.version < 2 {

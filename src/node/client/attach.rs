@@ -305,11 +305,11 @@ impl Client {
     /// Takes a complete group of updates: events first, since the answers show their changes.
     fn take_updates(&mut self, updates: Vec<ToClient>, up_to: UpTo) {
         let now = self.now.mono;
-        let clusters = updates.iter().filter_map(|update| match update {
+        let mut clusters = updates.iter().filter_map(|update| match update {
             ToClient::Cluster { cluster } => Some(*cluster),
             _ => None,
         });
-        if let Some(cluster) = clusters.last()
+        if let Some(cluster) = clusters.next_back()
             && !self.is_of(cluster)
         {
             return;

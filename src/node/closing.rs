@@ -14,9 +14,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::node::Node;
+use crate::node::context::Context;
 use crate::node::io::Time;
+use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
+use crate::node::raft::core::Raft;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
@@ -38,123 +40,113 @@ enum Progress {
     Gone,
 }
 
-impl Node {
-    /// The host closes this member: `done` once its sessions are closed, and `resigns` if it is to hand over
-    /// the lead.
-    pub(super) fn close(&mut self, done: bool, resigns: bool) {
-        if self.closing.own.replace(done) != Some(done) {
-            self.report_closing();
-        }
-        if resigns {
-            self.resign();
+impl Closing {
+    /// The host closes this member: `done` once its sessions are closed.
+    pub(super) fn close(&mut self, done: bool, raft: &Raft, cx: &mut Context) {
+        if self.own.replace(done) != Some(done) {
+            self.report(raft, cx);
         }
     }
 
     /// Reports to all members that this one is being closed.
-    fn report_closing(&mut self) {
-        let Some(done) = self.closing.own else { return };
-        for peer in self.others().collect::<Vec<_>>() {
-            self.effects.messages.push((peer, PeerMessage::Closing { done }));
+    fn report(&self, raft: &Raft, cx: &mut Context) {
+        if let Some(done) = self.own {
+            cx.send_all(raft.others(), &PeerMessage::Closing { done });
         }
     }
 
     /// Repeats this member's report, once a heartbeat, and forgets those that the others no longer repeat.
-    pub(super) fn tick_closing(&mut self) {
-        let now = self.now.mono;
-        self.closing.others.retain(|_, (_, until)| now < *until);
-        self.report_closing();
+    pub(super) fn tick(&mut self, raft: &Raft, cx: &mut Context) {
+        let now = cx.now.mono;
+        self.others.retain(|_, (_, until)| now < *until);
+        self.report(raft, cx);
     }
 
     /// A member reports that it is being closed.
-    pub(super) fn take_closing(&mut self, from: NodeId, done: bool) {
-        if !self.is_member(from) {
-            return;
-        }
+    pub(super) fn note(&mut self, member: NodeId, done: bool, cx: &Context) {
         let progress = if done { Progress::Done } else { Progress::Busy };
-        self.closing.others.insert(from, (progress, self.now.mono + self.patience()));
-        if self.raft.heir() == Some(from) {
-            // It refuses the lead.
-            self.resign();
-        }
+        self.others.insert(member, (progress, cx.now.mono + cx.patience()));
     }
 
     /// Refuses the lead if this member is being closed. Returns whether it does.
-    pub(super) fn refuses_lead(&mut self, from: NodeId) -> bool {
-        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
+    pub(super) fn refuses_lead(&self, from: NodeId, cx: &mut Context) -> bool {
+        let Some(done) = self.own.filter(|_| !planted(Bug::ClosersLead)) else {
             return false;
         };
-        self.effects.messages.push((from, PeerMessage::Closing { done }));
+        cx.send(from, PeerMessage::Closing { done });
         true
     }
 
     /// The connection to a peer has ended.
-    pub(super) fn closer_gone(&mut self, peer: NodeId) {
-        let until = self.now.mono + self.patience();
-        if let Some(known) = self.closing.others.get_mut(&peer) {
-            *known = (Progress::Gone, until);
+    pub(super) fn gone(&mut self, peer: NodeId, cx: &Context) {
+        if let Some(known) = self.others.get_mut(&peer) {
+            *known = (Progress::Gone, cx.now.mono + cx.patience());
         }
     }
 
     /// A connection to a peer was made: it may have started again.
-    pub(super) fn closer_back(&mut self, peer: NodeId) {
-        self.closing.others.remove(&peer);
+    pub(super) fn back(&mut self, peer: NodeId) {
+        self.others.remove(&peer);
     }
 
     /// Whether another member is being closed, or has been a moment ago.
     pub(super) fn is_closing(&self, node: NodeId) -> bool {
-        self.closing.others.contains_key(&node) && !planted(Bug::ClosersLead)
+        self.others.contains_key(&node) && !planted(Bug::ClosersLead)
     }
 
-    fn closer_is(&self, node: NodeId, progress: Progress) -> bool {
-        self.closing.others.get(&node).is_some_and(|(known, _)| *known == progress)
-    }
-
-    /// Whether this member leaves an election to others: it is being closed, and has nothing left to do or
-    /// another voter may stand. The others get the time of one election timeout more. If none of them can
-    /// win, since only this member has the whole log, it stands after that.
-    pub(super) fn leaves_election(&self) -> bool {
-        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
-            return false;
-        };
-        let could = |node| self.is_voter(node) && self.answers(node) && !self.is_closing(node);
-        let head_start = self.elections.led_at + self.config.timings().election();
-        done || (self.now.mono < head_start && self.others().any(could))
-    }
-
-    /// Whether this member may not stop yet although its sessions are closed: it hands over, or others that
-    /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
-    /// elect the next leader.
-    pub(crate) fn is_needed_to_close(&self, led: bool) -> bool {
-        let leads = self.raft.leads();
-        let is_reached = |node| {
-            let mut known = self.peer_problems.iter();
-            known.any(|(peer, problem)| *peer == node && problem.is_none())
-        };
-        let heir = self.others().any(|node| is_reached(node) && !self.is_closing(node));
-        (heir && (leads || (led && self.raft.leader() == 0))) || self.is_needed_by_closers()
-    }
-
-    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
-    pub(crate) fn is_needed_by_closers(&self) -> bool {
-        let busy = |node| self.closer_is(node, Progress::Busy);
-        // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
-        // would lack a majority.
-        let stays = |node| self.answers(node) && !self.is_closing(node);
-        self.is_voter(self.id)
-            && self.others().any(busy)
-            && (self.raft.leads() || !self.others_decide(stays))
-            && !planted(Bug::CloserLeavesOthers)
+    fn is(&self, node: NodeId, progress: Progress) -> bool {
+        self.others.get(&node).is_some_and(|(known, _)| *known == progress)
     }
 
     /// Whether nothing can be decided any more, since a majority has been closed.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        let gone = |node| self.closer_is(node, Progress::Gone);
-        let voting = self.raft.log().voting();
+    pub(super) fn is_abandoned(&self, raft: &Raft) -> bool {
+        let gone = |node| self.is(node, Progress::Gone);
+        let voting = raft.log().voting();
         let lacks = |voters: &[NodeId]| {
             let left = voters.iter().filter(|voter| !gone(**voter)).count();
             2 * left <= voters.len() && !voters.is_empty()
         };
         lacks(&voting.voters) || lacks(&voting.voters_outgoing)
+    }
+}
+
+impl Membership {
+    /// Whether this member leaves an election to others: it is being closed, and has nothing left to do or
+    /// another voter may stand. The others get the time of one election timeout more. If none of them can
+    /// win, since only this member has the whole log, it stands after that.
+    pub(super) fn leaves_election(&self, raft: &Raft, cx: &Context) -> bool {
+        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
+            return false;
+        };
+        let could =
+            |node| raft.is_voter(node) && self.answers(node, cx) && !self.closing.is_closing(node);
+        let head_start = raft.elections.led_at + cx.config.timings().election();
+        done || (cx.now.mono < head_start && raft.others().any(could))
+    }
+
+    /// Whether this member may not stop yet although its sessions are closed: it hands over, or others that
+    /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
+    /// elect the next leader.
+    pub(super) fn is_needed_to_close(&self, led: bool, raft: &Raft, cx: &Context) -> bool {
+        let leads = raft.leads();
+        let is_reached = |node| {
+            let mut known = self.problems.iter();
+            known.any(|(peer, problem)| *peer == node && problem.is_none())
+        };
+        let heir = raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
+        (heir && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
+    }
+
+    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
+    pub(super) fn is_needed_by_closers(&self, raft: &Raft, cx: &Context) -> bool {
+        let busy = |node| self.closing.is(node, Progress::Busy);
+        // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
+        // would lack a majority.
+        let stays = |node| self.answers(node, cx) && !self.closing.is_closing(node);
+        raft.is_voter(cx.id)
+            && raft.others().any(busy)
+            && (raft.leads() || !raft.others_decide(stays))
+            && !planted(Bug::CloserLeavesOthers)
     }
 }
 

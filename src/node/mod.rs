@@ -35,18 +35,18 @@
 //! not the host process.
 
 pub(crate) mod admin;
+mod apply;
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod client_message;
 mod closing;
 mod config;
+mod context;
 pub(crate) mod io;
 pub(crate) mod leader;
 pub(crate) mod log_outline;
 pub(crate) mod membership;
 pub(crate) mod message;
-#[cfg(any(test, feature = "simulator"))]
-mod observe;
 pub(crate) mod query;
 pub(crate) mod raft;
 mod reason;
@@ -55,7 +55,6 @@ pub(crate) mod replica;
 mod room;
 pub(crate) mod session_timers;
 pub(crate) mod sessions;
-mod start;
 mod status;
 pub(crate) mod stored;
 #[cfg(test)]
@@ -64,120 +63,144 @@ mod ticks;
 pub(crate) mod timings;
 mod versions;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use self::admin::Administration;
+use self::apply::Applying;
 use self::bootstrap::driver::Bootstrap;
-use self::closing::Closing;
+use self::bootstrap::{Founding, Outcome};
+use self::client_message::UpTo;
 pub(crate) use self::config::{LogLimits, NodeConfig, TimeoutBounds};
-use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
+use self::context::Context;
+use self::io::{DiskOp, Effects, Input, Now, Time};
 use self::leader::Leading;
+use self::leader::members::Plan;
 pub(crate) use self::leader::planner::MembershipPolicy;
+use self::leader::read_index::Asked;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
+use self::message::{PeerMessage, in_parts};
 use self::raft::core::Raft;
-use self::raft::divergence::Hashes;
-use self::raft::elections::{ELECTION_TICKS, Elections};
-use self::raft::heartbeats::LastAnswer;
-use self::raft::persistence::Persistence;
-use self::raft::quorum_loss::QuorumLoss;
-use self::raft::snapshot_transfer::{Incoming, Received};
+use self::raft::elections::{ELECTION_TICKS, Leadership};
 use self::replica::Replica;
+use self::replica::history::History;
 use self::room::Room;
 use self::sessions::{LocalSessions, users};
-pub(crate) use self::start::Origin;
+use self::stored::{Boot, Identity};
 use self::ticks::Ticks;
-use self::versions::Versions;
-use crate::machine::command::Batch;
-use crate::machine::{Machine, State};
+use crate::machine::Machine;
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
-use crate::types::membership::{Member, NodeId};
-use crate::types::metrics::Metrics;
+use crate::types::membership::{Genesis, Member, NodeId, Promise};
 
 /// About how many bytes one `Forward` message has.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// A node sends a ReadIndex request at least this often. That bounds how stale local reads may be.
 const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 
-/// The leader as this node knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Leadership {
-    term: u64,
-    leader: NodeId,
+/// The identity of a node on its disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) identity: Identity,
+    pub(crate) promise: Promise,
 }
 
 pub(crate) struct Node {
-    id: NodeId,
-    /// This node as a member.
-    me: Member,
-    config: NodeConfig,
+    cx: Context,
+    ticks: Ticks,
     raft: Raft,
     machine: Machine,
-    now: Now,
-    ticks: Ticks,
-    elections: Elections,
-    last_answer: LastAnswer,
-    leadership: Leadership,
-
-    persistence: Persistence,
-
-    // This node's users.
+    applying: Applying,
+    /// This node's users.
     local: LocalSessions,
-
-    versions: Versions,
-    membership: Membership,
-    closing: Closing,
-    room: Room,
-    quorum_loss: QuorumLoss,
-    bootstrap: Bootstrap,
-    administration: Administration,
-
+    replica: Replica,
     /// Present while this node is the leader.
     leading: Option<Leading>,
-    replica: Replica,
-
-    /// The entry that is being prepared: see [`Machine::prepare`].
-    preparing: Option<(u64, Batch)>,
-    /// How many requests this step has applied, and whether it leaves some to the next.
-    applied_now: usize,
-    applies_on: bool,
-    incoming: Incoming,
-    /// A state built from a leader's chunks, until Raft takes or refuses its snapshot.
-    staged: Option<Received>,
-    /// The state that a leader's state has replaced, until it is no longer published.
-    replaced: Option<State>,
-    /// Transfers that failed and are still to be reported to raft-rs.
-    failed_transfers: Vec<NodeId>,
-    hashes: Hashes,
-    /// All other members, each with what keeps this node from reaching it.
-    peer_problems: Vec<(NodeId, Option<Problem>)>,
-    effects: Effects,
-    metrics: Metrics,
-    stopped: Option<String>,
+    membership: Membership,
+    bootstrap: Bootstrap,
+    room: Room,
+    administration: Administration,
 }
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Node")
-            .field("id", &self.id)
-            .field("leadership", &self.leadership)
+            .field("id", &self.cx.id)
+            .field("leadership", &self.raft.elections.observed)
             .field("applied", &self.raft.log().applied())
-            .field("stopped", &self.stopped)
+            .field("stopped", &self.cx.stopped)
             .finish_non_exhaustive()
     }
 }
 
 impl Node {
+    /// The node of this origin, started from its disk. `machine` is the state of the checkpoint.
+    ///
+    /// # Errors
+    /// The contradiction on disk. raft-rs must not be started from it.
+    pub(crate) fn new(
+        config: NodeConfig,
+        origin: Origin,
+        boot: Boot,
+        machine: Machine,
+        now: Now,
+    ) -> Result<Node, String> {
+        let Origin { identity, promise } = origin;
+        let id = identity.node;
+        let me = Member {
+            node: id,
+            uid: identity.uid,
+            address: identity.address.clone(),
+            zone: config.zone.clone(),
+        };
+        let raft = Raft::start(id, &boot, &config, now.mono)?;
+        let voting = &boot.checkpoint.voting;
+        let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
+        let members: BTreeSet<NodeId> = members.copied().collect();
+        let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
+        let founding = members.is_empty().then(|| {
+            let (list, majority_after) = (&config.peers, config.majority_after);
+            let (me, cluster) = (me.clone(), identity.cluster);
+            Founding::new(me, list, cluster, majority_after, promise, config.seed, now.mono)
+        });
+        let others = members.into_iter().filter(|member| *member != id);
+        let (changes, bytes) = (config.log.history_changes, config.log.history_bytes);
+        let mut node = Node {
+            ticks: Ticks::new(config.heartbeat, mixed(config.seed), now.mono),
+            local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
+            membership: Membership::new(me, config.version, others),
+            replica: Replica::new(History::new(machine.zxid(), changes, bytes)),
+            bootstrap: Bootstrap::new(identity, founding),
+            applying: Applying::default(),
+            leading: None,
+            room: Room::default(),
+            administration: Administration::default(),
+            cx: Context::new(id, config, now),
+            raft,
+            machine,
+        };
+        if node.bootstrap.founding.is_none() && node.bootstrap.identity.cluster == 0 {
+            // The node stopped between writing the founding state and the cluster's id.
+            node.belong_to(founded.ok_or("a state of no cluster")?);
+        }
+        node.raft.pace();
+        if voting.voters == [id] {
+            // No other node could lead or vote.
+            node.raft.campaign()?;
+        }
+        Ok(node)
+    }
+
     /// Takes in what has happened by `now`, in order (possibly nothing), and returns what must be
     /// done.
     ///
     /// It must be called at `Effects::wake_at`, and may be called at any time before.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         let mut inputs = inputs.into_iter();
-        if self.stopped.is_none() {
+        if self.cx.stopped.is_none() {
             // raft-rs panics on states that it considers impossible. The node is not used after a
             // panic.
             match catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs))) {
@@ -191,16 +214,16 @@ impl Node {
                 }
             }
         }
-        if let Some(reason) = self.stopped.clone() {
+        if let Some(reason) = self.cx.stopped.clone() {
             // There is nothing left to wake up for.
-            self.effects.wake_at = Time::MAX;
+            self.cx.effects.wake_at = Time::MAX;
             for input in inputs {
                 if let Input::Client(request) = input {
-                    users::refuse(&mut self.effects, request, &reason);
+                    users::refuse(&mut self.cx.effects, request, &reason);
                 }
             }
         }
-        std::mem::take(&mut self.effects)
+        std::mem::take(&mut self.cx.effects)
     }
 
     fn try_step(
@@ -208,207 +231,168 @@ impl Node {
         now: Now,
         inputs: &mut dyn Iterator<Item = Input>,
     ) -> Result<(), String> {
-        let paused = now.mono.saturating_sub(self.now.mono);
-        (self.now, self.applied_now) = (now, 0);
-        self.effects.zxid = self.machine.zxid();
+        let paused = now.mono.saturating_sub(self.cx.now.mono);
+        (self.cx.now, self.applying.applied_now) = (now, 0);
+        self.cx.effects.zxid = self.machine.zxid();
         if let Some(leading) = &mut self.leading {
             leading.clock.advance(now);
             // The process was stopped for a while, and messages that sessions' nodes sent during
             // that time are still unread. So their silence proves nothing.
-            if paused > self.config.timings().election() && !planted(Bug::PausedLeaderExpires) {
+            if paused > self.cx.config.timings().election() && !planted(Bug::PausedLeaderExpires) {
                 leading.renew_all(&self.machine, now.mono);
             }
         }
-        self.tidy_log();
-        let leader = self.leadership.leader;
+        let (room, membership) = (&self.room, &self.membership);
+        self.raft.tidy_log(&mut self.machine, room, membership, &mut self.cx);
+        let leader = self.raft.elections.observed.leader;
         let mut from_leader = false;
         for input in inputs {
             from_leader |= matches!(&input, Input::Peer { from, .. } if *from == leader);
             self.take(input)?;
         }
         if self.ticks.take(now.mono, from_leader) {
-            if self.may_campaign() || (self.persistence.installing.is_none() && self.raft.leads()) {
-                self.elections.tick(&mut self.raft);
-                self.raft.tick();
+            let (raft, membership) = (&mut self.raft, &self.membership);
+            let leads = raft.persistence.installing.is_none() && raft.leads();
+            if raft.may_campaign(membership, &self.cx) || leads {
+                raft.tick_elections();
             }
-            self.hasten_election()?;
+            raft.hasten_election(membership, &self.cx)?;
             self.tick();
         }
         self.step_bootstrap()?;
         self.drive()?;
-        self.elections.draw_timeout(&mut self.raft);
+        self.raft.draw_timeout();
         self.finish();
         Ok(())
     }
 
-    /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
-    /// relies on that, and a node that cannot write should not lead. Neither should one that is being closed.
-    fn may_campaign(&self) -> bool {
-        self.persistence.installing.is_none()
-            && self.raft.persisted() == self.raft.last_index()
-            && !self.leaves_election()
-    }
-
-    fn take(&mut self, input: Input) -> Result<(), String> {
-        match input {
-            Input::Peer { from, message } => {
-                self.received_from(from);
-                self.take_message(from, message)?;
-            }
-            Input::SeedUnreachable { address, problem } => {
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.unreachable(address, problem);
-                }
-            }
-            Input::Connected { peer, version } => {
-                self.note_peer(peer, None);
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.connected(peer);
-                }
-                self.versions.connected(peer, version, self.versions_settled_at());
-                self.closer_back(peer);
-                self.announce_to_connected(peer);
-                self.ask_to_join(peer);
-                if peer == self.raft.leader() {
-                    self.local.send_again(self.now.mono);
-                    self.replica.clients.again();
-                }
-                self.connection_made(peer)?;
-            }
-            Input::Unreachable { peer, problem } => {
-                self.note_peer(peer, Some(problem));
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.lost(peer);
-                }
-                self.versions.lost(peer);
-                if !self.is_member(peer) {
-                    self.versions.forget(peer);
-                }
-                self.replica.drop_client(peer);
-                self.admin_peer_lost(peer);
-                self.closer_gone(peer);
-                self.raft.unreachable(peer);
-                if let Some(leading) = &mut self.leading {
-                    leading.probes.lost(peer);
-                    if leading.outgoing.abort(peer, None) {
-                        self.raft.state_sent(peer, false);
-                    }
-                }
-                self.connection_lost(peer)?;
-            }
-            Input::Client(request) => self.take_request(request),
-            Input::Written { number } => {
-                self.persistence.written = self.persistence.written.max(number);
-                self.settle();
-                self.promises_written();
-            }
-            Input::CheckpointDone { index, bytes } => {
-                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at);
-                tracing::info!(node = %self.named(self.id), index, bytes, ?took, "a checkpoint");
-                self.persistence.checkpoint_done(index, bytes, self.now.mono);
-            }
-            Input::Read { from, entries } => self.take_read(from, &entries),
-            Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
-            Input::Rotten { what, below } => {
-                tracing::warn!(
-                    node = %self.named(self.id),
-                    what,
-                    "what was written to the disk is damaged; a new checkpoint replaces it"
-                );
-                self.metrics.scrub_errors += 1;
-                self.persistence.abandon_below(below);
-                if let Some(leading) = &mut self.leading {
-                    // A read that has found the damage has no other answer.
-                    leading.reads.clear();
-                }
-            }
-            Input::DiskSpace { free, total } => self.take_disk_space(free, total),
-            Input::Failed { reason } => return Err(reason),
-            Input::Expire { session } => {
-                if let Some(leading) = leader::serving(&mut self.leading) {
-                    leading.expire(session, &self.machine, self.now.mono);
-                }
-            }
-            Input::Resign => self.resign(),
-            Input::Closing { done, resigns } => self.close(done, resigns),
-            Input::Leave => self.leave()?,
-            Input::Hindered(hindrance) => {
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.hinder(hindrance);
-                }
-            }
-            Input::Discovered(discovered) => {
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.discovered(discovered);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
-        if let Some((_, known)) = self.peer_problems.iter_mut().find(|(id, _)| *id == peer) {
-            *known = problem;
-        }
-    }
-
-    /// Until when the versions of members stay unsettled after a change at this moment.
-    fn versions_settled_at(&self) -> Time {
-        self.now.mono + self.config.tick * versions::PATIENCE_TICKS
-    }
-
-    /// The members except this node.
-    fn others(&self) -> impl Iterator<Item = NodeId> {
-        let members = self.raft.log().voting();
-        let lists = [&members.voters, &members.learners, &members.voters_outgoing];
-        lists.into_iter().flatten().copied().filter(|member| *member != self.id)
-    }
-
     /// Does the work of each tick, once a heartbeat.
     fn tick(&mut self) {
-        let now = self.now.mono;
+        let (now, patience) = (self.cx.now.mono, self.cx.patience());
         // Elections take this long, so a request that takes longer may be lost.
-        let patience = self.patience();
-        for session in self.local.tick(patience, now, &mut self.effects) {
+        for session in self.local.tick(patience, now, &mut self.cx.effects) {
             self.end_watches(session);
         }
-        let mut expired = Vec::new();
         if let Some(leading) = &mut self.leading {
-            for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {
-                self.raft.state_sent(peer, false);
-            }
+            let mut expired = Vec::new();
+            leading.replication.end_stalled(&mut self.raft, &self.cx);
             if leading.serves() {
                 expired = leading.expire_sessions(&self.machine, now);
                 let last = self.raft.last_index();
                 leading.reap(self.raft.log().applied().index, last, &self.machine, now);
             }
+            let from = |session| self.local.from(session);
+            leading.note_expired(&expired, &self.machine, from, &self.membership, now);
         }
-        self.note_expired(&expired);
-        self.end_gathered();
-        self.send_membership_requests();
-        self.tick_closing();
-        self.judge_room();
-        self.report_room();
+        let (raft, machine, cx) = (&self.raft, &self.machine, &mut self.cx);
+        self.administration.end_gathered(cx);
+        let (joins, leading) = (self.bootstrap.joins, &mut self.leading);
+        self.membership.send_requests(joins, leading, raft, machine, cx);
+        self.membership.closing.tick(raft, cx);
+        self.room.judge(raft, machine, &self.membership, cx);
+        self.room.report(&raft.elections.observed, cx);
         self.keep_members();
-        self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);
+        let (tick, effects) = (self.cx.config.tick, &mut self.cx.effects);
+        self.replica.drop_silent_clients(now, tick, effects);
+    }
+
+    /// While this node leads, observes the members and makes the next change.
+    fn keep_members(&mut self) {
+        let Some(leading) = &mut self.leading else { return };
+        let (raft, machine) = (&mut self.raft, &self.machine);
+        let plan = leading.observe_members(raft, machine, &self.membership, &self.room, &self.cx);
+        let Some(Plan { placed, action }) = plan else { return };
+        let membership = &mut self.membership;
+        let disks = leading.report_health(placed, raft, membership, &self.room, &mut self.cx);
+        if let Some((low, refuses_writes)) = disks {
+            self.note_room(low, refuses_writes);
+        }
+        if let Some(action) = action
+            && let Some(leading) = &mut self.leading
+        {
+            tracing::info!(node = %self.membership.own_name(), ?action, "a change of the members");
+            let known = (&self.membership, &self.room);
+            leading.change_members(action, &mut self.raft, &self.machine, known, &self.cx);
+        }
+    }
+
+    /// Notes which members have little room on their disks, and whether writes are refused for that.
+    fn note_room(&mut self, low: BTreeSet<NodeId>, refuses_writes: bool) {
+        let (machine, membership) = (&self.machine, &self.membership);
+        self.room.note_report(low, refuses_writes, machine, membership, &mut self.local);
+    }
+
+    /// If this node leads, it hands over.
+    fn resign(&mut self) {
+        if let Some(leading) = &mut self.leading {
+            leading.resign(&mut self.raft, &self.membership, &self.room, &self.cx);
+        }
+    }
+
+    /// Whether this node serves as the leader.
+    fn serves(&self) -> bool {
+        self.leading.as_ref().is_some_and(Leading::serves)
+    }
+
+    /// Steps the bootstrap, while the node has no cluster.
+    fn step_bootstrap(&mut self) -> Result<(), String> {
+        match self.bootstrap.step(&mut self.raft.persistence, &mut self.cx) {
+            None => Ok(()),
+            Some(Outcome::Found(genesis)) => self.found(&genesis),
+            Some(Outcome::Join { cluster }) => {
+                let node = self.membership.own_name();
+                tracing::info!(%node, cluster = format_args!("{cluster:016x}"), "joining a cluster");
+                self.bootstrap.joins = true;
+                self.belong_to(cluster);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts from this genesis, in place of the empty state.
+    fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
+        let (node, cluster) = (self.membership.own_name(), genesis.cluster);
+        tracing::info!(%node, cluster = format_args!("{cluster:016x}"), "founding a cluster");
+        let (hard_state, meta, state) = genesis.start();
+        let boot = Boot::without_log(hard_state, meta.clone());
+        self.raft.restart(&boot, self.cx.now.mono)?;
+        self.machine = Machine::from_state(state.clone());
+        self.leading = None;
+        self.replica.history.begin_after(self.machine.zxid());
+        self.replica.published = None;
+        // If the node stops between the two writes, its pledge names the state's cluster.
+        let number = self.raft.persistence.next_number();
+        self.cx.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
+        self.belong_to(cluster);
+        self.members_changed();
+        if self.raft.log().voting().voters == [self.cx.id] {
+            self.raft.campaign()?;
+        }
+        Ok(())
+    }
+
+    fn belong_to(&mut self, cluster: u64) {
+        let (versions, persistence) = (&self.membership.versions, &mut self.raft.persistence);
+        self.bootstrap.belong_to(cluster, versions, persistence, &mut self.cx);
     }
 
     /// Runs Raft until it has nothing more to do.
     fn drive(&mut self) -> Result<(), String> {
         // The `Ready` of raft-rs goes first: a snapshot in it is of the present state.
-        if self.applies_on && !self.raft.has_ready() {
+        if self.applying.goes_on && !self.raft.has_ready() {
             self.go_on_applying()?;
         }
         loop {
             self.observe_leader();
-            if self.leadership.leader == self.id {
-                self.elections.led_at = self.now.mono;
+            if self.raft.elections.observed.leader == self.cx.id {
+                self.raft.elections.led_at = self.cx.now.mono;
             }
             self.send_requests();
-            self.raise_version();
             self.propose();
             self.request_read_index();
-            self.read_index();
+            if let Some(leading) = &mut self.leading {
+                leading.read_index(self.local.read_index.boot(), &mut self.raft, &self.cx);
+            }
             if !self.raft.has_ready() {
                 return Ok(());
             }
@@ -418,22 +402,72 @@ impl Node {
         }
     }
 
+    /// The leader to send requests to, if it takes them.
+    fn asked_leader(&self) -> Option<NodeId> {
+        let leader = self.raft.elections.observed.leader;
+        (leader != 0 && (leader != self.cx.id || self.serves())).then_some(leader)
+    }
+
+    /// Sends the users' requests to the leader.
+    fn send_requests(&mut self) {
+        let Some(leader) = self.asked_leader().filter(|_| self.local.has_unsent()) else { return };
+        let (now, version) = (self.cx.now.mono, self.machine.version());
+        let gate = self.membership.versions.gate(version, self.raft.others(), now);
+        let requests = self.local.take_unsent(gate, now);
+        if let Some(leading) = &mut self.leading {
+            for request in requests {
+                leading.admission.admit(request, &self.machine);
+            }
+            return;
+        }
+        if requests.is_empty() {
+            return;
+        }
+        for requests in in_parts(requests, FORWARD_BYTES_MAX, |of| of.command.size()) {
+            self.cx.send(leader, PeerMessage::Forward { requests });
+        }
+    }
+
+    /// Proposes what the leader has admitted.
+    fn propose(&mut self) {
+        let is_late = self.applies_too_late();
+        let Some(leading) = &mut self.leading else { return };
+        leading.raise_version(&mut self.raft, &self.machine, &self.membership.versions);
+        if !is_late {
+            leading.propose(&mut self.raft, &self.machine, self.cx.now.mono);
+        }
+    }
+
+    fn request_read_index(&mut self) {
+        let Some(leader) = self.asked_leader() else { return };
+        let next = self.local.next_read_index(self.cx.now.mono, READ_INDEX_PERIOD);
+        let Some((read_index, sessions)) = next else {
+            return;
+        };
+        let boot = self.local.read_index.boot();
+        if leader == self.cx.id {
+            self.take_read_index(Asked::new(leader, None, boot, read_index), sessions);
+        } else {
+            self.cx.send(leader, PeerMessage::ReadIndex { boot, read_index, sessions });
+        }
+    }
+
     fn observe_leader(&mut self) {
         let leadership = Leadership { term: self.raft.term(), leader: self.raft.leader() };
-        if leadership != self.leadership {
-            self.leadership = leadership;
+        if leadership != self.raft.elections.observed {
+            self.raft.elections.observed = leadership;
             let Leadership { term, leader } = leadership;
-            let leads = leader == self.id;
-            self.elections.knew_leader |= leader != 0;
-            self.leading = leads.then(|| Leading::new(term, self.now, &self.config));
-            self.versions.unsettle(self.versions_settled_at());
-            self.local.send_again(self.now.mono);
+            let leads = leader == self.cx.id;
+            self.raft.elections.knew_leader |= leader != 0;
+            self.leading = leads.then(|| Leading::new(term, self.cx.now, &self.cx.config));
+            self.membership.versions.unsettle(versions::settled_at(&self.cx));
+            self.local.send_again(self.cx.now.mono);
             if !leads {
                 self.replica.clients.again();
             }
-            self.metrics.leader_changes += u64::from(leader != 0);
-            self.metrics.elections_won += u64::from(leads);
-            let (node, named) = (self.named(self.id), self.named(leader));
+            self.cx.metrics.leader_changes += u64::from(leader != 0);
+            self.cx.metrics.elections_won += u64::from(leads);
+            let (node, named) = (self.membership.own_name(), self.membership.named(leader));
             match leader {
                 0 => tracing::info!(%node, term, "there is no leader"),
                 _ if leads => tracing::info!(%node, term, "this member leads"),
@@ -443,7 +477,7 @@ impl Node {
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
             && self.raft.has_committed_in_term()
         {
-            leading.serve(self.now, &self.machine);
+            leading.serve(self.cx.now, &self.machine);
             self.replica.clients.again();
         }
     }
@@ -453,45 +487,64 @@ impl Node {
         // raft-rs hands out the entries on this disk. A member whose disk hangs still applies the
         // log. It must not count as fresh, since the cluster cannot rely on its disk.
         self.local.read_index.applied(self.raft.handed_out());
-        self.note_place();
+        let is_fresh = self.local.read_index.fresh_at().is_some();
+        self.membership.note_place(is_fresh, &self.raft);
         self.answer_waits();
-        self.metrics.watch_events += self.effects.events.len() as u64;
+        self.cx.metrics.watch_events += self.cx.effects.events.len() as u64;
         self.local.forget_settled();
         if self.replica.published != Some(self.machine.zxid()) {
             self.replica.published = Some(self.machine.zxid());
-            self.effects.tree = Some(self.machine.tree());
-            self.hand_members();
+            self.cx.effects.tree = Some(self.machine.tree());
+            self.membership.hand_members(&self.machine, &mut self.cx);
         }
         self.update_clients();
-        self.read_log();
-        let follows = ![0, self.id].contains(&self.leadership.leader);
+        if self.raft.log().take_wants_disk()
+            && let Some(leading) = &mut self.leading
+        {
+            leading.replication.read_log(&mut self.raft, &mut self.cx);
+        }
+        let follows = ![0, self.cx.id].contains(&self.raft.elections.observed.leader);
         let wake_at = self.ticks.wake_at(follows).min(self.bootstrap.next_at);
-        self.effects.wake_at = if self.applies_on { self.now.mono } else { wake_at };
+        self.cx.effects.wake_at = if self.applying.goes_on { self.cx.now.mono } else { wake_at };
+    }
+
+    /// Sends the clients their updates.
+    fn update_clients(&mut self) {
+        if !self.replica.has_clients() {
+            return;
+        }
+        let (cluster, effects) = (self.bootstrap.cluster(), &mut self.cx.effects);
+        self.replica.begin_clients(&self.machine, cluster, effects);
+        self.answer_clients();
+        let leader = self.raft.elections.observed.leader;
+        let up_to = UpTo { zxid: self.machine.zxid(), version: self.machine.version(), leader };
+        let (availability, effects) = (self.availability(), &mut self.cx.effects);
+        self.replica.update_clients(self.membership.members(), availability, up_to, effects);
     }
 
     /// Stops for good: answers all requests and makes no more promises.
     fn stop(&mut self, reason: String) {
         if reason == membership::REMOVED && self.membership.leaving {
-            tracing::info!(node = %self.named(self.id), "the node has left its cluster, and stops");
+            tracing::info!(node = %self.membership.own_name(), "the node has left its cluster, and stops");
         } else {
-            tracing::error!(node = %self.named(self.id), reason, "the node stops");
+            tracing::error!(node = %self.membership.own_name(), reason, "the node stops");
         }
         // Discards what this step had decided before it failed.
-        self.effects.messages.clear();
-        self.effects.disk.clear();
+        self.cx.effects.messages.clear();
+        self.cx.effects.disk.clear();
         if reason == membership::REMOVED {
-            let number = self.persistence.next_number();
-            self.effects.disk.push(DiskOp::Removed { number });
+            let number = self.raft.persistence.next_number();
+            self.cx.effects.disk.push(DiskOp::Removed { number });
         }
         let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {
-            self.effects.ended.extend(self.replica.watches.end_session(session));
+            self.cx.effects.ended.extend(self.replica.watches.end_session(session));
         }
-        self.local.stop(&error, &mut self.effects);
-        self.refuse_gathered(&error);
-        self.replica.let_all_go("the member has stopped", &mut self.effects);
-        self.effects.stopped = Some(reason.clone());
-        self.stopped = Some(reason);
+        self.local.stop(&error, &mut self.cx.effects);
+        self.administration.refuse_gathered(&error, &mut self.cx.effects);
+        self.replica.let_all_go("the member has stopped", &mut self.cx.effects);
+        self.cx.effects.stopped = Some(reason.clone());
+        self.cx.stopped = Some(reason);
     }
 }
 

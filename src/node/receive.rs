@@ -1,31 +1,168 @@
-//! How a node handles its peers' messages.
+//! How a node takes in what has happened: inputs of its host, and messages of its peers, clients and users.
 
 use super::Node;
-use super::message::{PeerMessage, RaftBody};
+use super::io::{ClientRequest, Input};
+use super::message::{PeerMessage, RaftBody, in_parts};
 use crate::machine::Machine;
+use crate::machine::command::Request;
+use crate::node::admin::Asker;
+use crate::node::client_message::{Elsewhere, FromClient};
 use crate::node::leader::read_index::Asked;
+use crate::node::leader::{self, Leading};
 use crate::node::raft::guard::{self, View, Violation};
 use crate::node::raft::log::Position;
 use crate::node::raft::snapshot_transfer::Received;
-use crate::types::membership::NodeId;
+use crate::node::replica::server::serve::{AskedOfLeader, Attaching};
+use crate::node::{FORWARD_BYTES_MAX, versions};
+use crate::planted::{Bug, strikes};
+use crate::types::error::Error;
+use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::version;
+use crate::types::znode::SessionId;
 
 impl Node {
-    pub(super) fn take_message(
-        &mut self,
-        from: NodeId,
-        message: PeerMessage,
-    ) -> Result<(), String> {
+    pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
+        match input {
+            Input::Peer { from, message } => {
+                self.membership.received_from(from, &self.raft, self.cx.now.mono);
+                self.take_message(from, message)?;
+            }
+            Input::SeedUnreachable { address, problem } => {
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.unreachable(address, problem);
+                }
+            }
+            Input::Connected { peer, version } => {
+                let cx = &mut self.cx;
+                self.membership.note_peer(peer, None);
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.connected(peer);
+                }
+                self.membership.versions.connected(peer, version, versions::settled_at(cx));
+                self.membership.closing.back(peer);
+                self.bootstrap.announce_to_connected(peer, &self.membership.me, cx);
+                self.membership.ask_to_join(peer, self.bootstrap.joins, &self.raft, cx);
+                if peer == self.raft.leader() {
+                    self.local.send_again(cx.now.mono);
+                    self.replica.clients.again();
+                }
+                self.raft.connection_made(peer, &self.membership, cx)?;
+            }
+            Input::Unreachable { peer, problem } => {
+                let cx = &mut self.cx;
+                self.membership.note_peer(peer, Some(problem));
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.lost(peer);
+                }
+                self.membership.versions.lost(peer);
+                if !self.raft.is_member(peer) {
+                    self.membership.versions.forget(peer);
+                }
+                self.replica.drop_client(peer);
+                self.administration.peer_lost(peer, cx);
+                self.membership.closing.gone(peer, cx);
+                self.raft.unreachable(peer);
+                if let Some(leading) = &mut self.leading {
+                    leading.replication.lost(peer, &mut self.raft);
+                }
+                self.raft.connection_lost(peer, &self.membership, cx)?;
+            }
+            Input::Client(request) => self.take_request(request),
+            Input::Written { number } => {
+                self.raft.persistence.written = self.raft.persistence.written.max(number);
+                self.settle();
+                let written = self.raft.persistence.written;
+                self.bootstrap.written(written, &self.membership.me, &mut self.cx);
+            }
+            Input::CheckpointDone { index, bytes } => {
+                let took = self.cx.now.mono.saturating_sub(self.raft.persistence.checkpoint_at);
+                tracing::info!(node = %self.membership.own_name(), index, bytes, ?took, "a checkpoint");
+                self.raft.persistence.checkpoint_done(index, bytes, self.cx.now.mono);
+            }
+            Input::Read { from, entries } => {
+                if let Some(leading) = &mut self.leading {
+                    leading.replication.take_read(from, &entries, &mut self.raft);
+                }
+            }
+            Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
+            Input::Rotten { what, below } => {
+                tracing::warn!(
+                    node = %self.membership.own_name(),
+                    what,
+                    "what was written to the disk is damaged; a new checkpoint replaces it"
+                );
+                self.cx.metrics.scrub_errors += 1;
+                self.raft.persistence.abandon_below(below);
+                if let Some(leading) = &mut self.leading {
+                    leading.replication.forget_reads();
+                }
+            }
+            Input::DiskSpace { free, total } => {
+                self.room.measured(free, total);
+                self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
+            }
+            Input::Failed { reason } => return Err(reason),
+            Input::Expire { session } => {
+                if let Some(leading) = leader::serving(&mut self.leading) {
+                    leading.expire(session, &self.machine, self.cx.now.mono);
+                }
+            }
+            Input::Resign => self.resign(),
+            Input::Closing { done, resigns } => {
+                self.membership.closing.close(done, &self.raft, &mut self.cx);
+                if resigns {
+                    self.resign();
+                }
+            }
+            Input::Leave => self.membership.leave(&self.raft, self.cx.now.mono)?,
+            Input::Hindered(hindrance) => {
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.hinder(hindrance);
+                }
+            }
+            Input::Discovered(discovered) => {
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.discovered(discovered);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_request(&mut self, request: ClientRequest) {
+        match request {
+            ClientRequest::Write { request, .. } if strikes(Bug::RefusedUnasked, 97) => {
+                self.cx.effects.reply(request, Err(Error::NoNode { path: String::new() }));
+            }
+            ClientRequest::Query { request, session, query } => {
+                let zxid = self.machine.zxid();
+                self.local.query(request, session, query, zxid, &mut self.cx.effects);
+            }
+            ClientRequest::Admin { request, asked } => self.gather(Asker::User(request), &asked),
+            ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
+            of_session => {
+                if let ClientRequest::Resume { session, .. }
+                | ClientRequest::Abandon { session, .. } = of_session
+                {
+                    self.end_watches(session);
+                }
+                let (zxid, bounds) = (self.machine.zxid(), self.cx.config.timeouts);
+                self.local.take_request(of_session, self.cx.id, zxid, bounds, &mut self.cx.effects);
+            }
+        }
+    }
+
+    fn take_message(&mut self, from: NodeId, message: PeerMessage) -> Result<(), String> {
         let may_a_client =
             matches!(message, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. });
         if self.replica.clients.has(from) && !may_a_client {
-            tracing::warn!(from = %self.named(from), "refused a message that a client may not send");
+            tracing::warn!(from = %self.membership.named(from), "refused a message that a client may not send");
             return Ok(());
         }
         match message {
             PeerMessage::Raft { term, body: ref body @ RaftBody::Snapshot { transfer, .. } } => {
-                match self.incoming.build(from, term, body, self.machine.zxid()) {
-                    Some(build) => self.effects.disk.push(build),
+                match self.raft.incoming.build(from, term, body, self.machine.zxid()) {
+                    Some(build) => self.cx.effects.disk.push(build),
                     None => self.abort_transfer(from, transfer),
                 }
             }
@@ -50,56 +187,87 @@ impl Node {
                 self.take_admin_request(from, number, cluster, relay, &asked);
             }
             PeerMessage::AdminReply { number, replies } => {
-                self.take_admin_reply(from, number, replies);
+                self.administration.take_reply(from, number, replies, &mut self.cx);
             }
             // These messages are for clients, and this node is no client.
             PeerMessage::ToClient { .. } | PeerMessage::LetGo { .. } => {}
             PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused } => {
-                self.read_index_confirmed(boot, read_index, index, &refused);
+                let cx = &mut self.cx;
+                self.local.read_index_confirmed(boot, read_index, index, &refused, cx);
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
-                let newest = self.config.version;
+                let newest = self.cx.config.version;
                 // Only the leader sends snapshots. A node that knows no leader yet may receive one.
                 if ![0, from].contains(&self.raft.leader()) {
                     self.abort_transfer(from, transfer);
                     return Ok(());
                 }
-                let answer = match self.incoming.chunk(from, transfer, number, &bytes, newest) {
+                let answer = match self.raft.incoming.chunk(from, transfer, number, &bytes, newest)
+                {
                     Ok(answer) => answer,
                     Err(version) if from == self.raft.leader() => {
                         return Err(version::too_old(version, newest));
                     }
                     Err(_) => PeerMessage::SnapshotAbort { transfer },
                 };
-                self.effects.messages.push((from, answer));
+                self.cx.send(from, answer);
             }
             PeerMessage::SnapshotAck { transfer, next } => {
-                let Some(leading) = &mut self.leading else { return Ok(()) };
-                let (more, done) = leading.outgoing.acked(from, transfer, next, self.now.mono);
-                self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
-                if done {
-                    self.raft.state_sent(from, true);
+                if let Some(Leading { replication, .. }) = &mut self.leading {
+                    replication.acked(from, transfer, next, &mut self.raft, &mut self.cx);
                 }
             }
-            PeerMessage::Announce { announcement } => self.take_announcement(from, announcement),
-            PeerMessage::Join { member } => self.take_join(from, member),
-            PeerMessage::Present { member } => self.take_present(from, member),
-            PeerMessage::Leave => self.take_leave(from),
-            PeerMessage::Removed { index } => self.take_removed(from, index)?,
-            PeerMessage::Health { silent, placed, disk_low, refuses_writes } => {
-                self.take_health(from, silent, &placed);
-                self.take_room_report(from, disk_low, refuses_writes);
+            PeerMessage::Announce { announcement } => {
+                let (membership, raft, cx) = (&mut self.membership, &self.raft, &mut self.cx);
+                self.bootstrap.take_announcement(from, announcement, membership, raft, cx);
             }
-            PeerMessage::DiskLow { low } => self.take_disk_low(from, low),
-            PeerMessage::Closing { done } => self.take_closing(from, done),
-            PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
-            PeerMessage::SnapshotAbort { transfer } => {
-                self.incoming.abort(from, transfer);
-                if let Some(leading) = &mut self.leading
-                    && leading.outgoing.abort(from, Some(transfer))
+            PeerMessage::Join { member } => {
+                let (leading, raft, cx) = (&mut self.leading, &self.raft, &mut self.cx);
+                self.membership.take_join(from, member, leading, raft, &self.machine, cx);
+            }
+            PeerMessage::Present { member } => {
+                let (leading, raft, cx) = (&mut self.leading, &self.raft, &mut self.cx);
+                self.membership.take_present(from, member, leading, raft, cx);
+            }
+            PeerMessage::Leave => {
+                let (leading, raft, cx) = (&mut self.leading, &self.raft, &mut self.cx);
+                self.membership.take_leave(from, leading, raft, cx);
+            }
+            PeerMessage::Removed { index } => {
+                self.membership.take_removed(from, index, &self.raft, &self.cx)?;
+            }
+            PeerMessage::Health { silent, placed, disk_low, refuses_writes } => {
+                if from == self.raft.leader() {
+                    self.membership.take_health(silent, &placed, self.raft.term());
+                    if disk_low.len() <= MEMBERS_MAX {
+                        self.note_room(disk_low.into_iter().collect(), refuses_writes);
+                    }
+                }
+            }
+            PeerMessage::DiskLow { low } => {
+                if self.raft.is_member(from)
+                    && let Some(leading) = &mut self.leading
                 {
-                    self.raft.state_sent(from, false);
+                    leading.members.reports_disk(from, low, self.cx.now.mono);
+                }
+            }
+            PeerMessage::Closing { done } => {
+                if self.raft.is_member(from) {
+                    self.membership.closing.note(from, done, &self.cx);
+                    if self.raft.heir() == Some(from) {
+                        // It refuses the lead.
+                        self.resign();
+                    }
+                }
+            }
+            PeerMessage::NoLeader { voters, missing } => {
+                self.membership.take_no_leader(from, voters, missing, self.cx.now.mono);
+            }
+            PeerMessage::SnapshotAbort { transfer } => {
+                self.raft.incoming.abort(from, transfer);
+                if let Some(leading) = &mut self.leading {
+                    leading.replication.aborted(from, Some(transfer), &mut self.raft);
                 }
             }
         }
@@ -107,16 +275,16 @@ impl Node {
     }
 
     fn abort_transfer(&mut self, from: NodeId, transfer: u64) {
-        self.effects.messages.push((from, PeerMessage::SnapshotAbort { transfer }));
+        self.cx.send(from, PeerMessage::SnapshotAbort { transfer });
     }
 
     /// The state of a snapshot is built: steps Raft with its message.
-    pub(super) fn take_built(
+    fn take_built(
         &mut self,
         transfer: u64,
         machine: Result<Box<Machine>, String>,
     ) -> Result<(), String> {
-        let Some((building, received)) = self.incoming.built(transfer, machine) else {
+        let Some((building, received)) = self.raft.incoming.built(transfer, machine) else {
             return Ok(());
         };
         if received.is_none() {
@@ -140,22 +308,23 @@ impl Node {
             body,
             RaftBody::Append { .. } | RaftBody::Heartbeat { .. } | RaftBody::Snapshot { .. }
         );
-        if self.serves() && !leads && !self.is_member(from) {
+        if self.serves() && !leads && !self.raft.is_member(from) {
             // The sender may be a former member. Its votes and answers must not count any more.
-            self.send_removed(from);
+            self.membership.send_removed(from, &self.raft, &mut self.cx);
             return Ok(());
         }
         let brings_entries =
             matches!(body, RaftBody::Append { entries, .. } if !entries.is_empty());
-        let is_early = matches!(body, RaftBody::Append { .. }) && self.incoming.is_building(from);
-        let is_full = self.persistence.is_full() || self.applies_too_late();
+        let is_early =
+            matches!(body, RaftBody::Append { .. }) && self.raft.incoming.is_building(from);
+        let is_full = self.raft.persistence.is_full() || self.applies_too_late();
         if (brings_entries && is_full) || is_early {
             // Dropped as if lost: the leader sends the entries again.
             return Ok(());
         }
         let raft = &self.raft;
         let view = View {
-            id: self.id,
+            id: self.cx.id,
             term: raft.term(),
             leader: raft.leader(),
             is_leader: raft.leads(),
@@ -170,11 +339,11 @@ impl Node {
             Err(Violation::Refused(reason))
                 if view.is_leader && matches!(body, RaftBody::VoteResponse { .. }) =>
             {
-                tracing::debug!(from = %self.named(from), term, reason, "a vote that comes late");
+                tracing::debug!(from = %self.membership.named(from), term, reason, "a vote that comes late");
                 return Ok(());
             }
             Err(Violation::Refused(reason)) => {
-                tracing::warn!(from = %self.named(from), term, reason, "refused a message");
+                tracing::warn!(from = %self.membership.named(from), term, reason, "refused a message");
                 return Ok(());
             }
             Err(Violation::DataLost { known, have }) => {
@@ -185,30 +354,197 @@ impl Node {
             }
         }
         if *body == RaftBody::TimeoutNow
-            && (self.persistence.installing.is_some() || self.refuses_lead(from))
+            && (self.raft.persistence.installing.is_some()
+                || self.membership.closing.refuses_lead(from, &mut self.cx))
         {
             return Ok(());
         }
         let stepped = match body {
-            RaftBody::Heartbeat { context, .. } => self.step_heartbeat(from, term, body, context),
-            RaftBody::HeartbeatResponse { .. } => self.step_heartbeat_response(from, term, body),
-            _ => self.raft.step(from, term, body),
+            RaftBody::Heartbeat { context, .. } => {
+                self.raft.take_heartbeat(from, term, body, context, &self.cx)
+            }
+            _ => match &mut self.leading {
+                Some(leading) if matches!(body, RaftBody::HeartbeatResponse { .. }) => {
+                    let (raft, cx) = (&mut self.raft, &self.cx);
+                    leading.replication.step_heartbeat_response(from, term, body, raft, cx)
+                }
+                _ => self.raft.step(from, term, body),
+            },
         };
         if let Err(error) = stepped {
-            tracing::debug!(from = %self.named(from), %error, "raft did not take a message");
+            tracing::debug!(from = %self.membership.named(from), %error, "raft did not take a message");
         }
         if leads && from == self.raft.leader() {
-            self.elections.led_at = self.now.mono;
+            self.raft.elections.led_at = self.cx.now.mono;
         }
         if let Some(received) = received {
             // Raft may have refused this snapshot, and may have taken another one before.
             let meta = &received.meta;
             if self.raft.takes_state(Position { index: meta.index, term: meta.term }) {
-                self.staged = Some(received);
+                self.raft.incoming.staged = Some(received);
             }
         }
         // The following messages of the same step may be for the leader that this node has become.
         self.observe_leader();
         Ok(())
+    }
+
+    /// Requests of the sessions of a node, or of a client.
+    fn take_forwarded(&mut self, from: NodeId, requests: Vec<Request>) {
+        if let Some(leading) = &mut self.leading {
+            for request in requests {
+                leading.take_forwarded(from, request, &self.machine);
+            }
+        }
+    }
+
+    pub(super) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
+        if let Some(leading) = &mut self.leading {
+            leading.take_read_index(asked, sessions, self.cx.now.mono);
+        }
+    }
+
+    /// raft-rs has confirmed ReadIndex requests: tells those who asked.
+    pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
+        let boot = self.local.read_index.boot();
+        let Some(leading) = &mut self.leading else { return };
+        for asked in leading.reads_confirmed(context, boot) {
+            let Asked { from, client, boot, read_index, refused } = asked;
+            if from == self.cx.id {
+                match client {
+                    Some(client) => self.client_confirmed(client, boot, read_index, index, refused),
+                    None => {
+                        let cx = &mut self.cx;
+                        self.local.read_index_confirmed(boot, read_index, index, &refused, cx);
+                    }
+                }
+                continue;
+            }
+            let message = match client {
+                Some(client) => PeerMessage::ClientReadIndexConfirmed {
+                    client,
+                    boot,
+                    read_index,
+                    index,
+                    refused,
+                },
+                None => PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused },
+            };
+            self.cx.send(from, message);
+        }
+    }
+
+    fn take_client_messages(
+        &mut self,
+        from: NodeId,
+        attachment: u64,
+        number: u64,
+        received: u64,
+        messages: Vec<FromClient>,
+    ) {
+        let mut messages = messages.into_iter();
+        if number == 0 {
+            let Some(FromClient::Begin { seen, cluster }) = messages.next() else {
+                return self.let_go(from, attachment, "it did not begin");
+            };
+            let own = self.bootstrap.cluster();
+            let refused = if own == 0 {
+                Some("this member has no cluster yet")
+            } else if cluster != 0 && cluster != own {
+                Some("it is a client of another cluster")
+            } else if self.raft.is_member(from) {
+                Some("it is a member")
+            } else {
+                None
+            };
+            match self.replica.attach(from, attachment, seen, refused, &mut self.cx) {
+                Attaching::Begins => {}
+                Attaching::Refused => return,
+                Attaching::Full => return self.send_elsewhere(from, attachment),
+            }
+        } else if !self.replica.comes_next(from, (attachment, number), received, &mut self.cx) {
+            return;
+        }
+        let (mut asked, effects) = (AskedOfLeader::default(), &mut self.cx.effects);
+        let taken = self.replica.take_client_messages(from, messages, &mut asked, effects);
+        for (boot, read_index, sessions) in asked.reads {
+            self.ask_for_client(from, boot, read_index, sessions);
+        }
+        if let Err(reason) = taken {
+            tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
+            return self.let_go(from, attachment, reason);
+        }
+        self.pass_on(from, asked.writes);
+        let (cluster, effects) = (self.bootstrap.cluster(), &mut self.cx.effects);
+        self.replica.begin_client(&self.machine, cluster, from, effects);
+        self.answer_clients();
+    }
+
+    /// Passes a client's ReadIndex request on to the leader.
+    fn ask_for_client(
+        &mut self,
+        client: NodeId,
+        boot: u64,
+        read_index: u64,
+        sessions: Vec<SessionId>,
+    ) {
+        let leader = self.raft.elections.observed.leader;
+        if leader == self.cx.id {
+            let asked = Asked::new(self.cx.id, Some(client), boot, read_index);
+            self.take_read_index(asked, sessions);
+        } else if leader != 0 {
+            let message = PeerMessage::ClientReadIndex { client, boot, read_index, sessions };
+            self.cx.send(leader, message);
+        }
+    }
+
+    /// Forwards writes to the leader. If there is none, the client sends them again when there is.
+    fn pass_on(&mut self, client: NodeId, writes: Vec<Request>) {
+        let leader = self.raft.elections.observed.leader;
+        if leader == 0 || writes.is_empty() {
+            return;
+        }
+        if leader == self.cx.id {
+            return self.take_forwarded(client, writes);
+        }
+        for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| of.command.size()) {
+            self.cx.send(leader, PeerMessage::ClientForward { client, requests });
+        }
+    }
+
+    fn client_confirmed(
+        &mut self,
+        from: NodeId,
+        boot: u64,
+        read_index: u64,
+        index: u64,
+        refused: Vec<SessionId>,
+    ) {
+        self.replica.client_confirmed(from, boot, read_index, index, refused);
+        self.answer_clients();
+    }
+
+    /// Answers the clients' requests whose turn has come.
+    pub(super) fn answer_clients(&mut self) {
+        let applied = self.raft.log().applied().index;
+        let time = (self.cx.now.mono, self.cx.config.heartbeat);
+        self.replica.answer_clients(&self.machine, applied, time, &mut self.cx.effects);
+    }
+
+    /// Refuses a client for which there is no room, and names the other members.
+    fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
+        let elsewhere = Elsewhere {
+            cluster: self.bootstrap.cluster(),
+            members: self.membership.members().to_vec(),
+            availability: self.availability(),
+            leader: self.raft.elections.observed.leader,
+        };
+        let reason = "it serves too many already".to_owned();
+        let elsewhere = Some(Box::new(elsewhere));
+        self.cx.send(client, PeerMessage::LetGo { attachment, reason, elsewhere });
+    }
+
+    fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {
+        self.replica.let_go(client, attachment, reason, &mut self.cx.effects);
     }
 }

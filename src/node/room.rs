@@ -13,14 +13,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::node::Node;
+use crate::machine::Machine;
+use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::leader::Leading;
-use crate::node::membership::{REQUEST_PERIOD, REQUEST_TIME};
+use crate::node::membership::{Membership, REQUEST_PERIOD};
 use crate::node::message::PeerMessage;
-use crate::planted::{Bug, planted};
+use crate::node::raft::core::Raft;
+use crate::node::raft::elections::Leadership;
+use crate::node::sessions::LocalSessions;
 use crate::types::error::Error;
-use crate::types::membership::{MEMBERS_MAX, NodeId};
+use crate::types::membership::NodeId;
 
 /// The room for the coming log that a disk needs besides the room for checkpoints, unless it is set:
 /// this much, or this share of a small file system.
@@ -62,6 +64,11 @@ impl Room {
         low
     }
 
+    /// Whether the leader has reported that this member has little room.
+    pub(super) fn has_reported(&self, own: NodeId) -> bool {
+        self.low.contains(&own)
+    }
+
     /// Whether this differs from the leader's last report.
     pub(super) fn differs(&self, low: &BTreeSet<NodeId>, refuses_writes: bool) -> bool {
         (&self.low, self.refuses_writes) != (low, refuses_writes)
@@ -97,141 +104,92 @@ impl Watermark {
     }
 }
 
-impl Node {
+impl Room {
     /// The host has measured the room on the disk.
-    pub(super) fn take_disk_space(&mut self, free: u64, total: u64) {
-        (self.room.free, self.room.total) = (Some(free), total);
-        self.judge_room();
+    pub(super) fn measured(&mut self, free: u64, total: u64) {
+        (self.free, self.total) = (Some(free), total);
     }
 
-    /// Whether a checkpoint would make room.
-    pub(super) fn has_shrunk(&self) -> bool {
-        let now = self.machine.bytes().saturating_mul(2);
-        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image
+    /// Whether there is little room and a checkpoint would make some. The last one took `image` bytes.
+    pub(super) fn wants_checkpoint(&self, machine: &Machine, image: u64) -> bool {
+        let now = machine.bytes().saturating_mul(2);
+        self.is_low && now.saturating_add(SHRUNK_BY) < image
     }
 
     /// Decides whether the disk counts as nearly full.
-    pub(super) fn judge_room(&mut self) {
-        let is_used = self.persistence.has_two_checkpoints(self.now.mono);
-        let state_bytes = self.machine.bytes();
-        let room = &mut self.room;
-        let Some(free) = room.free else { return };
-        let watermark = Watermark::of(self.config.disk_low, state_bytes, room.total);
-        let below = watermark.bytes(room.is_low, is_used);
+    pub(super) fn judge(
+        &mut self,
+        raft: &Raft,
+        machine: &Machine,
+        membership: &Membership,
+        cx: &mut Context,
+    ) {
+        let is_used = raft.persistence.has_two_checkpoints(cx.now.mono);
+        let state_bytes = machine.bytes();
+        let Some(free) = self.free else { return };
+        let watermark = Watermark::of(cx.config.disk_low, state_bytes, self.total);
+        let below = watermark.bytes(self.is_low, is_used);
         let is_low = free < below;
-        if is_low == room.is_low {
+        if is_low == self.is_low {
             return;
         }
-        (room.is_low, room.report_at) = (is_low, Time::ZERO);
+        (self.is_low, self.report_at) = (is_low, Time::ZERO);
         if is_low {
             tracing::warn!(
-                node = %self.named(self.id),
+                node = %membership.own_name(),
                 free,
                 below,
                 "the disk is nearly full; if too many are, writes are refused: make room"
             );
         } else {
-            tracing::info!(node = %self.named(self.id), free, "the disk has room again");
+            tracing::info!(node = %membership.own_name(), free, "the disk has room again");
         }
-        self.report_room();
+        self.report(&raft.elections.observed, cx);
     }
 
     /// Reports to the leader that this member's disk has little room, or has room again.
-    pub(super) fn report_room(&mut self) {
-        let (leader, term, now) = (self.leadership.leader, self.leadership.term, self.now.mono);
-        let room = &mut self.room;
-        if leader == self.id || leader == 0 {
-            room.is_reported = false;
+    pub(super) fn report(&mut self, leadership: &Leadership, cx: &mut Context) {
+        let (Leadership { leader, term }, now) = (*leadership, cx.now.mono);
+        if leader == cx.id || leader == 0 {
+            self.is_reported = false;
             return;
         }
-        let is_new = room.reported_in != term;
-        if room.is_low && (is_new || now >= room.report_at) {
-            (room.reported_in, room.report_at) = (term, now + REQUEST_PERIOD);
-            room.is_reported = true;
-            self.effects.messages.push((leader, PeerMessage::DiskLow { low: true }));
-        } else if !room.is_low && std::mem::take(&mut room.is_reported) && !is_new {
+        let is_new = self.reported_in != term;
+        if self.is_low && (is_new || now >= self.report_at) {
+            (self.reported_in, self.report_at) = (term, now + REQUEST_PERIOD);
+            self.is_reported = true;
+            cx.send(leader, PeerMessage::DiskLow { low: true });
+        } else if !self.is_low && std::mem::take(&mut self.is_reported) && !is_new {
             // If this message is lost, the last report soon ends.
-            self.effects.messages.push((leader, PeerMessage::DiskLow { low: false }));
-        }
-    }
-
-    /// A member reports the room on its disk to this leader.
-    pub(super) fn take_disk_low(&mut self, from: NodeId, low: bool) {
-        let until = self.now.mono + REQUEST_TIME;
-        if self.is_member(from)
-            && let Some(leading) = &mut self.leading
-        {
-            match low {
-                true => leading.members.disk_low.insert(from, until),
-                false => leading.members.disk_low.remove(&from),
-            };
-        }
-    }
-
-    /// The leader reports which members have little room.
-    pub(super) fn take_room_report(&mut self, from: NodeId, low: Vec<NodeId>, refuses: bool) {
-        if from == self.raft.leader() && low.len() <= MEMBERS_MAX {
-            self.note_room_report(low.into_iter().collect(), refuses);
+            cx.send(leader, PeerMessage::DiskLow { low: false });
         }
     }
 
     /// Notes which members have little room, and whether writes are refused for that. This holds until
     /// the next report, also after a change of the leader.
-    pub(super) fn note_room_report(&mut self, low: BTreeSet<NodeId>, refuses_writes: bool) {
-        if !self.room.differs(&low, refuses_writes) {
+    pub(super) fn note_report(
+        &mut self,
+        low: BTreeSet<NodeId>,
+        refuses_writes: bool,
+        machine: &Machine,
+        membership: &Membership,
+        local: &mut LocalSessions,
+    ) {
+        if !self.differs(&low, refuses_writes) {
             return;
         }
-        let node = self.named(self.id);
-        match (self.room.refuses_writes, refuses_writes) {
+        let node = membership.own_name();
+        match (self.refuses_writes, refuses_writes) {
             (false, true) => tracing::warn!(%node, "writes are refused: disks are nearly full"),
             (true, false) => tracing::info!(%node, "writes are taken again: disks have room"),
             _ => {}
         }
-        let (roster, _) = self.machine.roster();
+        let (roster, _) = machine.roster();
         let error = refuses_writes.then(|| {
             disk_low(&low, |node| roster.get(node).map(|seat| seat.member.address.clone()))
         });
-        self.local.refuse_writes(error);
-        (self.room.low, self.room.refuses_writes) = (low, refuses_writes);
-    }
-
-    /// Whether this leader knows that a member has little room.
-    pub(super) fn is_disk_low(&self, node: NodeId) -> bool {
-        if node == self.id {
-            return self.room.is_low;
-        }
-        let until = self.leading.as_ref().and_then(|leading| leading.members.disk_low.get(&node));
-        until.is_some_and(|until| self.now.mono < *until)
-    }
-
-    /// This leader's report: the members with little room, and whether too few voters answer and have
-    /// room.
-    pub(super) fn room_report(
-        &self,
-        leading: &Leading,
-        silent: &BTreeSet<NodeId>,
-    ) -> (BTreeSet<NodeId>, bool) {
-        let others = leading.members.disk_low.keys().copied();
-        let low: BTreeSet<NodeId> =
-            others.chain([self.id]).filter(|node| self.is_disk_low(*node)).collect();
-        let voting = self.raft.log().voting();
-        let lacks_room = |voters: &[NodeId]| {
-            let have =
-                voters.iter().filter(|voter| !low.contains(voter) && !silent.contains(voter));
-            2 * have.count() <= voters.len() && voters.iter().any(|voter| low.contains(voter))
-        };
-        let refuses = lacks_room(&voting.voters) || lacks_room(&voting.voters_outgoing);
-        (low, refuses && !planted(Bug::FullDisksIgnored))
-    }
-
-    /// Whether this leader has little room, and another voter that could lead has enough. Handing over
-    /// gains nothing if writes are refused.
-    pub(super) fn has_the_full_disk(&self) -> bool {
-        let Some(leading) = &self.leading else { return false };
-        // Others have had the time to report their disks, and this leader has reported its own.
-        let knows = self.room.low.contains(&self.id) && !self.room.refuses_writes;
-        let could = |voter| !self.is_disk_low(voter) && self.is_level(leading, voter);
-        self.room.is_low && knows && self.others_decide(could)
+        local.refuse_writes(error);
+        (self.low, self.refuses_writes) = (low, refuses_writes);
     }
 }
 

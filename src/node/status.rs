@@ -1,15 +1,35 @@
-//! The status and metrics of a node.
+//! What a node tells of itself: its status, its metrics, and its replies to operators.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::machine::Machine;
 use crate::node::Node;
+use crate::node::admin::message::{
+    Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport,
+};
+use crate::node::admin::{Asker, GATHERED_MAX};
 use crate::node::bootstrap::Founding;
-use crate::node::io::{NodeStatus, WatchId};
+use crate::node::io::{Availability, NodeStatus, Time, WatchId};
+use crate::node::leader;
+use crate::node::leader::expired::{Holder, host_of};
 use crate::node::raft::core::Role;
+use crate::node::sessions::audit;
 use crate::node::stored::Identity;
 use crate::planted::{Bug, planted};
-use crate::types::membership::{Member, Named, NodeId};
+use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
+use crate::types::znode::SessionId;
+#[cfg(any(test, feature = "simulator"))]
+use {
+    crate::node::leader::Leading,
+    crate::node::raft::log::Position,
+    crate::node::stored::{HardState, LogEntry, Voting},
+};
+
+/// The longest name of the operator who asks for an action, in bytes.
+const NAME_MAX: usize = 200;
 
 impl Node {
     /// All metrics except those of the host and of the network.
@@ -24,10 +44,10 @@ impl Node {
             applied_index: Some(self.raft.log().applied().index),
             durable_index: Some(self.raft.persisted()),
             log_bytes: Some(self.raft.log().disk_bytes()),
-            checkpoint_bytes: Some(self.persistence.state_bytes),
+            checkpoint_bytes: Some(self.raft.persistence.state_bytes),
             disk_free_bytes: self.room.free,
             disk_low: self.room.is_low,
-            ..self.metrics.clone()
+            ..self.cx.metrics.clone()
         }
     }
 
@@ -37,24 +57,16 @@ impl Node {
 
     /// This node as a member.
     pub(crate) fn member(&self) -> &Member {
-        &self.me
+        &self.membership.me
     }
 
     pub(crate) fn id(&self) -> NodeId {
-        self.id
+        self.cx.id
     }
 
     #[cfg(test)]
     pub(crate) fn watch_count(&self) -> usize {
         self.replica.watches.len()
-    }
-
-    /// A node, as a log line names it.
-    pub(in crate::node) fn named(&self, node: NodeId) -> Named {
-        let known = self.membership.handed.iter().flatten().find(|member| member.node == node);
-        let own = (node == self.id).then_some(&self.me);
-        let address = known.or(own).map(|member| member.address.clone());
-        Named { node, address }
     }
 
     /// How many entries of its log it has not applied.
@@ -106,10 +118,10 @@ impl Node {
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raft;
         let leads = raft.leads();
-        let peers = self.peer_problems.iter().map(|(peer, _)| *peer);
+        let peers = self.membership.problems.iter().map(|(peer, _)| *peer);
         NodeStatus {
-            leader: (raft.leader() != 0 && self.stopped.is_none()).then_some(raft.leader()),
-            is_leader: leads && self.stopped.is_none(),
+            leader: (raft.leader() != 0 && self.cx.stopped.is_none()).then_some(raft.leader()),
+            is_leader: leads && self.cx.stopped.is_none(),
             leads_since: self.leading.as_ref().and_then(|leading| leading.serves_since),
             term: raft.term(),
             zxid: self.machine.zxid(),
@@ -117,18 +129,279 @@ impl Node {
             fresh_at: self.local.read_index.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
-            peers: self.peer_problems.clone(),
+            peers: self.membership.problems.clone(),
             version: self.machine.version(),
-            own_version: self.versions.own(),
+            own_version: self.membership.versions.own(),
             availability: self.availability(),
             is_placed: self.membership.is_placed,
             bootstrap_problem: self.bootstrap.founding.as_ref().and_then(Founding::problem),
             seeds: self.bootstrap.founding.iter().flat_map(Founding::not_reached).collect(),
             is_client: false,
-            joins: !self.is_member(self.id),
-            quorum_loss: self.quorum_loss(),
-            blank: self.blank(),
-            versions: peers.filter_map(|peer| Some((peer, self.versions.of(peer)?))).collect(),
+            joins: !self.raft.is_own_member(),
+            quorum_loss: self.why_no_quorum(),
+            blank: self.membership.blank(&self.raft, self.cx.now.mono),
+            versions: peers
+                .filter_map(|peer| Some((peer, self.membership.versions.of(peer)?)))
+                .collect(),
         }
+    }
+
+    fn why_no_quorum(&self) -> Option<String> {
+        if self.bootstrap.founding.is_some() {
+            return None;
+        }
+        self.membership.why_no_quorum(&self.raft, &self.machine, self.cx.now.mono)
+    }
+
+    /// Whether the cluster can decide, and how many members it could still lose.
+    pub(super) fn availability(&self) -> Availability {
+        self.membership.availability(&self.raft, &self.room, &self.cx)
+    }
+
+    /// The cluster that this node belongs to, once that is durable; 0: none.
+    pub(crate) fn cluster(&self) -> u64 {
+        self.bootstrap.cluster()
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        self.raft.is_member(node)
+    }
+
+    /// Whether this member may not stop yet although its sessions are closed. `led`: it has led since it began
+    /// to close. See [`closing`](super::closing).
+    pub(crate) fn is_needed_to_close(&self, led: bool) -> bool {
+        self.membership.is_needed_to_close(led, &self.raft, &self.cx)
+    }
+
+    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
+    pub(crate) fn is_needed_by_closers(&self) -> bool {
+        self.membership.is_needed_by_closers(&self.raft, &self.cx)
+    }
+
+    /// Whether nothing can be decided any more, since a majority has been closed.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.membership.closing.is_abandoned(&self.raft)
+    }
+
+    /// Whether stopping this voter now would end the majority, while stopping it a little later would not.
+    pub(crate) fn must_stay(&self) -> bool {
+        self.membership.must_stay(&self.raft, &self.room, &self.cx)
+    }
+
+    /// A peer asks for this member's reply, or (`relay`) for the replies of all members concerned.
+    pub(super) fn take_admin_request(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        cluster: u64,
+        relay: bool,
+        asked: &AdminRequest,
+    ) {
+        if cluster != 0 && cluster != self.bootstrap.cluster() {
+            return Asker::Peer { node: from, number }.reply(Vec::new(), &mut self.cx);
+        }
+        if relay && !matches!(asked, AdminRequest::Image { .. }) {
+            return self.gather(Asker::Peer { node: from, number }, asked);
+        }
+        let replies = vec![(self.cx.id, self.admin_reply(from, asked))];
+        Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
+    }
+
+    /// All members, each with whether it votes. An instance that is no member yet knows itself and, while it
+    /// founds a cluster, the peers that it has met.
+    fn known(&self) -> Vec<(Member, bool)> {
+        let (roster, _) = self.machine.roster();
+        if !roster.seats.is_empty() {
+            let of = |member: Member| {
+                let votes = self.raft.is_voter(member.node);
+                (member, votes)
+            };
+            return roster.seats.into_iter().map(|seat| of(seat.member)).collect();
+        }
+        let met = self.bootstrap.founding.iter().flat_map(Founding::met);
+        met.chain([&self.membership.me]).map(|member| (member.clone(), false)).collect()
+    }
+
+    pub(super) fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
+        if self.administration.is_full() {
+            let reason =
+                format!("the member already works on {GATHERED_MAX} such requests; try again");
+            let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
+            return asker.reply(replies, &mut self.cx);
+        }
+        let is_action = matches!(asked, AdminRequest::Act { .. });
+        let targets: Vec<NodeId> = match is_action {
+            true => vec![self.raft.leader()],
+            false => self.known().into_iter().map(|(member, _)| member.node).collect(),
+        };
+        let mut replies = Vec::new();
+        if !is_action {
+            let members = self.known();
+            replies.push((self.cx.id, AdminReply::Members { members }));
+        }
+        if targets.contains(&self.cx.id) || targets == [0] {
+            replies.push((self.cx.id, self.admin_reply(self.cx.id, asked)));
+        }
+        let others = targets.into_iter().filter(|to| *to != self.cx.id);
+        let waiting: BTreeSet<NodeId> =
+            others.filter(|to| self.membership.versions.is_connected(*to)).collect();
+        let of = (self.bootstrap.cluster(), asked);
+        self.administration.gather(asker, replies, waiting, of, &mut self.cx);
+    }
+
+    /// This member's own reply.
+    fn admin_reply(&mut self, from: NodeId, asked: &AdminRequest) -> AdminReply {
+        match asked {
+            AdminRequest::Report => AdminReply::Report(Box::new(self.report())),
+            AdminRequest::Sessions { after } => self.report_sessions(*after),
+            AdminRequest::Image { transfer, piece, .. } => {
+                if *piece == 0 {
+                    let from = self.membership.named(from);
+                    tracing::info!(target: audit::TARGET, %from, "a client makes a backup");
+                }
+                let (of, now, machine) = ((from, *transfer), self.cx.now.mono, &self.machine);
+                self.administration.images.piece(of, *piece, || machine.state(), now)
+            }
+            AdminRequest::Act { action, by, again } => {
+                let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+                let held_by = match action {
+                    Action::Expire { session } => self.holder_of(*session),
+                    Action::MoveLeader { .. } | Action::Remove { .. } => None,
+                };
+                let reply = self.act(action);
+                if *again && matches!(reply, AdminReply::Begun | AdminReply::NoLeader) {
+                    return reply;
+                }
+                tracing::info!(
+                    target: audit::TARGET,
+                    ?action,
+                    held_by = held_by.map(tracing::field::display),
+                    by,
+                    from = %self.membership.named(from),
+                    result = ?reply,
+                    "an operator's action"
+                );
+                reply
+            }
+        }
+    }
+
+    /// Begins an operator's action, or returns why not.
+    fn act(&mut self, action: &Action) -> AdminReply {
+        let leading = leader::serving(&mut self.leading).filter(|_| self.raft.leads());
+        let Some(leading) = leading else { return AdminReply::NoLeader };
+        let (raft, membership, cx) = (&mut self.raft, &self.membership, &self.cx);
+        match *action {
+            Action::MoveLeader { to } => leading.move_leader(to, raft, membership, cx),
+            Action::Remove { member } => leading.remove_dead(member, raft, membership, cx),
+            Action::Expire { session } if self.machine.session(session).is_none() => {
+                AdminReply::Gone
+            }
+            Action::Expire { session } => {
+                leading.expire(session, &self.machine, cx.now.mono);
+                AdminReply::Begun
+            }
+        }
+    }
+
+    fn holder_of(&self, session: SessionId) -> Option<Holder> {
+        let record = self.machine.session(session)?;
+        Some(Holder::of(record, self.local.from(session), &self.membership))
+    }
+
+    /// This member's report to operators.
+    fn report(&self) -> Report {
+        let (raft, log) = (&self.raft, self.raft.log());
+        let now = self.cx.now.mono;
+        let (commit, disk_sync) = self.administration.recent.latencies(&self.cx.metrics);
+        Report {
+            version: self.machine.version(),
+            term: raft.term(),
+            leader: raft.leader(),
+            zxid: self.machine.zxid(),
+            last: raft.last_index(),
+            durable: raft.persisted(),
+            committed: raft.committed(),
+            applied: raft.handed_out(),
+            stale_by: self.local.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
+            sessions: (self.local.len() + self.replica.clients.session_count()) as u64,
+            clients: self.replica.clients.count() as u64,
+            watches: self.replica.watches.len() as u64,
+            znodes: self.machine.tree().len() as u64,
+            log_bytes: log.bytes() + log.outline().bytes_between(0, u64::MAX),
+            checkpoint_bytes: self.raft.persistence.state_bytes,
+            checkpoint_age: now.saturating_sub(self.raft.persistence.checkpoint_at),
+            disk_free: self.room.free,
+            disk_low: self.room.is_low,
+            commit,
+            disk_sync,
+            refuses_writes: self.room.refuses_writes,
+            unreachable: {
+                let problems = self.membership.problems.iter();
+                problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
+            },
+            not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),
+        }
+    }
+
+    fn report_sessions(&self, after: Option<SessionId>) -> AdminReply {
+        let mut sessions = self.machine.sessions_after(after);
+        let first = sessions.by_ref().take(SESSIONS_LISTED).map(|(session, record)| {
+            let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+            let leading = self.leading.as_ref().filter(|leading| leading.serves());
+            let ends = leading.and_then(|leading| leading.session_ends(session));
+            let since = |ends: Time| (self.cx.now.mono + timeout).saturating_sub(ends);
+            let is_here = self.local.has(session) || self.replica.clients.serves(session);
+            SessionReport {
+                session,
+                owner: record.owner,
+                timeout_ms: record.timeout_ms,
+                age: Duration::from_millis(self.cx.now.wall_ms.saturating_sub(record.opened)),
+                ephemerals: record.ephemerals.size() as u64,
+                renewed: ends.map(since),
+                watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+                from: host_of(record, self.local.from(session)).map(str::to_owned),
+            }
+        });
+        let first = first.collect();
+        let more = sessions.next().is_some();
+        let leads = self.leading.as_ref().is_some_and(|leading| leading.serves());
+        AdminReply::Sessions { sessions: first, more, leads, zxid: self.machine.zxid() }
+    }
+}
+
+/// What a simulator inspects: the positions of the log and the state machine.
+#[cfg(any(test, feature = "simulator"))]
+impl Node {
+    /// The last entry that was applied.
+    pub(crate) fn applied(&self) -> Position {
+        self.raft.log().applied()
+    }
+
+    /// The log time that this node stamps, if it serves as the leader.
+    pub(crate) fn stamps(&self) -> Option<u64> {
+        let leading = self.leading.as_ref().filter(|leading| leading.serves());
+        leading.filter(|_| self.cx.stopped.is_none()).map(Leading::log_time)
+    }
+
+    /// The voters and learners, as far as this replica has applied the log.
+    pub(crate) fn voting(&self) -> Voting {
+        self.raft.log().voting().clone()
+    }
+
+    /// The node's hard state, and the end of its log.
+    pub(crate) fn recovered(&self) -> (HardState, u64) {
+        (self.raft.hard_state(), self.raft.last_index())
+    }
+
+    /// The bytes of the entries in memory.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.raft.log().bytes()
+    }
+
+    /// The applied entries after `after`, as far as they are still in memory.
+    pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
+        self.raft.log().applied_after(after)
     }
 }

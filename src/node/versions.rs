@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
@@ -41,6 +42,11 @@ pub(crate) struct Gate {
     /// The version that the cluster may have soon. Requests that need a later version are refused, and
     /// those in between wait.
     pub(crate) possible: u16,
+}
+
+/// Until when the versions of members stay unsettled after a change at this moment.
+pub(in crate::node) fn settled_at(cx: &Context) -> Time {
+    cx.now.mono + cx.config.tick * PATIENCE_TICKS
 }
 
 impl Versions {

@@ -33,7 +33,7 @@ struct Image {
 
 impl Images {
     /// Returns the piece of this number. The first piece takes the state as it is now.
-    pub(super) fn piece(
+    pub(in crate::node) fn piece(
         &mut self,
         of: (NodeId, u64),
         number: u32,

@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 
 /// The histograms as they were up to two periods ago.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(in crate::node) struct Recent {
     since: Time,
     before: Histograms,
     last: Histograms,
@@ -36,7 +36,10 @@ impl Recent {
     }
 
     /// The latencies of commits and of disk syncs since one to two periods ago.
-    pub(super) fn latencies(&self, metrics: &Metrics) -> (Option<Latency>, Option<Latency>) {
+    pub(in crate::node) fn latencies(
+        &self,
+        metrics: &Metrics,
+    ) -> (Option<Latency>, Option<Latency>) {
         let of = |all: &Histogram, before| Latency::of(&all.without(before));
         (of(&metrics.commit, &self.before.commit), of(&metrics.disk_sync, &self.before.disk_sync))
     }

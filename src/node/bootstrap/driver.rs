@@ -1,18 +1,19 @@
-//! How a node without a cluster founds or joins one. [`Founding`] decides; this file carries its
-//! decisions out.
+//! How a node without a cluster founds or joins one. [`Founding`] decides; this file writes what it decides,
+//! and tells others. The node starts from a new cluster's state (`Node::found`).
 
 use std::collections::BTreeSet;
 
-use crate::machine::Machine;
 use crate::node::bootstrap::message::Announcement;
 use crate::node::bootstrap::{Founding, Outcome};
+use crate::node::context::Context;
 use crate::node::io::{DiskOp, Time};
+use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
-use crate::node::raft::log::Position;
-use crate::node::stored::{Boot, Identity};
-use crate::node::{Leadership, Node};
-use crate::types::membership::{Genesis, MEMBERS_MAX, NodeId, Promise};
+use crate::node::raft::persistence::Persistence;
+use crate::node::stored::Identity;
+use crate::node::versions::Versions;
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Promise};
 
 /// The identity of a node, and its way into a cluster.
 #[derive(Debug)]
@@ -46,118 +47,99 @@ impl Bootstrap {
             waiting: BTreeSet::new(),
         }
     }
-}
 
-impl Node {
     /// The cluster that this node belongs to, once that is durable; 0: none.
-    pub(crate) fn cluster(&self) -> u64 {
-        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.identity.cluster }
+    pub(in crate::node) fn cluster(&self) -> u64 {
+        if self.writing.is_some() { 0 } else { self.identity.cluster }
     }
 
-    pub(in crate::node) fn take_announcement(&mut self, from: NodeId, announcement: Announcement) {
-        if let Some(founding) = &mut self.bootstrap.founding {
+    pub(in crate::node) fn take_announcement(
+        &mut self,
+        from: NodeId,
+        announcement: Announcement,
+        membership: &mut Membership,
+        raft: &Raft,
+        cx: &mut Context,
+    ) {
+        if let Some(founding) = &mut self.founding {
             founding.take(from, announcement);
         } else if announcement.cluster == 0 && self.cluster() != 0 {
-            self.note_newcomer(from);
-            self.announce_cluster(from);
-        } else if announcement.cluster == 0 && self.bootstrap.waiting.len() < MEMBERS_MAX {
-            self.bootstrap.waiting.insert(from);
+            membership.note_newcomer(from, raft, cx.now.mono);
+            self.announce_cluster(from, &membership.me, cx);
+        } else if announcement.cluster == 0 && self.waiting.len() < MEMBERS_MAX {
+            self.waiting.insert(from);
         }
     }
 
-    fn announce_cluster(&mut self, to: NodeId) {
+    fn announce_cluster(&self, to: NodeId, me: &Member, cx: &mut Context) {
         let announcement = Announcement {
-            member: self.me.clone(),
+            member: me.clone(),
             list: Vec::new(),
             cluster: self.cluster(),
             promise: Promise::default(),
         };
-        self.effects.messages.push((to, PeerMessage::Announce { announcement }));
+        cx.send(to, PeerMessage::Announce { announcement });
     }
 
     /// A connection to a peer was made, perhaps anew since this node has a cluster.
-    pub(in crate::node) fn announce_to_connected(&mut self, peer: NodeId) {
-        if self.cluster() != 0 && self.bootstrap.waiting.remove(&peer) {
-            self.announce_cluster(peer);
+    pub(in crate::node) fn announce_to_connected(
+        &mut self,
+        peer: NodeId,
+        me: &Member,
+        cx: &mut Context,
+    ) {
+        if self.cluster() != 0 && self.waiting.remove(&peer) {
+            self.announce_cluster(peer, me, cx);
         }
     }
 
-    /// The disk has completed writes, perhaps of a promise or the cluster's id.
-    pub(in crate::node) fn promises_written(&mut self) {
-        let written = self.persistence.written;
-        if self.bootstrap.promising.take_if(|op| *op <= written).is_some()
-            && let Some(founding) = &mut self.bootstrap.founding
+    /// The disk has completed writes up to this one, perhaps of a promise or the cluster's id.
+    pub(in crate::node) fn written(&mut self, written: u64, me: &Member, cx: &mut Context) {
+        if self.promising.take_if(|op| *op <= written).is_some()
+            && let Some(founding) = &mut self.founding
         {
             founding.written();
         }
-        if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
-            self.effects.cluster = Some(self.bootstrap.identity.cluster);
-            for peer in self.bootstrap.waiting.clone() {
-                self.announce_cluster(peer);
+        if self.writing.take_if(|op| *op <= written).is_some() {
+            cx.effects.cluster = Some(self.identity.cluster);
+            for peer in self.waiting.clone() {
+                self.announce_cluster(peer, me, cx);
             }
         }
     }
 
-    /// Steps the bootstrap, while the node has no cluster.
-    pub(in crate::node) fn step_bootstrap(&mut self) -> Result<(), String> {
-        let Some(founding) = &mut self.bootstrap.founding else {
-            return Ok(());
-        };
-        let todo = founding.step(self.now.mono);
+    /// Steps the bootstrap, while the node has no cluster. Returns what it has come to.
+    pub(in crate::node) fn step(
+        &mut self,
+        persistence: &mut Persistence,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let todo = self.founding.as_mut()?.step(cx.now.mono);
         for (to, announcement) in todo.messages {
-            self.effects.messages.push((to, PeerMessage::Announce { announcement }));
+            cx.send(to, PeerMessage::Announce { announcement });
         }
-        self.bootstrap.next_at = todo.wake_at;
+        self.next_at = todo.wake_at;
         if let Some(promise) = todo.write {
-            let number = self.persistence.next_number();
-            self.bootstrap.promising = Some(number);
-            self.effects.disk.push(DiskOp::Promise { number, promise });
+            let number = persistence.next_number();
+            self.promising = Some(number);
+            cx.effects.disk.push(DiskOp::Promise { number, promise });
         }
-        match todo.outcome {
-            None => Ok(()),
-            Some(Outcome::Found(genesis)) => self.found(&genesis),
-            Some(Outcome::Join { cluster }) => {
-                tracing::info!(node = %self.named(self.id), cluster = format_args!("{cluster:016x}"), "joining a cluster");
-                self.bootstrap.founding = None;
-                self.bootstrap.joins = true;
-                self.belong_to(cluster);
-                Ok(())
-            }
-        }
-    }
-
-    /// Starts from this genesis, in place of the empty state.
-    fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
-        tracing::info!(node = %self.named(self.id), cluster = format_args!("{:016x}", genesis.cluster), "founding a cluster");
-        self.bootstrap.founding = None;
-        let (hard_state, meta, state) = genesis.start();
-        let checkpoint = Position { index: meta.index, term: meta.term };
-        self.raft = Raft::start(self.id, &Boot::without_log(hard_state, meta.clone()))?;
-        self.machine = Machine::from_state(state.clone());
-        // Without a cluster, Raft had no messages to send.
-        self.persistence.awaiting.clear();
-        self.leadership = Leadership { term: self.raft.term(), leader: 0 };
-        self.leading = None;
-        self.persistence.replaced(checkpoint, 0, self.now.mono);
-        self.replica.history.begin_after(self.machine.zxid());
-        self.replica.published = None;
-        // If the node stops between the two writes, its pledge names the state's cluster.
-        let number = self.persistence.next_number();
-        self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
-        self.belong_to(genesis.cluster);
-        self.members_changed();
-        if self.raft.log().voting().voters == [self.id] {
-            self.raft.campaign()?;
-        }
-        Ok(())
+        todo.outcome
     }
 
     /// From now on the node is of this cluster and can be of no other.
-    pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
-        self.bootstrap.identity.cluster = cluster;
-        self.bootstrap.waiting = self.versions.connected_peers().take(MEMBERS_MAX).collect();
-        let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
-        self.bootstrap.writing = Some(number);
-        self.effects.disk.push(DiskOp::Identify { number, identity });
+    pub(in crate::node) fn belong_to(
+        &mut self,
+        cluster: u64,
+        versions: &Versions,
+        persistence: &mut Persistence,
+        cx: &mut Context,
+    ) {
+        self.founding = None;
+        self.identity.cluster = cluster;
+        self.waiting = versions.connected_peers().take(MEMBERS_MAX).collect();
+        let (number, identity) = (persistence.next_number(), self.identity.clone());
+        self.writing = Some(number);
+        cx.effects.disk.push(DiskOp::Identify { number, identity });
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use crate::machine::SessionRecord;
-use crate::node::Node;
+use crate::machine::{Machine, SessionRecord};
 use crate::node::io::Time;
+use crate::node::leader::Leading;
+use crate::node::membership::Membership;
 use crate::types::membership::Named;
 use crate::types::warnings::Warnings;
 use crate::types::znode::SessionId;
@@ -39,40 +40,49 @@ impl Default for Lines {
     }
 }
 
-impl Node {
-    /// The host of a session's holder; with the port for a client of this node's gateway.
-    pub(in crate::node) fn host_of<'a>(
-        &'a self,
-        session: SessionId,
-        record: &'a SessionRecord,
-    ) -> Option<&'a str> {
-        let host = record.ids.iter().find(|id| id.scheme == "ip").map(|id| id.id.as_str());
-        self.local.from(session).or(host)
+impl Holder {
+    /// The holder of a session. `from`: see [`host_of`].
+    pub(in crate::node) fn of(
+        record: &SessionRecord,
+        from: Option<&str>,
+        membership: &Membership,
+    ) -> Holder {
+        let from = host_of(record, from).map(str::to_owned);
+        Holder { node: membership.named(record.owner), from }
     }
+}
 
-    pub(in crate::node) fn holder_of(&self, session: SessionId) -> Option<Holder> {
-        let record = self.machine.session(session)?;
-        let from = self.host_of(session, record).map(str::to_owned);
-        Some(Holder { node: self.named(record.owner), from })
-    }
+/// The host of a session's holder; with the port (`from`) for a client of this node's gateway.
+pub(in crate::node) fn host_of<'a>(
+    record: &'a SessionRecord,
+    from: Option<&'a str>,
+) -> Option<&'a str> {
+    let host = record.ids.iter().find(|id| id.scheme == "ip").map(|id| id.id.as_str());
+    from.or(host)
+}
 
-    /// Logs that this leader expires these sessions.
-    pub(in crate::node) fn note_expired(&mut self, sessions: &[SessionId]) {
-        let now = self.now.mono;
+impl Leading {
+    /// Logs that this leader expires these sessions. `from`: see [`host_of`].
+    pub(in crate::node) fn note_expired<'a>(
+        &mut self,
+        sessions: &[SessionId],
+        machine: &Machine,
+        from: impl Fn(SessionId) -> Option<&'a str>,
+        membership: &Membership,
+        now: Time,
+    ) {
         for &session in sessions {
-            let Some(leading) = &mut self.leading else { return };
-            let Some(suppressed) = leading.expired.0.permit(now) else { continue };
+            let Some(suppressed) = self.expired.0.permit(now) else { continue };
             let suppressed = (suppressed > 0).then_some(suppressed);
-            let Some(record) = self.machine.session(session) else { continue };
+            let Some(record) = machine.session(session) else { continue };
             let (timeout_ms, ephemerals) = (record.timeout_ms, record.ephemerals.size());
-            let held_by = self.holder_of(session).map(tracing::field::display);
+            let held_by = Holder::of(record, from(session), membership);
             tracing::info!(
-                %session, held_by, timeout_ms, ephemerals, suppressed,
+                %session, %held_by, timeout_ms, ephemerals, suppressed,
                 "a session expires, since its holder has not renewed it"
             );
         }
-        let rest = self.leading.as_mut().and_then(|leading| leading.expired.0.rest(now));
-        if let Some(more) = rest {
+        if let Some(more) = self.expired.0.rest(now) {
             tracing::info!("{more} more sessions expire");
         }
     }

@@ -5,14 +5,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::machine::Machine;
 use crate::machine::command::{Batch, Command};
-use crate::node::Node;
+use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::leader::planner::{Action, Sight, View, plan};
 use crate::node::leader::{Leading, own_request};
-use crate::node::membership::REQUEST_TIME;
+use crate::node::membership::{Membership, REQUEST_TIME};
 use crate::node::message::PeerMessage;
+use crate::node::raft::core::Raft;
 use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
+use crate::node::room::Room;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
@@ -43,7 +46,7 @@ pub(in crate::node) struct Observed {
     /// The members among them that an operator removes as dead: no longer once they answer.
     given_up: BTreeSet<NodeId>,
     /// The other members whose disks are nearly full, and until when each report holds.
-    pub(in crate::node) disk_low: BTreeMap<NodeId, Time>,
+    pub(super) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
@@ -68,6 +71,14 @@ impl Observed {
     pub(in crate::node) fn wants_to_leave(&mut self, node: NodeId, now: Time) {
         self.leavers.insert(node, now + REQUEST_TIME);
         self.given_up.remove(&node);
+    }
+
+    /// A member reports whether its disk is nearly full.
+    pub(in crate::node) fn reports_disk(&mut self, node: NodeId, low: bool, now: Time) {
+        match low {
+            true => self.disk_low.insert(node, now + REQUEST_TIME),
+            false => self.disk_low.remove(&node),
+        };
     }
 
     /// An operator removes a member that is dead.
@@ -141,125 +152,144 @@ impl Observed {
     }
 }
 
-impl Node {
-    /// Observes the members and makes the next change, once a heartbeat.
-    pub(in crate::node) fn keep_members(&mut self) {
-        let patience = self.patience();
-        let Some(leading) = &mut self.leading else { return };
-        let (raft, now) = (&self.raft, self.now.mono);
-        let others = raft.all_progress().filter(|(node, _)| *node != self.id);
+/// What an observation of the members leads to.
+pub(in crate::node) struct Plan {
+    /// The settled learners.
+    pub(in crate::node) placed: BTreeSet<NodeId>,
+    /// The next change.
+    pub(in crate::node) action: Option<Action>,
+}
+
+impl Leading {
+    /// Observes the members, once a heartbeat, and plans the next change. `None`: it knows too little yet, or
+    /// has ceased to lead.
+    pub(in crate::node) fn observe_members(
+        &mut self,
+        raft: &mut Raft,
+        machine: &Machine,
+        membership: &Membership,
+        room: &Room,
+        cx: &Context,
+    ) -> Option<Plan> {
+        let now = cx.now.mono;
+        let others = raft.all_progress().filter(|(node, _)| *node != cx.id);
         let matched = others.map(|(node, progress)| (node, progress.matched)).collect();
-        let before = now.saturating_sub(self.config.timings().election());
-        leading.members.look(&matched, raft.last_index(), now, before);
-        leading.members.note_committed(raft.committed(), raft.last_index(), now);
-        leading.members.note_own_disk(raft.persisted(), raft.committed(), now);
+        let before = now.saturating_sub(cx.config.timings().election());
+        self.members.look(&matched, raft.last_index(), now, before);
+        self.members.note_committed(raft.committed(), raft.last_index(), now);
+        self.members.note_own_disk(raft.persisted(), raft.committed(), now);
         // This also counts before the leader serves, which takes until its own disk has the first entry
         // of its term.
-        if self.is_in_the_way() {
-            tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
-            self.raft.step_down();
-            return;
+        if self.is_in_the_way(raft, membership, cx) {
+            tracing::warn!(node = %membership.own_name(), "a leader that cannot commit makes way for another");
+            raft.step_down();
+            return None;
         }
-        if self.has_the_slow_disk() {
-            let first = self.raft.heir().is_none();
-            self.resign();
-            if first && self.raft.heir().is_some() {
-                tracing::warn!(node = %self.named(self.id), "a leader with a slow disk hands over to another");
+        if self.has_the_slow_disk(raft, membership, cx) {
+            let first = raft.heir().is_none();
+            self.resign(raft, membership, room, cx);
+            if first && raft.heir().is_some() {
+                tracing::warn!(node = %membership.own_name(), "a leader with a slow disk hands over to another");
             }
         }
-        if self.has_the_full_disk() {
-            self.resign();
+        if self.has_the_full_disk(raft, membership, room, cx) {
+            self.resign(raft, membership, room, cx);
         }
 
-        let Some(leading) = &mut self.leading else { return };
-        let Some(serves_since) = leading.serves_since else { return };
-        let (raft, voting) = (&self.raft, self.raft.log().voting());
-        let busy = !leading.members.may_change(self.raft.log().applied().index)
-            || !voting.voters_outgoing.is_empty()
+        let serves_since = self.serves_since?;
+        let busy = !self.members.may_change(raft.log().applied().index)
+            || !raft.log().voting().voters_outgoing.is_empty()
             || raft.is_changing()
             || raft.heir().is_some();
         // A new leader has not observed the members yet: a leaving voter may have an heir that is
         // not known to be level.
-        if now < serves_since + patience + self.config.heartbeat || busy {
-            return self.report_health(BTreeSet::new());
+        if now < serves_since + cx.patience() + cx.config.heartbeat || busy {
+            return Some(Plan { placed: BTreeSet::new(), action: None });
         }
-        let Some(view) = self.view() else { return };
-        let action = plan(&view, &self.config.policy);
-        self.report_health(view.placed(&self.config.policy));
-        if let Some(action) = action {
-            tracing::info!(node = %self.named(self.id), ?action, "a change of the members");
-            self.change_members(action);
-        }
+        let view = self.view(raft, machine, membership, cx);
+        let action = plan(&view, &cx.config.policy);
+        Some(Plan { placed: view.placed(&cx.config.policy), action })
     }
 
-    fn change_members(&mut self, action: Action) {
-        let Some(leading) = &mut self.leading else { return };
+    /// Makes a change of the members.
+    pub(in crate::node) fn change_members(
+        &mut self,
+        action: Action,
+        raft: &mut Raft,
+        machine: &Machine,
+        (membership, room): (&Membership, &Room),
+        cx: &Context,
+    ) {
         let proposed = match action {
             Action::Configure(seats) => {
-                let (_, version) = self.machine.roster();
+                let (_, version) = machine.roster();
                 let requests = vec![own_request(Command::Configure { version, seats })];
-                let batch = Batch { time: leading.log_time(), requests };
-                self.raft.propose(batch.encode())
+                let batch = Batch { time: self.log_time(), requests };
+                raft.propose(batch.encode())
             }
             // raft-rs may put an empty entry in its place. Then the next heartbeat proposes it
             // again.
-            Action::Vote(change) => self.raft.propose_change(&change),
-            Action::HandOver => return self.resign(),
+            Action::Vote(change) => raft.propose_change(&change),
+            Action::HandOver => return self.resign(raft, membership, room, cx),
         };
         if proposed {
-            leading.members.changing = Some(self.raft.last_index());
+            self.members.changing = Some(raft.last_index());
         }
     }
 
     /// Whether a member has stored nothing for longer than an election takes, though it lacks
     /// entries.
-    fn stores_nothing(&self, leading: &Leading, node: NodeId) -> bool {
-        let stored = leading.members.stored.get(&node);
-        stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
+    fn stores_nothing(&self, node: NodeId, cx: &Context) -> bool {
+        let stored = self.members.stored.get(&node);
+        stored.is_some_and(|(_, since)| cx.now.mono.saturating_sub(*since) > cx.patience())
     }
 
     /// Whether this leader has listened for a member for long enough without receiving anything.
-    pub(in crate::node) fn is_silent(&self, node: NodeId) -> bool {
-        let leading = self.leading.as_ref();
-        leading.is_some_and(|leading| !self.sight(leading, node).silent.is_zero())
+    pub(in crate::node) fn is_silent(
+        &self,
+        node: NodeId,
+        membership: &Membership,
+        cx: &Context,
+    ) -> bool {
+        !self.sight(node, membership, cx).silent.is_zero()
     }
 
-    fn sight(&self, leading: &Leading, node: NodeId) -> Sight {
-        let now = self.now.mono;
+    fn sight(&self, node: NodeId, membership: &Membership, cx: &Context) -> Sight {
+        let now = cx.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let (received, seen) = (self.membership.last_received(node), &leading.members);
+        let (received, seen) = (membership.last_received(node), &self.members);
         let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
-        let silent = if silent > self.patience() { silent } else { Duration::ZERO };
+        let silent = if silent > cx.patience() { silent } else { Duration::ZERO };
         let sends =
-            received.is_some_and(|at| since(&at) <= self.patience()) || planted(Bug::PresumedAlive);
+            received.is_some_and(|at| since(&at) <= cx.patience()) || planted(Bug::PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
-        let answers = self.answers(node);
+        let answers = membership.answers(node, cx);
         Sight {
             silent,
             sends,
             answers,
-            level: answers && level >= self.config.timings().answer(),
+            level: answers && level >= cx.config.timings().answer(),
             // A vote given to a dead member may cost the majority.
-            caught_up: answers && level >= self.patience(),
+            caught_up: answers && level >= cx.patience(),
         }
     }
 
-    fn view(&self) -> Option<View> {
-        let leading = self.leading.as_ref()?;
-        let voting = self.raft.log().voting();
-        let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
-        let (roster, _) = self.machine.roster();
-        let Observed { reports, leavers, given_up, .. } = &leading.members;
-        let is_back = |node: &NodeId| given_up.contains(node) && !self.is_silent(*node);
-        Some(View {
-            own: self.id,
+    fn view(&self, raft: &Raft, machine: &Machine, membership: &Membership, cx: &Context) -> View {
+        let voting = raft.log().voting();
+        let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != cx.id);
+        let (roster, _) = machine.roster();
+        let Observed { reports, leavers, given_up, .. } = &self.members;
+        let is_back =
+            |node: &NodeId| given_up.contains(node) && !self.is_silent(*node, membership, cx);
+        View {
+            own: cx.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
-            sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
+            sights: others().map(|id| (*id, self.sight(*id, membership, cx))).collect(),
             roster,
             reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),
             leaving: leavers.keys().copied().filter(|node| !is_back(node)).collect(),
-        })
+        }
     }
 
     /// Whether this leader has committed nothing for long, and other voters may be a majority without
@@ -267,70 +297,70 @@ impl Node {
     ///
     /// Voters whose disks hang still answer heartbeats, so the leader keeps its quorum. That is right
     /// while no other voter could lead.
-    fn is_in_the_way(&self) -> bool {
-        let Some(leading) = &self.leading else { return false };
-        let stuck = leading.members.stuck.is_some_and(|(_, since)| {
-            self.now.mono.saturating_sub(since) >= self.config.timings().stuck()
+    fn is_in_the_way(&self, raft: &Raft, membership: &Membership, cx: &Context) -> bool {
+        let stuck = self.members.stuck.is_some_and(|(_, since)| {
+            cx.now.mono.saturating_sub(since) >= cx.config.timings().stuck()
         });
-        let raft = &self.raft;
         let has_more =
             |voter| raft.progress(voter).is_some_and(|has| has.matched > raft.committed());
-        stuck && self.others_decide(|voter| has_more(voter) || !self.answers(voter))
-    }
-
-    /// Whether the other voters for which `holds` is true are a majority.
-    pub(in crate::node) fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
-        let voting = self.raft.log().voting();
-        let decide = |voters: &[NodeId]| {
-            let of = voters.iter().filter(|voter| **voter != self.id && holds(**voter));
-            voters.is_empty() || 2 * of.count() > voters.len()
-        };
-        decide(&voting.voters) && decide(&voting.voters_outgoing)
+        stuck && raft.others_decide(|voter| has_more(voter) || !membership.answers(voter, cx))
     }
 
     /// Whether this leader's own disk is far behind those of the others, so that one of them should lead.
     ///
     /// At first nothing waits for that disk, since the others are a majority. But a leader proposes
     /// nothing more once too much waits for its own disk.
-    fn has_the_slow_disk(&self) -> bool {
-        let Some(leading) = &self.leading else { return false };
-        let patience = self.patience();
-        let late = |(_, since): (u64, Time)| self.now.mono.saturating_sub(since) > patience;
-        let seen = &leading.members;
-        let (raft, outline) = (&self.raft, self.raft.log().outline());
+    fn has_the_slow_disk(&self, raft: &Raft, membership: &Membership, cx: &Context) -> bool {
+        let patience = cx.patience();
+        let late = |(_, since): (u64, Time)| cx.now.mono.saturating_sub(since) > patience;
+        let (seen, outline) = (&self.members, raft.log().outline());
         let lacks = outline.bytes_between(raft.persisted() + 1, raft.committed() + 1);
         let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
         // If another needed disk is as slow, an election would only cost time.
-        let is_level = |voter| self.is_level(leading, voter);
-        behind && self.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
+        let is_level = |voter| self.is_level(voter, raft, membership, cx);
+        behind && raft.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
     }
 
     /// Whether a voter answers, and has stored the log as it was an election time ago.
-    pub(in crate::node) fn is_level(&self, leading: &Leading, voter: NodeId) -> bool {
-        let progress = self.raft.progress(voter).zip(leading.members.level());
-        self.answers(voter) && progress.is_some_and(|(progress, level)| progress.matched >= level)
+    pub(super) fn is_level(
+        &self,
+        voter: NodeId,
+        raft: &Raft,
+        membership: &Membership,
+        cx: &Context,
+    ) -> bool {
+        let progress = raft.progress(voter).zip(self.members.level());
+        membership.answers(voter, cx)
+            && progress.is_some_and(|(progress, level)| progress.matched >= level)
     }
 
     /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when the
-    /// silent voters or the settled learners change.
-    fn report_health(&mut self, placed: BTreeSet<NodeId>) {
-        let now = self.now.mono;
-        let Some(leading) = &self.leading else { return };
-        if leading.serves_since.is_none_or(|since| now < since + self.patience()) {
+    /// silent voters or the settled learners change. Returns what it has sent of the room on disks: the
+    /// members with little, and whether writes are refused for that.
+    pub(in crate::node) fn report_health(
+        &mut self,
+        placed: BTreeSet<NodeId>,
+        raft: &Raft,
+        membership: &mut Membership,
+        room: &Room,
+        cx: &mut Context,
+    ) -> Option<(BTreeSet<NodeId>, bool)> {
+        let now = cx.now.mono;
+        if self.serves_since.is_none_or(|since| now < since + cx.patience()) {
             // The leader does not know the members' health yet.
-            return;
+            return None;
         }
         let is_silent = |voter: &NodeId| {
-            !self.sight(leading, *voter).silent.is_zero() || self.stores_nothing(leading, *voter)
+            self.is_silent(*voter, membership, cx) || self.stores_nothing(*voter, cx)
         };
-        let voters = self.others().filter(|node| self.is_voter(*node));
+        let voters = raft.others().filter(|node| raft.is_voter(*node));
         let silent: BTreeSet<NodeId> = voters.filter(is_silent).collect();
-        let (disk_low, refuses_writes) = self.room_report(leading, &silent);
-        let is_news = self.membership.silent.as_ref() != Some(&silent)
-            || !placed.is_subset(&leading.members.placed)
-            || self.room.differs(&disk_low, refuses_writes);
-        if !is_news && now < leading.members.health_at {
-            return;
+        let (disk_low, refuses_writes) = self.room_report(&silent, raft, room, cx);
+        let is_news = membership.silent.as_ref() != Some(&silent)
+            || !placed.is_subset(&self.members.placed)
+            || room.differs(&disk_low, refuses_writes);
+        if !is_news && now < self.members.health_at {
+            return None;
         }
         let message = PeerMessage::Health {
             silent: silent.iter().copied().collect(),
@@ -338,14 +368,10 @@ impl Node {
             disk_low: disk_low.iter().copied().collect(),
             refuses_writes,
         };
-        self.note_room_report(disk_low, refuses_writes);
-        self.membership.note_silent(silent, self.raft.term());
-        if let Some(leading) = &mut self.leading {
-            leading.members.health_at = now + HEALTH_PERIOD;
-            leading.members.placed = placed;
-        }
-        for peer in self.others().collect::<Vec<_>>() {
-            self.effects.messages.push((peer, message.clone()));
-        }
+        membership.note_silent(silent, raft.term());
+        self.members.health_at = now + HEALTH_PERIOD;
+        self.members.placed = placed;
+        cx.send_all(raft.others(), &message);
+        Some((disk_low, refuses_writes))
     }
 }

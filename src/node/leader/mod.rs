@@ -10,7 +10,8 @@
 //! acknowledged writes, and requests wait.
 
 pub(crate) mod admission;
-mod expired;
+mod disks;
+pub(in crate::node) mod expired;
 pub(crate) mod expiry;
 pub(crate) mod log_clock;
 pub(crate) mod members;
@@ -19,11 +20,13 @@ pub(crate) mod proposed;
 pub(crate) mod read_index;
 pub(crate) mod reaper;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::{Machine, SessionRecord};
+use crate::node::NodeConfig;
+use crate::node::context::Context;
 use crate::node::io::{Now, Time};
 use crate::node::leader::admission::Admission;
 use crate::node::leader::expiry::ExpiryTable;
@@ -32,10 +35,11 @@ use crate::node::leader::members::Observed;
 use crate::node::leader::proposed::Proposed;
 use crate::node::leader::read_index::{Asked, Confirmations};
 use crate::node::leader::reaper::Reaper;
-use crate::node::message::PeerMessage;
-use crate::node::raft::probes::Probes;
-use crate::node::raft::snapshot_transfer::Outgoing;
-use crate::node::{Node, NodeConfig};
+use crate::node::membership::Membership;
+use crate::node::raft::core::Raft;
+use crate::node::raft::replication::Replication;
+use crate::node::room::Room;
+use crate::node::versions::Versions;
 use crate::planted::{Bug, planted, unless};
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
@@ -67,13 +71,7 @@ pub(in crate::node) struct Leading {
     pub(in crate::node) members: Observed,
     /// Since when leadership is being handed to the present heir.
     heir_since: Time,
-    pub(in crate::node) outgoing: Outgoing,
-    pub(in crate::node) probes: Probes,
-    /// The first indexes of log reads that the disk has not answered yet.
-    pub(in crate::node) reads: BTreeSet<u64>,
-    /// Peers for which nothing is read, since they have not acknowledged earlier entries: how far each
-    /// has stored the log, and since when.
-    pub(in crate::node) unacknowledged: BTreeMap<NodeId, (u64, Time)>,
+    pub(in crate::node) replication: Replication,
     /// Requests that came before it served.
     before_serving: BeforeServing,
 }
@@ -100,10 +98,7 @@ impl Leading {
             reaper: Reaper::new(config.container_period),
             members: Observed::default(),
             heir_since: Time::ZERO,
-            outgoing: Outgoing::new(term, config.heartbeat),
-            probes: Probes::default(),
-            reads: BTreeSet::new(),
-            unacknowledged: BTreeMap::new(),
+            replication: Replication::new(term, config.heartbeat),
             before_serving: BeforeServing::default(),
         }
     }
@@ -282,95 +277,62 @@ fn own_request(command: Command) -> Request {
     Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command }
 }
 
-impl Node {
-    /// Requests of the sessions of a node, or of a client.
-    pub(in crate::node) fn take_forwarded(&mut self, from: NodeId, requests: Vec<Request>) {
-        if let Some(leading) = &mut self.leading {
-            for request in requests {
-                leading.take_forwarded(from, request, &self.machine);
-            }
-        }
-    }
-
-    pub(in crate::node) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
-        if let Some(leading) = &mut self.leading {
-            leading.take_read_index(asked, sessions, self.now.mono);
-        }
-    }
-
-    /// Whether this node serves as the leader.
-    pub(in crate::node) fn serves(&self) -> bool {
-        self.leading.as_ref().is_some_and(Leading::serves)
-    }
-
+impl Leading {
     /// Raises the cluster's version to the one that all members support, by an entry of its own,
     /// which older members can read.
-    pub(super) fn raise_version(&mut self) {
-        if !self.serves() || self.versions.own() <= self.machine.version() {
+    pub(in crate::node) fn raise_version(
+        &mut self,
+        raft: &mut Raft,
+        machine: &Machine,
+        versions: &Versions,
+    ) {
+        if !self.serves() || versions.own() <= machine.version() {
             return;
         }
-        let common = self.versions.common(self.others());
-        let Some(leading) = serving(&mut self.leading) else { return };
-        let present = self.machine.version().max(leading.admission.raised_to());
+        let common = versions.common(raft.others());
+        let present = machine.version().max(self.admission.raised_to());
         let Some(version) = common.filter(|all| *all > present) else { return };
         let requests = vec![own_request(Command::RaiseVersion { version })];
-        let batch = Batch { time: leading.log_time(), requests };
+        let batch = Batch { time: self.log_time(), requests };
         // Refused while leadership is handed over. Then the next step or the next leader does it.
-        if self.raft.propose(batch.encode()) {
+        if raft.propose(batch.encode()) {
             tracing::info!(from = present, to = version, "raising the cluster's version");
-            leading.admission.raise(version);
+            self.admission.raise(version);
         }
     }
 
-    pub(super) fn propose(&mut self) {
-        if self.applies_too_late() {
+    /// Proposes what was admitted.
+    pub(in crate::node) fn propose(&mut self, raft: &mut Raft, machine: &Machine, now: Time) {
+        if !self.serves() {
             return;
         }
-        let Some(leading) = serving(&mut self.leading) else { return };
-        while let Some(batch) = leading.admission.next_batch(leading.log_time(), &self.machine) {
+        while let Some(batch) = self.admission.next_batch(self.log_time(), machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
-            if !self.raft.propose(batch.encode()) {
-                return leading.admission.put_back(batch);
+            if !raft.propose(batch.encode()) {
+                return self.admission.put_back(batch);
             }
-            let at = (self.raft.last_index(), self.raft.term());
-            leading.proposed.push(at, batch, self.now.mono);
+            let at = (raft.last_index(), raft.term());
+            self.proposed.push(at, batch, now);
         }
     }
 
-    pub(super) fn read_index(&mut self) {
-        let Some(leading) = serving(&mut self.leading) else { return };
-        let patience = self.config.heartbeat;
-        if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
-            let boot = self.local.read_index.boot();
-            self.raft.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
+    /// Has raft-rs confirm that this node still leads, if somebody asks. `boot` distinguishes this start of
+    /// the node.
+    pub(in crate::node) fn read_index(&mut self, boot: u64, raft: &mut Raft, cx: &Context) {
+        if !self.serves() {
+            return;
+        }
+        let patience = cx.config.heartbeat;
+        if let Some(read) = self.confirmations.next_read(cx.now.mono, patience) {
+            raft.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
         }
     }
 
-    pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
-        let read = context.strip_prefix(&self.local.read_index.boot().to_be_bytes());
-        let Some(read) = read.and_then(|read| read.try_into().ok()) else { return };
-        let Some(leading) = &mut self.leading else { return };
-        for asked in leading.confirmations.confirmed(u64::from_be_bytes(read)) {
-            let Asked { from, client, boot, read_index, refused } = asked;
-            if from == self.id {
-                match client {
-                    Some(client) => self.client_confirmed(client, boot, read_index, index, refused),
-                    None => self.read_index_confirmed(boot, read_index, index, &refused),
-                }
-                continue;
-            }
-            let message = match client {
-                Some(client) => PeerMessage::ClientReadIndexConfirmed {
-                    client,
-                    boot,
-                    read_index,
-                    index,
-                    refused,
-                },
-                None => PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused },
-            };
-            self.effects.messages.push((from, message));
-        }
+    /// The requests that are confirmed with this context.
+    pub(in crate::node) fn reads_confirmed(&mut self, context: &[u8], boot: u64) -> Vec<Asked> {
+        let read = context.strip_prefix(&boot.to_be_bytes());
+        let read = read.and_then(|read| read.try_into().ok());
+        read.map_or_else(Vec::new, |read| self.confirmations.confirmed(u64::from_be_bytes(read)))
     }
 
     /// Hands leadership over to one heir, until another node leads. May be called again and again.
@@ -379,42 +341,52 @@ impl Node {
     /// it one message to stand for election. An heir that does not lead after [`HEIR_TICKS`] has
     /// died or has not received the message, and one that is being closed refuses it. Then another voter is
     /// chosen, if there is one.
-    pub(super) fn resign(&mut self) {
-        if !self.raft.leads() {
+    pub(in crate::node) fn resign(
+        &mut self,
+        raft: &mut Raft,
+        membership: &Membership,
+        room: &Room,
+        cx: &Context,
+    ) {
+        if !raft.leads() {
             return;
         }
-        let now = self.now.mono;
-        let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
-        let last = self.raft.heir();
-        let waits = now < since + self.config.heartbeat * HEIR_TICKS;
-        if last.is_some_and(|heir| waits && !self.is_closing(heir)) {
+        let now = cx.now.mono;
+        let last = raft.heir();
+        let waits = now < self.heir_since + cx.config.heartbeat * HEIR_TICKS;
+        if last.is_some_and(|heir| waits && !membership.closing.is_closing(heir)) {
             return;
         }
-        self.raft.abort_transfer();
-        if let Some(heir) = self.heir(last) {
-            self.hand_over_to(heir);
+        raft.abort_transfer();
+        if let Some(heir) = self.heir(last, raft, membership, room, cx) {
+            self.hand_over_to(heir, raft, cx.now.mono);
         }
     }
 
     /// Hands leadership over to this voter, also if another heir was chosen before.
-    pub(super) fn hand_over_to(&mut self, heir: NodeId) {
-        if let Some(leading) = &mut self.leading {
-            leading.heir_since = self.now.mono;
-        }
-        self.raft.transfer_to(heir);
+    pub(in crate::node) fn hand_over_to(&mut self, heir: NodeId, raft: &mut Raft, now: Time) {
+        self.heir_since = now;
+        raft.transfer_to(heir);
     }
 
     /// The voter that can lead soonest: one that answers, is not being closed, and has the most of the log.
-    fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
-        let voters = &self.raft.log().voting().voters;
-        let candidates = self.raft.all_progress().filter(|(id, progress)| {
+    fn heir(
+        &self,
+        last: Option<NodeId>,
+        raft: &Raft,
+        membership: &Membership,
+        room: &Room,
+        cx: &Context,
+    ) -> Option<NodeId> {
+        let voters = &raft.log().voting().voters;
+        let candidates = raft.all_progress().filter(|(id, progress)| {
             // raft-rs forgets in each election timeout who was active.
-            let is_alive = progress.is_active || self.answers(*id);
-            *id != self.id && voters.contains(id) && is_alive && !self.is_closing(*id)
+            let is_alive = progress.is_active || membership.answers(*id, cx);
+            *id != cx.id && voters.contains(id) && is_alive && !membership.closing.is_closing(*id)
         });
         let best = candidates.max_by_key(|(id, progress)| {
-            let has_room = !self.is_disk_low(*id);
-            (Some(*id) != last, self.answers(*id), has_room, progress.matched, *id)
+            let has_room = !self.is_disk_low(*id, room, cx);
+            (Some(*id) != last, membership.answers(*id, cx), has_room, progress.matched, *id)
         });
         best.map(|(id, _)| id)
     }

@@ -8,12 +8,17 @@ use std::collections::VecDeque;
 use raft::eraftpb::{self, MessageType};
 use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 
-use crate::node::membership::VOTER_WINDOW;
+use crate::node::NodeConfig;
+use crate::node::io::Time;
+use crate::node::membership::{LEARNER_WINDOW, VOTER_WINDOW};
 use crate::node::message::RaftBody;
 use crate::node::raft::configuration::VotingChange;
-use crate::node::raft::elections::ELECTION_TICKS;
+use crate::node::raft::elections::{ELECTION_TICKS, Elections, Leadership};
+use crate::node::raft::heartbeats::LastAnswer;
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
+use crate::node::raft::persistence::Persistence;
+use crate::node::raft::snapshot_transfer::Incoming;
 use crate::node::stored::{Boot, HardState, Voting};
 use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
@@ -61,6 +66,14 @@ pub(in crate::node) struct Raft {
     pub(super) raw: RawNode<MemLog>,
     /// The entries that raft-rs has handed out and that are not applied yet.
     pub(super) unapplied: VecDeque<eraftpb::Entry>,
+    /// This follower's last answer to a heartbeat.
+    pub(super) last_answer: LastAnswer,
+    /// Peers to which a state was not sent, and for which raft-rs does not know that yet.
+    pub(super) failed_transfers: Vec<NodeId>,
+    pub(in crate::node) elections: Elections,
+    pub(in crate::node) persistence: Persistence,
+    /// A leader's state that comes in.
+    pub(in crate::node) incoming: Incoming,
 }
 
 impl Raft {
@@ -68,31 +81,42 @@ impl Raft {
     ///
     /// # Errors
     /// The contradiction on disk. raft-rs must not be started from it.
-    pub(in crate::node) fn start(id: NodeId, boot: &Boot) -> Result<Raft, String> {
-        let log = boot_log(boot)?;
-        let raft_config = raft::Config {
-            id,
-            election_tick: ELECTION_TICKS,
-            min_election_tick: ELECTION_TICKS,
-            max_election_tick: 2 * ELECTION_TICKS,
-            heartbeat_tick: 1,
-            applied: boot.checkpoint.index,
-            max_size_per_msg: MESSAGE_ENTRIES_BYTES,
-            max_inflight_msgs: VOTER_WINDOW,
-            check_quorum: !planted(Bug::LeaderStaysAlone),
-            pre_vote: true,
-            read_only_option: unless(
-                Bug::ReadWithoutQuorum,
-                ReadOnlyOption::Safe,
-                ReadOnlyOption::LeaseBased,
-            ),
-            max_uncommitted_size: 64 << 20,
-            max_committed_size_per_ready: 4 << 20,
-            ..raft::Config::default()
-        };
-        let raw = RawNode::new(&raft_config, log, &logger::logger())
-            .map_err(|error| format!("Raft does not start: {error}"))?;
-        Ok(Raft { raw, unapplied: VecDeque::new() })
+    pub(in crate::node) fn start(
+        id: NodeId,
+        boot: &Boot,
+        config: &NodeConfig,
+        now: Time,
+    ) -> Result<Raft, String> {
+        let raw = start(id, boot)?;
+        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
+        Ok(Raft {
+            elections: Elections::new(config.seed, id, now, raw.raft.term),
+            persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now),
+            raw,
+            unapplied: VecDeque::new(),
+            last_answer: LastAnswer::default(),
+            failed_transfers: Vec::new(),
+            incoming: Incoming::default(),
+        })
+    }
+
+    /// Raft, started again from what the disk will have, in place of an empty log.
+    ///
+    /// # Errors
+    /// The contradiction in it.
+    pub(in crate::node) fn restart(&mut self, boot: &Boot, now: Time) -> Result<(), String> {
+        self.raw = start(self.id(), boot)?;
+        self.unapplied.clear();
+        // Without a cluster, Raft had no messages to send.
+        self.persistence.awaiting.clear();
+        self.elections.observed = Leadership { term: self.term(), leader: 0 };
+        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
+        self.persistence.replaced(checkpoint, 0, now);
+        Ok(())
+    }
+
+    pub(in crate::node) fn id(&self) -> NodeId {
+        self.raw.raft.id
     }
 
     pub(in crate::node) fn log(&self) -> &MemLog {
@@ -172,6 +196,41 @@ impl Raft {
     /// How far each member has the log, this node included.
     pub(in crate::node) fn all_progress(&self) -> impl Iterator<Item = (NodeId, Progress)> + '_ {
         self.raw.raft.prs().iter().map(|(peer, known)| (*peer, progress(known)))
+    }
+
+    /// Whether a node is a voter, by the present or the former members of a joint change.
+    pub(in crate::node) fn is_voter(&self, node: NodeId) -> bool {
+        let members = self.log().voting();
+        members.voters.contains(&node) || members.voters_outgoing.contains(&node)
+    }
+
+    /// Whether a node is a member by this one's log.
+    pub(in crate::node) fn is_member(&self, node: NodeId) -> bool {
+        let members = self.log().voting();
+        let lists = [&members.voters, &members.learners, &members.voters_outgoing];
+        lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
+    }
+
+    /// Whether this node is a member by its own log.
+    pub(in crate::node) fn is_own_member(&self) -> bool {
+        self.is_member(self.id())
+    }
+
+    /// The members except this node.
+    pub(in crate::node) fn others(&self) -> impl Iterator<Item = NodeId> + use<'_> {
+        let (members, id) = (self.log().voting(), self.id());
+        let lists = [&members.voters, &members.learners, &members.voters_outgoing];
+        lists.into_iter().flatten().copied().filter(move |member| *member != id)
+    }
+
+    /// Whether the other voters for which `holds` is true are a majority.
+    pub(in crate::node) fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
+        let (voting, id) = (self.log().voting(), self.id());
+        let decide = |voters: &[NodeId]| {
+            let of = voters.iter().filter(|voter| **voter != id && holds(**voter));
+            voters.is_empty() || 2 * of.count() > voters.len()
+        };
+        decide(&voting.voters) && decide(&voting.voters_outgoing)
     }
 
     /// Whether a node votes, by the changes that are applied.
@@ -267,9 +326,12 @@ impl Raft {
         self.raw.report_snapshot(peer, status);
     }
 
-    /// Sets how many appends may be under way to a peer.
-    pub(in crate::node) fn set_window(&mut self, peer: NodeId, appends: usize) {
-        self.raw.raft.adjust_max_inflight_msgs(peer, appends);
+    /// Sets how many appends may be under way to each member while this node leads.
+    pub(in crate::node) fn pace(&mut self) {
+        for peer in self.others().collect::<Vec<_>>() {
+            let window = if self.is_voter(peer) { VOTER_WINDOW } else { LEARNER_WINDOW };
+            self.raw.raft.adjust_max_inflight_msgs(peer, window);
+        }
     }
 
     /// Sends a peer what it lacks.
@@ -335,6 +397,32 @@ impl Raft {
         let others = made.into_iter().filter(|made| made.get_msg_type() != kind);
         self.raw.raft.msgs.extend(others);
     }
+}
+
+fn start(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
+    let log = boot_log(boot)?;
+    let raft_config = raft::Config {
+        id,
+        election_tick: ELECTION_TICKS,
+        min_election_tick: ELECTION_TICKS,
+        max_election_tick: 2 * ELECTION_TICKS,
+        heartbeat_tick: 1,
+        applied: boot.checkpoint.index,
+        max_size_per_msg: MESSAGE_ENTRIES_BYTES,
+        max_inflight_msgs: VOTER_WINDOW,
+        check_quorum: !planted(Bug::LeaderStaysAlone),
+        pre_vote: true,
+        read_only_option: unless(
+            Bug::ReadWithoutQuorum,
+            ReadOnlyOption::Safe,
+            ReadOnlyOption::LeaseBased,
+        ),
+        max_uncommitted_size: 64 << 20,
+        max_committed_size_per_ready: 4 << 20,
+        ..raft::Config::default()
+    };
+    RawNode::new(&raft_config, log, &logger::logger())
+        .map_err(|error| format!("Raft does not start: {error}"))
 }
 
 fn progress(known: &raft::Progress) -> Progress {

@@ -1,9 +1,12 @@
 //! When this node stands for election, and how long it waits for a leader before that.
 
+use crate::node::context::Context;
 use crate::node::io::Time;
+use crate::node::membership::Membership;
 use crate::node::mixed;
 use crate::node::raft::core::{Raft, Role};
 use crate::node::raft::leader_loss::LeaderLoss;
+use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
@@ -13,8 +16,16 @@ pub(in crate::node) const ELECTION_TICKS: usize = 5;
 /// of two followers are apart as well (see [`Ticks`](crate::node::ticks::Ticks)).
 const ELECTION_SPREAD: u64 = 3;
 
+/// The leader as this node has last acted on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::node) struct Leadership {
+    pub(in crate::node) term: u64,
+    pub(in crate::node) leader: NodeId,
+}
+
 #[derive(Debug)]
 pub(in crate::node) struct Elections {
+    pub(in crate::node) observed: Leadership,
     random: u64,
     /// Our own election timeout, in ticks, and the term, role and leader it was drawn for.
     timeout: usize,
@@ -30,8 +41,9 @@ pub(in crate::node) struct Elections {
 }
 
 impl Elections {
-    pub(in crate::node) fn new(seed: u64, id: NodeId, now: Time) -> Elections {
+    pub(in crate::node) fn new(seed: u64, id: NodeId, now: Time, term: u64) -> Elections {
         Elections {
+            observed: Leadership { term, leader: 0 },
             random: seed.rotate_left(32) ^ id,
             timeout: ELECTION_TICKS,
             drawn_for: (0, Role::Leader, 0),
@@ -41,25 +53,47 @@ impl Elections {
             knew_leader: false,
         }
     }
+}
 
-    /// A tick is about to pass.
-    pub(in crate::node) fn tick(&mut self, raft: &mut Raft) {
-        self.leaderless_ticks += usize::from(raft.leader() == 0);
-        self.draw_timeout(raft);
+impl Raft {
+    /// A tick passes, for elections and heartbeats.
+    pub(in crate::node) fn tick_elections(&mut self) {
+        self.elections.leaderless_ticks += usize::from(self.leader() == 0);
+        self.draw_timeout();
+        self.tick();
     }
 
     /// Replaces the election timeout that raft-rs draws from a generator that cannot be seeded.
     /// Ours changes with the term, the role and the leader. It also changes now and then while
     /// there is no leader, so that two nodes do not block each other for long.
-    pub(in crate::node) fn draw_timeout(&mut self, raft: &mut Raft) {
-        let drawn_for = (raft.term(), raft.role(), raft.leader());
-        let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;
-        if drawn_for != self.drawn_for || tired {
-            self.drawn_for = drawn_for;
-            self.leaderless_ticks = 0;
-            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            self.timeout = ELECTION_TICKS + (mixed(self.random) % ELECTION_SPREAD) as usize;
+    pub(in crate::node) fn draw_timeout(&mut self) {
+        let drawn_for = (self.term(), self.role(), self.leader());
+        let elections = &mut self.elections;
+        let tired = elections.leaderless_ticks >= 2 * ELECTION_TICKS;
+        if drawn_for != elections.drawn_for || tired {
+            elections.drawn_for = drawn_for;
+            elections.leaderless_ticks = 0;
+            elections.random = elections.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            elections.timeout =
+                ELECTION_TICKS + (mixed(elections.random) % ELECTION_SPREAD) as usize;
         }
-        raft.set_election_timeout(self.timeout);
+        let timeout = elections.timeout;
+        self.set_election_timeout(timeout);
+    }
+
+    /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
+    /// relies on that, and a node that cannot write should not lead. Neither should one that is being
+    /// closed.
+    pub(in crate::node) fn may_campaign(&self, membership: &Membership, cx: &Context) -> bool {
+        self.persistence.installing.is_none()
+            && self.persisted() == self.last_index()
+            && !membership.leaves_election(self, cx)
+    }
+
+    /// Whether this node has long received nothing from a leader. A removed node receives nothing
+    /// any more. A removed learner does not stand for election, so no member notices it either.
+    pub(in crate::node) fn lacks_leader(&self, cx: &Context) -> bool {
+        !planted(Bug::RemovedUnaware)
+            && cx.now.mono.saturating_sub(self.elections.led_at) >= cx.patience()
     }
 }

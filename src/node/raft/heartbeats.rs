@@ -4,9 +4,10 @@
 //! So a follower answers every second heartbeat only, and all that confirm a read. For Raft, the others are
 //! lost.
 
-use crate::node::Node;
+use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::message::RaftBody;
+use crate::node::raft::core::Raft;
 use crate::types::membership::NodeId;
 
 /// The last answer of a follower, and its term.
@@ -18,27 +19,30 @@ pub(in crate::node) struct LastAnswer {
     skipped: bool,
 }
 
-impl Node {
+impl Raft {
     /// Takes in a heartbeat.
-    pub(in crate::node) fn step_heartbeat(
+    pub(in crate::node) fn take_heartbeat(
         &mut self,
         from: NodeId,
         term: u64,
         body: &RaftBody,
         context: &[u8],
+        cx: &Context,
     ) -> Result<(), String> {
-        let (confirms, now, last) = (!context.is_empty(), self.now.mono, &mut self.last_answer);
+        let (confirms, now, mut last) = (!context.is_empty(), cx.now.mono, self.last_answer);
         // After a lost heartbeat, the next one is answered.
-        let is_late = now >= last.at + self.config.heartbeat * 3 / 2;
+        let is_late = now >= last.at + cx.config.heartbeat * 3 / 2;
         let answers = || {
             let answers = confirms || last.term != term || last.skipped || is_late;
             match answers {
-                true => *last = LastAnswer { at: now, term, skipped: false },
+                true => last = LastAnswer { at: now, term, skipped: false },
                 false => last.skipped = true,
             }
             answers
         };
-        self.raft.step_heartbeat(from, term, body, answers)
+        let result = self.step_heartbeat(from, term, body, answers);
+        self.last_answer = last;
+        result
     }
 }
 

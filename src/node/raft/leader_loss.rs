@@ -15,8 +15,9 @@
 //! moment on at which they reach a majority, and do not wait for a silence that has no end. Once a node has
 //! known a leader, connections cause no election any more.
 
-use crate::node::Node;
-use crate::node::raft::core::Role;
+use crate::node::context::Context;
+use crate::node::membership::Membership;
+use crate::node::raft::core::{Raft, Role};
 use crate::types::membership::NodeId;
 
 /// How many turns each follower has.
@@ -30,54 +31,69 @@ pub(in crate::node) struct LeaderLoss {
     ticks: usize,
 }
 
-impl Node {
+impl Raft {
     /// The connection to a peer has ended, or could not be made.
-    pub(in crate::node) fn connection_lost(&mut self, peer: NodeId) -> Result<(), String> {
-        if peer != self.raft.leader() || peer == self.id {
+    pub(in crate::node) fn connection_lost(
+        &mut self,
+        peer: NodeId,
+        membership: &Membership,
+        cx: &Context,
+    ) -> Result<(), String> {
+        if peer != self.leader() || peer == cx.id {
             return Ok(());
         }
-        self.raft.forget_leader();
+        self.forget_leader();
         self.elections.loss = Some(LeaderLoss { leader: peer, ticks: 0 });
-        self.hasten_election()
+        self.hasten_election(membership, cx)
     }
 
     /// A connection to a peer was made.
-    pub(in crate::node) fn connection_made(&mut self, peer: NodeId) -> Result<(), String> {
-        let is_first = !self.elections.knew_leader && self.raft.leader() == 0;
+    pub(in crate::node) fn connection_made(
+        &mut self,
+        peer: NodeId,
+        membership: &Membership,
+        cx: &Context,
+    ) -> Result<(), String> {
+        let is_first = !self.elections.knew_leader && self.leader() == 0;
         // A candidate has its votes under way.
-        let is_free = !matches!(self.raft.role(), Role::Candidate | Role::Leader);
-        let are_voters = self.is_voter(peer) && self.is_voter(self.id);
-        if !is_first || !is_free || !are_voters || !self.reaches_majority() {
+        let is_free = !matches!(self.role(), Role::Candidate | Role::Leader);
+        let are_voters = self.is_voter(peer) && self.is_voter(cx.id);
+        if !is_first || !is_free || !are_voters || !self.reaches_majority(membership) {
             return Ok(());
         }
         // Whoever comes next begins the turns again: it may be the one that was asked in vain.
         self.elections.loss = Some(LeaderLoss { leader: 0, ticks: 0 });
-        self.hasten_election()
+        self.hasten_election(membership, cx)
     }
 
-    fn reaches_majority(&self) -> bool {
-        let reached = |voter: &&NodeId| **voter == self.id || self.versions.is_connected(**voter);
+    fn reaches_majority(&self, membership: &Membership) -> bool {
+        let id = self.id();
+        let reached = |voter: &&NodeId| **voter == id || membership.versions.is_connected(**voter);
         let decide = |voters: &[NodeId]| {
             voters.is_empty() || 2 * voters.iter().filter(reached).count() > voters.len()
         };
-        let voting = self.raft.log().voting();
+        let voting = self.log().voting();
         decide(&voting.voters) && decide(&voting.voters_outgoing)
     }
 
     /// Campaigns if it is this node's turn. Called when the leader is lost, and at each tick.
-    pub(in crate::node) fn hasten_election(&mut self) -> Result<(), String> {
+    pub(in crate::node) fn hasten_election(
+        &mut self,
+        membership: &Membership,
+        cx: &Context,
+    ) -> Result<(), String> {
         let Some(LeaderLoss { leader, ticks }) = self.elections.loss.take() else {
             return Ok(());
         };
-        let mut voters: Vec<NodeId> = self.raft.log().voting().voters.clone();
+        let mut voters: Vec<NodeId> = self.log().voting().voters.clone();
         voters.retain(|voter| *voter != leader);
         voters.sort_unstable();
-        let place = voters.iter().position(|voter| *voter == self.id);
-        let (Some(place), 0, false) = (place, self.raft.leader(), self.raft.leads()) else {
+        let place = voters.iter().position(|voter| *voter == cx.id);
+        let (Some(place), 0, false) = (place, self.leader(), self.leads()) else {
             return Ok(());
         };
-        if ticks % voters.len() == place && self.may_campaign() {
-            self.raft.campaign()?;
+        if ticks % voters.len() == place && self.may_campaign(membership, cx) {
+            self.campaign()?;
         }
         if ticks + 1 < TURNS * voters.len() {
             self.elections.loss = Some(LeaderLoss { leader, ticks: ticks + 1 });

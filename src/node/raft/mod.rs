@@ -14,9 +14,10 @@ pub(crate) mod logger;
 pub(in crate::node) mod persistence;
 pub(in crate::node) mod probes;
 pub(crate) mod quorum_loss;
-mod ready;
+pub(in crate::node) mod ready;
+pub(in crate::node) mod replication;
 pub(crate) mod snapshot_transfer;
-pub(in crate::node) mod wire;
+mod wire;
 
 /// Where the numbers of a term begin. No two terms have a number in common, as long as none uses 2^32
 /// of them.

@@ -12,10 +12,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::Node;
+use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::message::RaftBody;
 use crate::node::raft::core::{Raft, Sends};
+use crate::node::raft::replication::Replication;
 use crate::node::stored::LogEntry;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
@@ -80,15 +81,21 @@ fn probes(raft: &Raft, peer: NodeId) -> bool {
     raft.progress(peer).is_some_and(|progress| progress.sends == Sends::Probes)
 }
 
-impl Node {
+impl Replication {
     /// Cuts an append to a peer whose log position is not known. Returns whether to send it.
-    pub(in crate::node) fn is_to_send(&mut self, to: NodeId, message: &mut RaftBody) -> bool {
+    pub(super) fn is_to_send(
+        &mut self,
+        to: NodeId,
+        message: &mut RaftBody,
+        raft: &Raft,
+        cx: &Context,
+    ) -> bool {
         let RaftBody::Append { index, entries, .. } = message else { return true };
-        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raft, to)) else {
+        if !probes(raft, to) {
             return true;
-        };
-        let (now, again) = (self.now.mono, self.config.timings().election());
-        leading.probes.cut(to, *index, entries, now, again)
+        }
+        let (now, again) = (cx.now.mono, cx.config.timings().election());
+        self.probes.cut(to, *index, entries, now, again)
     }
 
     /// Steps raft-rs with an answer to a heartbeat. The same append is sent to the peer at most once for each
@@ -98,17 +105,19 @@ impl Node {
         from: NodeId,
         term: u64,
         body: &RaftBody,
+        raft: &mut Raft,
+        cx: &Context,
     ) -> Result<(), String> {
-        let next = self.raft.progress(from).map_or(0, |progress| progress.next);
-        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raft, from)) else {
-            return self.raft.step(from, term, body);
-        };
+        let next = raft.progress(from).map_or(0, |progress| progress.next);
+        if !probes(raft, from) {
+            return raft.step(from, term, body);
+        }
         // An answer may come a little sooner after its heartbeat than the last one did.
-        let (now, again) = (self.now.mono, self.config.heartbeat / 2);
-        let is_due = is_due(&mut leading.probes.answering, from, next, now, again)
+        let (now, again) = (cx.now.mono, cx.config.heartbeat / 2);
+        let is_due = is_due(&mut self.probes.answering, from, next, now, again)
             || planted(Bug::ProbesUnbounded);
         let append = is_due.then_some(BYTES_MAX as u64);
-        self.raft.step_with_append_of(append, from, term, body)
+        raft.step_with_append_of(append, from, term, body)
     }
 }
 

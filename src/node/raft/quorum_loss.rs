@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::node::Node;
+use crate::machine::Machine;
+use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::membership::REQUEST_TIME;
+use crate::node::membership::{Membership, REQUEST_TIME};
 use crate::node::message::PeerMessage;
+use crate::node::raft::core::Raft;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
@@ -22,22 +24,29 @@ pub(in crate::node) struct QuorumLoss {
     reports: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
 }
 
-impl Node {
+impl Membership {
     /// Notes an instance that asks to join, while this node knows no leader.
-    pub(in crate::node) fn note_blank(&mut self, from: NodeId, member: &Member) {
-        if self.raft.leader() != 0 {
+    pub(in crate::node) fn note_blank(
+        &mut self,
+        from: NodeId,
+        member: &Member,
+        raft: &Raft,
+        machine: &Machine,
+        cx: &mut Context,
+    ) {
+        if raft.leader() != 0 {
             return;
         }
-        let until = self.now.mono + REQUEST_TIME;
+        let until = cx.now.mono + REQUEST_TIME;
         let blank = &mut self.quorum_loss.blank;
-        blank.retain(|_, (_, until)| self.now.mono < *until);
+        blank.retain(|_, (_, until)| cx.now.mono < *until);
         if from == member.node && blank.len() < MEMBERS_MAX {
             blank.insert(member.node, (member.address.clone(), until));
         }
-        if self.is_member(self.id) {
-            let (voters, missing) = self.voters_missing();
+        if raft.is_own_member() {
+            let (voters, missing) = self.voters_missing(raft, machine);
             let voters = u32::try_from(voters).unwrap_or(u32::MAX);
-            self.effects.messages.push((from, PeerMessage::NoLeader { voters, missing }));
+            cx.send(from, PeerMessage::NoLeader { voters, missing });
         }
     }
 
@@ -46,10 +55,11 @@ impl Node {
         from: NodeId,
         voters: u32,
         missing: Vec<String>,
+        now: Time,
     ) {
-        let until = self.now.mono + REQUEST_TIME;
+        let until = now + REQUEST_TIME;
         let reports = &mut self.quorum_loss.reports;
-        reports.retain(|_, (_, _, until)| self.now.mono < *until);
+        reports.retain(|_, (_, _, until)| now < *until);
         if reports.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
             let voters = usize::try_from(voters).unwrap_or(usize::MAX);
             reports.insert(from, (voters, missing, until));
@@ -57,12 +67,12 @@ impl Node {
     }
 
     /// How many voters there are, and the addresses of those that this member does not reach.
-    fn voters_missing(&self) -> (usize, Vec<String>) {
-        let conf = self.raft.log().voting();
+    fn voters_missing(&self, raft: &Raft, machine: &Machine) -> (usize, Vec<String>) {
+        let conf = raft.log().voting();
         let voters: BTreeSet<NodeId> =
             conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
-        let (roster, _) = self.machine.roster();
-        let missing = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
+        let (roster, _) = machine.roster();
+        let missing = self.problems.iter().filter(|(_, problem)| problem.is_some());
         let missing = missing.filter(|(node, _)| voters.contains(node)).map(|(node, _)| {
             let address = roster.get(*node).map(|seat| seat.member.address.clone());
             address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))
@@ -71,31 +81,35 @@ impl Node {
     }
 
     /// The addresses of the instances that asked to join while there is no leader.
-    pub(in crate::node) fn blank(&self) -> Vec<String> {
-        if self.raft.leader() != 0 {
+    pub(in crate::node) fn blank(&self, raft: &Raft, now: Time) -> Vec<String> {
+        if raft.leader() != 0 {
             return Vec::new();
         }
-        let blank = self.quorum_loss.blank.values().filter(|(_, until)| self.now.mono < *until);
+        let blank = self.quorum_loss.blank.values().filter(|(_, until)| now < *until);
         let blank: BTreeSet<&String> = blank.map(|(address, _)| address).collect();
         blank.into_iter().cloned().collect()
     }
 
     /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is
     /// one, or if enough voters are there to elect one.
-    pub(in crate::node) fn quorum_loss(&self) -> Option<String> {
-        if self.raft.leader() != 0 || self.bootstrap.founding.is_some() {
+    pub(in crate::node) fn why_no_quorum(
+        &self,
+        raft: &Raft,
+        machine: &Machine,
+        now: Time,
+    ) -> Option<String> {
+        if raft.leader() != 0 {
             return None;
         }
-        let now = self.now.mono;
-        let blank = self.blank();
+        let blank = self.blank(raft, now);
         let reports = self.quorum_loss.reports.values().filter(|(_, _, until)| now < *until);
-        let joins = !self.is_member(self.id);
+        let joins = !raft.is_own_member();
         let (voters, missing) = if joins {
             // The report of the member that reaches the most voters.
             let most = reports.min_by_key(|(_, missing, _)| missing.len());
             most.map(|(voters, missing, _)| (*voters, missing.clone())).unwrap_or_default()
         } else {
-            self.voters_missing()
+            self.voters_missing(raft, machine)
         };
         let lost = 2 * (voters - missing.len().min(voters)) <= voters;
         if !joins && !lost {

@@ -190,6 +190,8 @@ impl Sending {
 pub(crate) struct Incoming {
     receiving: Option<Receiving>,
     building: Option<Building>,
+    /// A state built from a leader's chunks, until Raft takes or refuses its snapshot.
+    pub(in crate::node) staged: Option<Received>,
 }
 
 /// A state with all its chunks, while the host completes and checks it.

@@ -21,7 +21,7 @@ fn appends(cluster: &Cluster, from: NodeId, to: NodeId) -> usize {
 
 /// How many states the leader is sending.
 fn transfers(cluster: &Cluster, leader: u64) -> usize {
-    cluster.node(leader).leading.as_ref().map_or(0, |leading| leading.outgoing.count())
+    cluster.node(leader).leading.as_ref().map_or(0, |leading| leading.replication.transfers())
 }
 
 /// Two members that do not answer do not stop the others, and the learner among them is sent

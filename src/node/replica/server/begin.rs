@@ -43,7 +43,7 @@ fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
 impl Replica {
     /// Attaches a client that has sent its claims, as soon as this replica has everything that the
     /// client has seen.
-    pub(super) fn begin_client(
+    pub(in crate::node) fn begin_client(
         &mut self,
         machine: &Machine,
         cluster: u64,

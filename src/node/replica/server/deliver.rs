@@ -169,7 +169,7 @@ impl Replica {
     }
 
     /// Ends the service of a client, which attaches to another member.
-    pub(super) fn let_go(
+    pub(in crate::node) fn let_go(
         &mut self,
         client: NodeId,
         attachment: u64,

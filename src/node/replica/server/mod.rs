@@ -19,7 +19,7 @@
 
 mod begin;
 mod deliver;
-mod serve;
+pub(in crate::node) mod serve;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,94 +1,119 @@
 //! How a member handles its clients' messages.
 
+use crate::machine::Machine;
 use crate::machine::command::Request;
-use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::io::Holding;
+use crate::node::client_message::{FromClient, ToClient, UpTo};
+use crate::node::context::Context;
+use crate::node::io::{Availability, Effects, Holding};
 use crate::node::leader::may_ask;
-use crate::node::leader::read_index::Asked;
-use crate::node::message::{PeerMessage, in_parts};
+use crate::node::replica::Replica;
 use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
 use crate::node::sessions::queue::Turn;
-use crate::node::{FORWARD_BYTES_MAX, Node};
-use crate::types::membership::{Named, NodeId};
+use crate::types::membership::{Member, NodeId};
 use crate::types::path;
-use crate::types::znode::SessionId;
+use crate::types::znode::{SessionId, Zxid};
 
-impl Node {
-    pub(in crate::node) fn take_client_messages(
+/// What a client's messages ask of the leader.
+#[derive(Default)]
+pub(in crate::node) struct AskedOfLeader {
+    /// ReadIndex requests: the client's start, the number of each, and the sessions to renew.
+    pub(in crate::node) reads: Vec<(u64, u64, Vec<SessionId>)>,
+    pub(in crate::node) writes: Vec<Request>,
+}
+
+/// What has become of a client that wants to attach.
+pub(in crate::node) enum Attaching {
+    Begins,
+    Refused,
+    /// There is no room for it.
+    Full,
+}
+
+impl Replica {
+    /// A client that has seen everything up to `seen` begins to attach, unless it is refused.
+    pub(in crate::node) fn attach(
         &mut self,
         from: NodeId,
         attachment: u64,
-        number: u64,
+        seen: Zxid,
+        refused: Option<&str>,
+        cx: &mut Context,
+    ) -> Attaching {
+        let served = self.clients.clients.get(&from);
+        if served.is_some_and(|client| client.attachment >= attachment) {
+            // A late or duplicated message. Beginning again would lose the updates sent since.
+            return Attaching::Refused;
+        }
+        self.drop_client(from);
+        if let Some(reason) = refused {
+            self.let_go(from, attachment, reason, &mut cx.effects);
+            return Attaching::Refused;
+        }
+        if self.clients.clients.len() >= CLIENTS_MAX {
+            return Attaching::Full;
+        }
+        self.clients.clients.insert(from, ServedClient::new(attachment, seen, cx.now.mono));
+        Attaching::Begins
+    }
+
+    /// A client has sent another message, and has `received` those before that number. Returns whether it is
+    /// the one that comes next.
+    pub(in crate::node) fn comes_next(
+        &mut self,
+        from: NodeId,
+        (attachment, number): (u64, u64),
         received: u64,
-        messages: Vec<FromClient>,
-    ) {
-        let now = self.now.mono;
-        let mut messages = messages.into_iter();
-        if number == 0 {
-            let Some(FromClient::Begin { seen, cluster }) = messages.next() else {
-                return self.let_go(from, attachment, "it did not begin");
-            };
-            let served = self.replica.clients.clients.get(&from);
-            if served.is_some_and(|client| client.attachment >= attachment) {
-                // A late or duplicated message. Beginning again would lose the updates sent since.
-                return;
+        cx: &mut Context,
+    ) -> bool {
+        let served = self.clients.clients.get_mut(&from);
+        let is_next =
+            |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
+        let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
+        let Some(client) = served.filter(is_next) else {
+            if !is_late {
+                self.let_go(from, attachment, "a message was lost", &mut cx.effects);
             }
-            self.replica.drop_client(from);
-            if self.cluster() == 0 {
-                return self.let_go(from, attachment, "this member has no cluster yet");
-            }
-            if cluster != 0 && cluster != self.cluster() {
-                return self.let_go(from, attachment, "it is a client of another cluster");
-            }
-            if self.is_member(from) {
-                return self.let_go(from, attachment, "it is a member");
-            }
-            if self.replica.clients.clients.len() >= CLIENTS_MAX {
-                return self.send_elsewhere(from, attachment);
-            }
-            self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
-        } else {
-            let served = self.replica.clients.clients.get_mut(&from);
-            let is_next =
-                |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
-            let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
-            let Some(client) = served.filter(is_next) else {
-                if !is_late {
-                    self.let_go(from, attachment, "a message was lost");
-                }
-                return;
-            };
-            client.next_received += 1;
-            client.received_at = now;
-            // If the client begins with many messages, each is acknowledged.
-            client.awaits_message |= client.beginning.is_some();
-            while let Some((sent, bytes)) = client.unacknowledged.front().copied()
-                && sent < received
-            {
-                client.unacknowledged.pop_front();
-                client.unacknowledged_bytes -= bytes;
-            }
+            return false;
+        };
+        client.next_received += 1;
+        client.received_at = cx.now.mono;
+        // If the client begins with many messages, each is acknowledged.
+        client.awaits_message |= client.beginning.is_some();
+        while let Some((sent, bytes)) = client.unacknowledged.front().copied()
+            && sent < received
+        {
+            client.unacknowledged.pop_front();
+            client.unacknowledged_bytes -= bytes;
         }
-        let mut writes = Vec::new();
+        true
+    }
+
+    /// Takes in a client's requests.
+    ///
+    /// # Errors
+    /// Why the client is not served any longer. What it has asked of the leader before that still counts,
+    /// except writes.
+    pub(in crate::node) fn take_client_messages(
+        &mut self,
+        from: NodeId,
+        messages: impl Iterator<Item = FromClient>,
+        asked: &mut AskedOfLeader,
+        effects: &mut Effects,
+    ) -> Result<(), &'static str> {
         for message in messages {
-            if let Err(reason) = self.take_client_message(from, message, &mut writes) {
-                tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
-                return self.let_go(from, attachment, reason);
-            }
+            self.take_client_message(from, message, asked, effects)?;
         }
-        self.pass_on(from, writes);
-        let cluster = self.cluster();
-        self.replica.begin_client(&self.machine, cluster, from, &mut self.effects);
-        self.answer_clients();
+        Ok(())
     }
 
     fn take_client_message(
         &mut self,
         from: NodeId,
         message: FromClient,
-        writes: &mut Vec<Request>,
+        asked: &mut AskedOfLeader,
+        effects: &mut Effects,
     ) -> Result<(), &'static str> {
-        let client = self.replica.clients.clients.get_mut(&from).ok_or("it is not served")?;
+        let client = self.clients.clients.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut client.beginning
             && !beginning.complete
         {
@@ -97,7 +122,7 @@ impl Node {
                     beginning.bytes += message.size();
                     beginning.claims.push(message);
                     let claimed = beginning.bytes;
-                    if self.replica.clients.claims_too_much(claimed) {
+                    if self.clients.claims_too_much(claimed) {
                         return Err("it holds too much");
                     }
                 }
@@ -123,9 +148,9 @@ impl Node {
                 }
                 if request.seq == 0 {
                     let (session, holder) = (request.session, request.holder);
-                    self.replica.clients.hold(from, Holding { session, holder });
+                    self.clients.hold(from, Holding { session, holder });
                 }
-                writes.push(request);
+                asked.writes.push(request);
             }
             FromClient::Query { call, query, read_index } => {
                 if query.path().is_some_and(|path| path::validate(path).is_err()) {
@@ -133,13 +158,13 @@ impl Node {
                 }
                 client.queued_bytes += size;
                 let queued = client.queued_bytes;
-                if self.replica.clients.asks_too_much(queued) {
+                if self.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
-                let held = self.replica.clients.hold(from, call.holding);
+                let held = self.clients.hold(from, call.holding);
                 let asker = Asker { request: call.request, size };
                 held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
-                self.replica.clients.waiting.insert(call.holding);
+                self.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {
                 // The watch may still be among those that the client reported when it began.
@@ -147,8 +172,8 @@ impl Node {
                     |claim| matches!(claim, FromClient::Watch(held) if held.watch == watch),
                 );
                 if let Some((id, _)) = client.watches.get(&watch).copied() {
-                    self.replica.watches.remove(id);
-                    self.replica.clients.end_watch(id);
+                    self.watches.remove(id);
+                    self.clients.end_watch(id);
                 }
             }
             FromClient::Leave { holding } => {
@@ -157,40 +182,18 @@ impl Node {
                     FromClient::Watch(of) => of.holding == holding,
                     _ => false,
                 });
-                let held = self.replica.clients.sessions.get(&holding);
+                let held = self.clients.sessions.get(&holding);
                 if held.is_some_and(|held| held.client == from) {
-                    self.replica.end_client_session(holding, &mut self.effects);
+                    self.end_client_session(holding, effects);
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
                 client.awaits_message = true;
-                let leader = self.leadership.leader;
-                if leader == self.id {
-                    let asked = Asked::new(self.id, Some(from), boot, read_index);
-                    self.take_read_index(asked, sessions);
-                } else if leader != 0 {
-                    let message =
-                        PeerMessage::ClientReadIndex { client: from, boot, read_index, sessions };
-                    self.effects.messages.push((leader, message));
-                }
+                asked.reads.push((boot, read_index, sessions));
             }
-            FromClient::End => self.replica.drop_client(from),
+            FromClient::End => self.drop_client(from),
         }
         Ok(())
-    }
-
-    /// Forwards writes to the leader. If there is none, the client sends them again when there is.
-    fn pass_on(&mut self, client: NodeId, writes: Vec<Request>) {
-        let leader = self.leadership.leader;
-        if leader == 0 || writes.is_empty() {
-            return;
-        }
-        if leader == self.id {
-            return self.take_forwarded(client, writes);
-        }
-        for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| of.command.size()) {
-            self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests }));
-        }
     }
 
     /// The leader has confirmed a client's ReadIndex request.
@@ -202,7 +205,7 @@ impl Node {
         index: u64,
         refused: Vec<SessionId>,
     ) {
-        let clients = &mut self.replica.clients;
+        let clients = &mut self.clients;
         let Some(client) = clients.clients.get_mut(&from) else {
             return;
         };
@@ -212,49 +215,35 @@ impl Node {
             }
         }
         client.send(ToClient::Confirmed { boot, read_index, refused });
-        self.answer_clients();
     }
 
-    /// Answers the clients' requests whose turn has come.
-    pub(in crate::node) fn answer_clients(&mut self) {
-        let applied = self.raft.log().applied().index;
-        let time = (self.now.mono, self.config.heartbeat);
-        self.replica.answer_clients(&self.machine, applied, time, &mut self.effects);
+    /// Whether it has clients, or watches of theirs.
+    pub(in crate::node) fn has_clients(&self) -> bool {
+        !self.clients.clients.is_empty() || !self.clients.watches.is_empty()
+    }
+
+    /// Attaches the clients for which this replica has enough by now.
+    pub(in crate::node) fn begin_clients(
+        &mut self,
+        machine: &Machine,
+        cluster: u64,
+        effects: &mut Effects,
+    ) {
+        for client in self.clients.beginning() {
+            self.begin_client(machine, cluster, client, effects);
+        }
     }
 
     /// At the end of a step, sends the clients their updates.
-    pub(in crate::node) fn update_clients(&mut self) {
-        if self.replica.clients.clients.is_empty() && self.replica.clients.watches.is_empty() {
-            return;
-        }
-        let cluster = self.cluster();
-        for client in self.replica.clients.beginning() {
-            self.replica.begin_client(&self.machine, cluster, client, &mut self.effects);
-        }
-        self.answer_clients();
-        self.replica.queue_events(&mut self.effects);
-        let availability = self.availability();
-        self.replica.clients.inform(self.membership.members(), availability);
-        let leader = self.leadership.leader;
-        let up_to = UpTo { zxid: self.machine.zxid(), version: self.machine.version(), leader };
-        self.replica.send_updates(up_to, &mut self.effects);
-    }
-
-    /// Refuses a client for which there is no room, and names the other members.
-    fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
-        let elsewhere = Elsewhere {
-            cluster: self.cluster(),
-            members: self.membership.members().to_vec(),
-            availability: self.availability(),
-            leader: self.leadership.leader,
-        };
-        let reason = "it serves too many already".to_owned();
-        let elsewhere = Some(Box::new(elsewhere));
-        let message = PeerMessage::LetGo { attachment, reason, elsewhere };
-        self.effects.messages.push((client, message));
-    }
-
-    fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {
-        self.replica.let_go(client, attachment, reason, &mut self.effects);
+    pub(in crate::node) fn update_clients(
+        &mut self,
+        members: &[Member],
+        availability: Availability,
+        up_to: UpTo,
+        effects: &mut Effects,
+    ) {
+        self.queue_events(effects);
+        self.clients.inform(members, availability);
+        self.send_updates(up_to, effects);
     }
 }

@@ -16,6 +16,11 @@
 //! | [`admin`] | reports of all members, and an operator's actions |
 //! | [`bootstrap`] | how the instances of one list found one cluster |
 //!
+//! Each part owns its state. Its methods borrow what else they need: [`Raft`], the state machine, other parts,
+//! and the [`Context`] of the step. Methods of [`Node`] itself only put parts in order. They are in this file
+//! and in three others: `receive` (what comes in), `apply` (what the log decides) and `status` (what the node
+//! tells of itself).
+//!
 //! A step works in this order: it starts a checkpoint if one is due, takes the inputs, passes a tick if one
 //! is due, steps the bootstrap, and then drives Raft until Raft has nothing more to do. Driving sends
 //! requests to the leader, proposes batches if this node leads, and applies what is committed. At the end

@@ -91,5 +91,5 @@ fn a_new_instance_is_ready_soon() {
     cluster.add(6);
     let passed = heartbeats(&mut cluster, false, |cluster| is_ready(cluster, 6));
     assert!(passed <= 10, "{passed} heartbeats");
-    assert!(!cluster.node(6).is_voter(6));
+    assert!(!cluster.node(6).raft.is_voter(6));
 }

@@ -335,7 +335,7 @@ fn members_do_not_write_their_checkpoints_together() {
         cluster.write(leader, session, Write::Op(op));
         cluster.settle();
         for id in 1..=3 {
-            at.entry(id).or_default().insert(cluster.node(id).persistence.checkpoint.index);
+            at.entry(id).or_default().insert(cluster.node(id).raft.persistence.checkpoint.index);
         }
     }
     let at: Vec<BTreeSet<u64>> = at.into_values().collect();

@@ -98,5 +98,5 @@ fn checkpoint_has_former_voters() {
     let mut joint = node.raft.log().voting().clone();
     joint.voters_outgoing = vec![1, 2];
     node.raft.log_mut().set_voting(joint);
-    assert_eq!(node.snapshot_meta().voting.voters_outgoing, [1, 2]);
+    assert_eq!(node.raft.snapshot_meta(&node.machine).voting.voters_outgoing, [1, 2]);
 }

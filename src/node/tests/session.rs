@@ -168,7 +168,7 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
             cluster.answer(set).unwrap();
         }
         let node = cluster.node(leader);
-        let meta = node.snapshot_meta();
+        let meta = node.raft.snapshot_meta(&node.machine);
         snapshots.push((u64::from(n) + 100, meta, node.machine.state()));
     }
     let term = cluster.node(leader).status().term;
@@ -191,7 +191,7 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
     assert_eq!(cluster.stopped.get(&laggard), None);
     let node = cluster.node(laggard);
     assert_eq!((node.raft.log().applied().index, node.status().hash), (taken, hash));
-    assert!(node.staged.is_none());
+    assert!(node.raft.incoming.staged.is_none());
     cluster.heal();
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();

@@ -92,7 +92,8 @@ fn a_large_entry_is_not_sent_to_a_slow_disk_again_and_again() {
     let leader = cluster.elect();
     assert!(![former, slow].contains(&leader));
     let session = cluster.open(leader, 1, TIMEOUT);
-    let (sent, election) = (cluster.trace.len(), cluster.node(leader).cx.config.timings().election());
+    let (sent, election) =
+        (cluster.trace.len(), cluster.node(leader).cx.config.timings().election());
     let request = cluster.set(leader, session, "/", &"x".repeat(256 << 10));
     cluster.advance(5 * election);
     cluster.answer(request).unwrap();

@@ -342,20 +342,13 @@ impl RateLimiter {
         moved.then(move |answer| {
             let block = granted(answer).map(|(after, time)| {
                 let wait = after.saturating_sub(time).saturating_sub(burst);
-                let from = match wait {
-                    0 => sent,
-                    // The log's time may run slower than this clock.
-                    _ => clock.now().saturating_add(Duration::from_nanos(wait) * 10 / 9),
-                };
-                let until = from.saturating_add(USABLE);
-                let granted = time.saturating_add(wait);
-                Block { left: permits, size: permits, granted, from, until }
+                Block::of(permits, (time, wait), (sent, clock.now()))
             });
             let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.asks = false;
             state.refusal = match block {
                 Ok(block) => {
-                    state.blocks.push(block);
+                    state.blocks.extend(block);
                     state.most = None;
                     None
                 }
@@ -390,6 +383,25 @@ fn granted(answer: Result<Answer>) -> Result<(u64, u64)> {
     let none = || Error::Stopped { reason: "nothing was granted".to_owned() };
     let (after, stat) = moved.ok_or_else(none)?;
     Ok((after, stat.mtime.saturating_mul(1_000_000)))
+}
+
+impl Block {
+    /// The permits that were granted at a time of the log and for a moment so much later, both in nanoseconds, by a
+    /// request of these times of the clock. `None` if the answer came too late.
+    fn of(
+        permits: u32,
+        (time, wait): (u64, u64),
+        (sent, received): (Duration, Duration),
+    ) -> Option<Block> {
+        // The log's time may run slower than this clock. It was that time between sending and receiving: nothing is
+        // used before the moment, nor long after it.
+        let later = Duration::from_nanos(wait) * 10 / 9;
+        let from = if wait == 0 { sent } else { received.saturating_add(later) };
+        let until = sent.saturating_add(later).saturating_add(USABLE);
+        let granted = time.saturating_add(wait);
+        let block = Block { left: permits, size: permits, granted, from, until };
+        (from.max(received) <= until).then_some(block)
+    }
 }
 
 impl State {
@@ -504,6 +516,20 @@ mod tests {
         assert!(matches!(state.next(1, (901 * MS, None), 100), Next::Join));
         (state.asks, state.wanted) = (false, 5);
         assert_eq!(asked(&mut state, 2, 901 * MS), Some(7));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_grants_nothing() {
+        let second = 1_000_000_000;
+        let of = |wait, received| Block::of(3, (7 * second, wait), (1000 * MS, received));
+        let at_once = of(0, 1800 * MS).unwrap();
+        assert_eq!((at_once.from, at_once.until), (1000 * MS, 1800 * MS));
+        assert!(of(0, 1801 * MS).is_none());
+        // A second of the log's time may last ten ninths here.
+        let reserved = of(9 * second / 10, 1100 * MS).unwrap();
+        assert_eq!((reserved.from, reserved.until), (2100 * MS, 2800 * MS));
+        assert_eq!(reserved.granted, 7 * second + 9 * second / 10);
+        assert!(of(9 * second / 10, 1801 * MS).is_none(), "it could be used long after its moment");
     }
 
     #[test]

@@ -57,4 +57,8 @@ pub const FOUND: &[(u64, &str)] = &[
         15538181986965023972,
         "a simulated network kept a connection that its client had left, and never made it again",
     ),
+    (
+        6927114270443026887,
+        "permits that were reserved by a late answer were used long after their moment",
+    ),
 ];

@@ -9,11 +9,10 @@ use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::if_exists;
-use crate::recipes::parents::create_at;
+use crate::recipes::parents::create_unless_there;
 use crate::recipes::reads;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::path;
-use crate::types::znode::CreateMode;
 
 /// A barrier for the whole cluster: while it is set, everybody who waits at it is blocked.
 ///
@@ -44,7 +43,7 @@ impl Barrier {
     /// Returns the barrier at this path, which is set if the znode exists. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Barrier> {
         path::validate(path)?;
         Ok(Barrier { session: session.for_recipe(), path: path.to_owned() })
@@ -77,16 +76,8 @@ impl Barrier {
         ///
         /// # Errors
         /// The errors of [`Session::create`].
-        pub fn set / set_async(&self) -> Result<()> = request(self.setting());
-    }
-
-    async fn setting(&self) -> Result<()> {
-        let calls = self.session.nonblocking();
-        let create = || calls.create(&self.path, b"", CreateMode::Persistent);
-        match create_at(&self.session, &self.path, create).await {
-            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        pub fn set / set_async(&self) -> Result<()>
+            = request(create_unless_there(&self.session, &self.path));
     }
 
     both_forms! {
@@ -110,7 +101,7 @@ impl Barrier {
         /// up to date, which needs a quorum.
         ///
         /// # Errors
-        /// The errors of a session that is over; [`Error::Busy`].
+        /// The errors of a session that is over; [`Error::Busy`](crate::Error::Busy).
         pub fn wait / wait_async(&self) -> Result<()> = forever(self.waiting());
     }
 

@@ -42,6 +42,15 @@ pub(super) async fn create_at<T, F: Future<Output = Result<T>>>(
     create_below(session, path::parent(path).unwrap_or(ROOT), create).await
 }
 
+/// Creates a persistent znode without data, and what is missing above it. It may be there already.
+pub(super) async fn create_unless_there(session: &Session, path: &str) -> Result<()> {
+    let create = || session.nonblocking().create(path, b"", CreateMode::Persistent);
+    match create_at(session, path, create).await {
+        Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// A path that must exist before something is created below it.
 pub(super) struct Parents<'a> {
     session: &'a Session,

@@ -21,17 +21,18 @@ use crate::node::query::Answer;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking::{self, both_forms};
 use crate::recipes::errors::inner;
-use crate::recipes::parents::create_at;
+use crate::recipes::parents::create_unless_there;
 use crate::recipes::waiting::{Either, either};
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{CreateMode, OpResult};
+use crate::types::znode::OpResult;
 
 /// For so long a permit may be used after its moment, by this instance's clock.
 const USABLE: Duration = Duration::from_millis(800);
-/// Permits are reserved at most for so much later: the longer, the less exact is their moment here.
-const RESERVED_MAX: Duration = Duration::from_secs(5);
+/// Permits are reserved at most for so much later: the longer, the less exact is their moment here. With two seconds, no
+/// permit is used more than 1.7 s after its moment, nor more than 0.2 s before it, while clocks differ by a tenth.
+const RESERVED_MAX: Duration = Duration::from_secs(2);
 /// A block that is used up within this time was too small.
 const QUICK: Duration = Duration::from_millis(100);
 /// For so long one block may keep the others waiting, at the whole rate.
@@ -46,12 +47,13 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// permits.
 ///
 /// **What is promised.** In any span of the log's time, at most `burst + rate × span` permits are granted, whatever
-/// fails: instances, leaders, networks. Each is used within two seconds after its moment or not at all. So at most
-/// `burst + rate × (span + 2 s)` are used. A new leader whose wall clock is ahead may grant one burst more
+/// fails: instances, leaders, networks. Each is used near its moment or not at all, so that at most
+/// `burst + rate × (span + 2 s)` are used, as long as the rates of clocks differ by less than a tenth. A new leader whose wall clock is ahead may grant one burst more
 /// ([the cluster's time](https://github.com/quorate/quorate/blob/main/docs/time.md)).
 ///
-/// **Turns.** Instances get permits in the order in which they ask the cluster. Each asks once at a time, for a tenth
-/// of a second's at most, so a busy one does not keep others waiting for longer. Callers of one instance have no order.
+/// **Turns.** Instances get permits in the order in which they ask the cluster, up to two seconds ahead; who would have
+/// to wait for longer asks again later. Each asks once at a time, for the permits of a tenth of a second at most, so a
+/// busy one does not keep others waiting for longer. Callers of one instance have no order.
 ///
 /// Permits that are not used within that time, or whose instance dies, are lost: up to one block for each instance.
 /// All users of a path need the same rate and burst. If the cluster takes more than 0.8 s for an answer, its permits are
@@ -215,7 +217,7 @@ impl RateLimiter {
     }
 
     /// [`RateLimiter::acquire`], at most for `timeout`: `false` if the permits do not come by then, at once if that is
-    /// known. None are used or reserved then.
+    /// known. None are used then; a block that was asked for stays for the other callers of this instance.
     ///
     /// # Errors
     /// As [`RateLimiter::try_acquire`].
@@ -276,7 +278,9 @@ impl RateLimiter {
             };
             match refused {
                 None => {}
-                Some((Refusal::Failed(Error::NoNode { .. }), _)) => self.create().await?,
+                Some((Refusal::Failed(Error::NoNode { .. }), _)) => {
+                    create_unless_there(&self.session, &self.path).await?;
+                }
                 Some((Refusal::Failed(error), _)) => return Err(self.session.root.error(error)),
                 Some((Refusal::TooLate(late), asked)) => {
                     let fits = asked - late.div_ceil(self.interval).min(u64::from(asked)) as u32;
@@ -360,15 +364,6 @@ impl RateLimiter {
             drop(state);
             shared.waiting.wake();
         });
-    }
-
-    async fn create(&self) -> Result<()> {
-        let calls = self.session.nonblocking();
-        let create = || calls.create(&self.path, b"", CreateMode::Persistent);
-        match create_at(&self.session, &self.path, create).await {
-            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 }
 
@@ -489,6 +484,7 @@ impl Drop for Joined<'_> {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
+    use crate::types::znode::CreateMode;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -79,7 +79,7 @@ fn permits_that_come_too_late_are_refused_at_once_and_cost_nothing() {
 fn whoever_waits_has_the_next_permits() {
     let cluster = Cluster::new(3);
     let limiter = |node: usize| {
-        let limiter = RateLimiter::new(&cluster.node(node).session(), "/limit", 1, 4 * SECOND);
+        let limiter = RateLimiter::new(&cluster.node(node).session(), "/limit", 1, 2 * SECOND);
         limiter.unwrap()
     };
     let (first, second) = (limiter(0), limiter(1));
@@ -92,11 +92,11 @@ fn whoever_waits_has_the_next_permits() {
             std::thread::yield_now();
         }
         assert_eq!(second.try_acquire(1), Ok(false));
-        cluster.advance(4 * SECOND);
+        cluster.advance(2 * SECOND);
         assert_eq!(second.try_acquire(1), Ok(false), "the next one is another's");
         cluster.advance(SECOND);
         assert_eq!(waiting.join().unwrap(), Ok(true));
-        cluster.advance(4 * SECOND);
+        cluster.advance(2 * SECOND);
         assert_eq!(second.try_acquire(1), Ok(true));
     });
 }

@@ -3,9 +3,12 @@
 //! Some planted bugs are here as well: mistakes that the machine and its model share are found by the checks of
 //! queues alone.
 
-use super::{ChangeKind, Model, ModelZnode, Op, OpError, Permissions, shows_usage};
+use super::quotas::shows_usage;
+use super::{Model, ModelZnode};
+use crate::machine::command::{ChangeKind, Op, OpError};
 use crate::machine::data::Data;
 use crate::planted::{Bug, planted};
+use crate::types::acl::Permissions;
 use crate::types::queue::{ItemName, Order};
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat};
 

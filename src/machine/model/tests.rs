@@ -4,15 +4,20 @@
 //! stats and all children must agree; replicas that saw the same batches, or
 //! were restored from chunks half-way, must agree in every hash.
 
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::machine::Machine;
 use crate::machine::command::{Batch, Outcome};
 use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::machine::{DATA_BYTES_MAX, Machine};
+use crate::types::acl::Permissions;
+use crate::types::counter::CounterForm;
 use crate::types::queue::Order;
+use crate::types::znode::{Condition, CreateMode};
 
 /// A request without its number, which depends on the session's last one.
 #[derive(Clone, Debug)]

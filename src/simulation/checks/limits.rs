@@ -11,7 +11,7 @@ pub(crate) const INTERVAL: u64 = 250_000_000;
 /// ... and so many at once.
 pub(crate) const BURST: u32 = 8;
 
-/// Two seconds of the log's time, however clocks run.
+/// More than is promised, since the log's time is seen only when a client of the workload looks.
 const USED_WITHIN: Nanos = 5 * SECOND;
 
 #[derive(Debug, Default)]

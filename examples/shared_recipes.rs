@@ -198,7 +198,8 @@ fn hold(session: &Session, name: &str, command: &str, path: &str, end: &Receiver
 }
 
 /// Writes what is held into a folder, which is a record that no cluster keeps: a file `holder` while somebody
-/// holds alone, and a file for each reader and each permit.
+/// holds alone, and a file for each reader and each permit. Each is a link to its holder's name, which is made in
+/// one step, whenever a process is killed.
 struct Record<'a> {
     folder: &'a str,
     file: String,
@@ -213,15 +214,14 @@ impl Record<'_> {
             _ => ("holder".to_owned(), "reader", 0),
         };
         let record = Record { folder, file };
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).open(record.at(&record.file))?;
-        file.write_all(name.as_bytes())?;
-        let mut beside = 0;
+        std::os::unix::fs::symlink(name, record.at(&record.file))?;
+        let mut beside = Vec::new();
         for entry in std::fs::read_dir(folder)? {
-            beside += usize::from(entry?.file_name().to_string_lossy().starts_with(others));
+            let file = entry?.file_name().to_string_lossy().into_owned();
+            beside.extend(file.starts_with(others).then_some(file));
         }
-        if beside > most {
-            return Err(io::Error::other(format!("{name} holds beside {beside} with {others}")));
+        if beside.len() > most {
+            return Err(io::Error::other(format!("{name} holds beside {beside:?}")));
         }
         if record.file == "holder" {
             let mut order = OpenOptions::new().append(true).open(record.at("order"))?;

@@ -302,7 +302,7 @@ public class Contenders {
 
     /**
      * Acquires and releases again and again. What is held is written into a folder: a file "holder" while somebody
-     * holds alone, and a file for each reader and each permit.
+     * holds alone, and a file for each reader and each permit. Each is a link to its holder's name.
      */
     private static int contend(CuratorFramework curator, String name, String kind, String path, String folder, CountDownLatch end) throws Exception {
         int turns = 0;
@@ -319,16 +319,17 @@ public class Contenders {
                 case "semaphore" -> "permit-" + name;
                 default -> "holder";
             };
-            Files.write(Path.of(folder, file), name.getBytes(), StandardOpenOption.CREATE_NEW);
+            // A link that names its holder: made in one step, whenever somebody is killed.
+            Files.createSymbolicLink(Path.of(folder, file), Path.of(name));
             String others = switch (kind) {
                 case "read" -> "holder";
                 case "semaphore" -> "permit";
                 default -> "reader";
             };
             try (var all = Files.list(Path.of(folder))) {
-                long beside = all.filter(other -> other.getFileName().toString().startsWith(others)).count();
-                if (beside > (others.equals("permit") ? PERMITS : 0)) {
-                    throw new IllegalStateException(name + " holds beside " + beside + " with " + others);
+                var beside = all.map(other -> other.getFileName().toString()).filter(other -> other.startsWith(others)).toList();
+                if (beside.size() > (others.equals("permit") ? PERMITS : 0)) {
+                    throw new IllegalStateException(name + " holds beside " + beside);
                 }
             }
             if (file.equals("holder")) {

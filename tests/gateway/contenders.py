@@ -247,8 +247,8 @@ class Kazoo:
                 "semaphore": (f"permit-{self.name}", "permit", 2),
             }.get(kind.split("-")[0], ("holder", "reader", 0))
             file = folder / file
-            with open(file, "x") as holder:
-                holder.write(self.name)
+            # A link that names its holder: made in one step, whenever somebody is killed.
+            file.symlink_to(self.name)
             beside = [other.name for other in folder.iterdir() if other.name.startswith(others)]
             if len(beside) > most:
                 raise AssertionError(f"{self.name} holds beside {beside}")

@@ -1,9 +1,12 @@
 """Rust, Curator and kazoo contend for the same paths while members are killed and connections are cut.
 
-A folder outside of the cluster is the record: whoever holds alone creates a file there, which must not exist.
+A folder outside of the cluster is the record: whoever holds alone creates a link to its name there, which must not
+exist.
 """
 
 import concurrent.futures
+import contextlib
+import os
 import pathlib
 import random
 import re
@@ -26,6 +29,15 @@ ROWS = {
 }
 # The parents of what contenders create.
 PARENTS = ["/lock", "/rw", "/leader", "/permits/locks", "/permits/leases", "/permits-kazoo", "/permits-kazoo-__lock__"]
+
+
+def dead(file, place):
+    """Whether a file of the record is of a contender of this member."""
+    try:
+        return os.readlink(file).startswith(f"rust{place}-")
+    except OSError:
+        # Its holder has just deleted it, or it is no link.
+        return False
 
 
 class Contention(unittest.TestCase):
@@ -66,7 +78,7 @@ class Contention(unittest.TestCase):
         # Whoever has died holds nothing, but in the cluster, until its sessions have expired.
         for path in ROWS:
             for file in self.record(path).iterdir():
-                if file.name != "order" and file.read_text().startswith(f"rust{place}-"):
+                if dead(file, place):
                     file.unlink()
 
     def end(self, program, names):
@@ -85,7 +97,8 @@ class Contention(unittest.TestCase):
         print("seed", seed)
         chosen = random.Random(seed)
         stop, runs = threading.Event(), [0, 0, 0]
-        with concurrent.futures.ThreadPoolExecutor(len(self.kazoos)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(self.kazoos)) as pool, contextlib.ExitStack() as ended:
+            ended.callback(stop.set)
             kazoos = {kazoo.name: pool.submit(kazoo.contend, kind, path, self.record(path), stop)
                       for kazoo, kind, path in self.kazoos}
             for kind, path in self.curator:

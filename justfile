@@ -1,7 +1,7 @@
 # The commands of CI, each runnable alone, and a few more. CI itself is `.ci/run`, which needs no `just`: the
 # recipes of the first group call its steps of the same names.
 
-simulate := "cargo run --release --locked --features simulator,cli,serde,gateway,admin,metrics,futures,json --example simulate --"
+simulate := "cargo run --release --locked -p quorate-simulation --"
 
 # Lists the recipes.
 default:

@@ -66,17 +66,20 @@
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
 //! | `cli` | no | the program `quorate`: looks into running clusters and changes them, makes and restores backups, recovers lost clusters |
-//!
-//! The feature `simulator` is for quorate's own tests.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
+
+// First, for its macros.
+#[macro_use]
+mod planted;
 
 #[cfg(feature = "admin")]
 pub mod admin;
 mod api;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
+#[path = "../fuzz/entry_points/mod.rs"]
 pub mod fuzzing;
 #[cfg(feature = "gateway")]
 mod gateway;
@@ -86,17 +89,13 @@ mod golden;
 pub mod guide;
 mod machine;
 mod node;
-#[cfg(not(any(test, feature = "simulator")))]
-mod planted;
-#[cfg(any(test, feature = "simulator"))]
-#[doc(hidden)]
-pub mod planted;
 pub mod recipes;
 pub mod recovery;
 mod runtime;
 mod security;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
+#[path = "../simulation/mod.rs"]
 pub mod simulation;
 mod storage;
 mod sync;

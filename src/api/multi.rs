@@ -4,7 +4,6 @@ use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
-use crate::planted::{Bug, unless};
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::acl::Acl;
@@ -470,7 +469,7 @@ impl Fence {
     /// Requires that the session's znode at this path is the one created by the write `czxid`.
     pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
         let check = (session.root.full(path).into_owned(), Condition::Czxid(czxid));
-        Fence { checks: unless(Bug::FenceUnchecked, vec![check], Vec::new()) }
+        Fence { checks: unless!(FenceUnchecked, vec![check], Vec::new()) }
     }
 
     /// Requires all of these fences.

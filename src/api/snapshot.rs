@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::api::coordinator::Coordinator;
 use crate::machine::{Tree, Znode};
-use crate::planted::{Bug, planted};
 use crate::runtime::chroot::Root;
 use crate::types::acl::{Id, Permissions};
 use crate::types::error::{Error, Result};
@@ -128,7 +127,7 @@ impl Snapshot {
         limit: usize,
     ) -> Result<Vec<String>> {
         let names = self.znode(path)?.children_after(after.unwrap_or_default());
-        let skipped = usize::from(planted(Bug::PageSkips) && after.is_some());
+        let skipped = usize::from(planted!(PageSkips) && after.is_some());
         Ok(names.skip(skipped).take(limit).map(str::to_owned).collect())
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, planted};
 use crate::types::acl::Acl;
 use crate::types::error::{Error, Result};
 use crate::types::quota;
@@ -92,7 +91,7 @@ impl<'a> Transaction<'a> {
         // change of the mzxid.
         let is_usage = stat.is_some() && quota::of_stats(&self.session.root.full(path)).is_some();
         if is_usage
-            && !planted(Bug::UsageUnchecked)
+            && !planted!(UsageUnchecked)
             && let Ok((data, _)) = self.snapshot.get(path)
         {
             let Usage { znodes, bytes } = Usage::parse(&data);

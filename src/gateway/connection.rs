@@ -25,7 +25,6 @@ use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::machine::Tree;
 use crate::node::io::{ClientRequest, RequestId, WatchId};
 use crate::node::query::{Answer, Query};
-use crate::planted::{Bug, planted, unless};
 use crate::runtime::mailbox::{Delivery, Recipient, SharedEvent};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
@@ -274,8 +273,8 @@ impl Connection {
     /// other clients have their turn, and so are long lists, so that a client does not receive many at once.
     fn waits_for_last(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
-            ReplyKind::Connect(_) => !planted(Bug::TakenBeforeGreeting),
-            ReplyKind::Path(_) => last.missing > 0 && !planted(Bug::SyncOvertaken),
+            ReplyKind::Connect(_) => !planted!(TakenBeforeGreeting),
+            ReplyKind::Path(_) => last.missing > 0 && !planted!(SyncOvertaken),
             ReplyKind::MultiRead(_) | ReplyKind::SetWatches { .. } => last.missing > 0,
             ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
             ReplyKind::Children { is_long, .. } => is_long && last.missing > 0,
@@ -329,7 +328,7 @@ impl Connection {
             // After the end of the session no more requests are taken; existing answers are still
             // sent.
             Delivery::State(state) => {
-                let goes_on = state == SessionState::Moved && planted(Bug::MovedGoesOn);
+                let goes_on = state == SessionState::Moved && planted!(MovedGoesOn);
                 if state.is_final() && state != SessionState::Closed && !goes_on {
                     let is_opened = self.replied > 0;
                     self.close(if is_opened {
@@ -349,7 +348,7 @@ impl Connection {
         let place = |of: &SharedEvent| (of.zxid, of.position);
         let later = self.events.iter().rev();
         let later = later.take_while(|(_, queued)| place(queued) > place(&event)).count();
-        let later = unless(Bug::MissedUnordered, later, 0);
+        let later = unless!(MissedUnordered, later, 0);
         self.events.insert(self.events.len() - later, (watch, event));
     }
 
@@ -365,7 +364,7 @@ impl Connection {
         while !self.sets_watches()
             && let Some(at) = self.next_reply_at()
         {
-            self.send_events(unless(Bug::EventBehindReply, at, 0));
+            self.send_events(unless!(EventBehindReply, at, 0));
             if !self.has_room() {
                 break;
             }
@@ -400,8 +399,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        self.ended.is_none()
-            && self.out.len() < unless(Bug::UnreadUnbounded, UNREAD_BYTES, usize::MAX)
+        self.ended.is_none() && self.out.len() < unless!(UnreadUnbounded, UNREAD_BYTES, usize::MAX)
     }
 
     /// Whether watches are being set again. The node may answer for some of them in one step and for others in the
@@ -409,7 +407,7 @@ impl Connection {
     fn sets_watches(&self) -> bool {
         let last = self.waiting.back().filter(|last| last.missing > 0);
         last.is_some_and(|last| matches!(last.what, ReplyKind::SetWatches { .. }))
-            && !planted(Bug::MissedInParts)
+            && !planted!(MissedInParts)
     }
 
     /// Whether replies or events are held back that could be sent.

@@ -20,7 +20,6 @@ use super::wire::response::{
 use crate::machine::command::Reply;
 use crate::node::io::WatchId;
 use crate::node::query::Answer;
-use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::znode::{OpResult, Stat, Zxid};
 
@@ -156,7 +155,7 @@ impl Connection {
                 self.session = None;
                 self.close(Ending::SessionClosed);
                 self.succeed(xid, &());
-                if !planted(Bug::EventAfterClose) {
+                if !planted!(EventAfterClose) {
                     self.forget_events();
                 }
             }
@@ -284,7 +283,7 @@ impl Connection {
                             Some(EventType::NodeDeleted)
                         }
                         (OneShot::Data, Some(Ok(Answer::Exists(Some(stat)))))
-                            if stat.mzxid > from && !planted(Bug::MissedUnsent) =>
+                            if stat.mzxid > from && !planted!(MissedUnsent) =>
                         {
                             Some(EventType::NodeDataChanged)
                         }

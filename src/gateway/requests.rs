@@ -20,7 +20,6 @@ use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
-use crate::planted::{Bug, unless};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -372,7 +371,7 @@ impl Connection {
             for path in named(list).filter(valid) {
                 let path: Arc<str> = path.into();
                 let (watch, again) = (self.shared.next_watch(), self.shared.next_watch());
-                let since = unless(Bug::WatchesFromNow, Some(from), None);
+                let since = unless!(WatchesFromNow, Some(from), None);
                 for (watch, from) in [(watch, since), (again, None)] {
                     let path = Arc::clone(&path);
                     queries.push(Query::Watch { watch, path, recursive, from, data: false });

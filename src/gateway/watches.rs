@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::gateway::wire::codes::EventType;
 use crate::node::io::WatchId;
 use crate::node::replica::watch_kind::WatchKind;
-use crate::planted::{Bug, planted};
 use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 
@@ -84,7 +83,7 @@ impl Watches {
             EventKind::ChildrenChanged => EventType::NodeChildrenChanged,
             // It is removed here when the request to remove it is replied to, since earlier requests may still
             // wait for their replies.
-            _ if !planted(Bug::RemovedEarly) => return None,
+            _ if !planted!(RemovedEarly) => return None,
             _ => {
                 self.forget(watch);
                 return None;

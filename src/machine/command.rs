@@ -11,7 +11,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::data::Data;
-use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::error::Error;
@@ -504,7 +503,7 @@ impl OpError {
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
             OpError::Unsupported { what, needs, cluster } => {
-                let cluster = cluster - u16::from(planted(Bug::VersionMistold));
+                let cluster = cluster - u16::from(planted!(VersionMistold));
                 Error::Unsupported { what, needs, cluster }
             }
             OpError::Multi { index, error } => {

@@ -73,7 +73,6 @@ use self::sessions::{Admission, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
 use self::tree::hash_words;
-use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -172,7 +171,7 @@ impl Machine {
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
         self.state.time = self.state.time.max(batch.time);
-        self.state.time += u64::from(strikes(Bug::NotDeterministic, 50));
+        self.state.time += u64::from(strikes!(NotDeterministic, 50));
         let mut applied =
             Applied { outcomes: Vec::with_capacity(batch.requests.len()), ..Applied::default() };
         for request in &batch.requests {
@@ -255,7 +254,9 @@ impl Machine {
     /// The changes since the last call. They grow with the number of znodes written, so this must
     /// be called regularly.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
-        if_planted(Bug::CheckpointLosesSessions, || self.dirty.sessions.clear());
+        if planted!(CheckpointLosesSessions) {
+            self.dirty.sessions.clear();
+        }
         self.state.era += 1;
         std::mem::take(&mut self.dirty)
     }
@@ -341,7 +342,7 @@ impl Machine {
         self.dirty.sessions.insert(id);
         match (admission, &request.command) {
             (Admission::OutOfOrder, _) => Err(OpError::OutOfOrder),
-            (Admission::Known(_), Command::Op(_) | Command::Multi(_)) if planted(Bug::RunAgain) => {
+            (Admission::Known(_), Command::Op(_) | Command::Multi(_)) if planted!(RunAgain) => {
                 self.execute(id, ops, false, applied)
             }
             (Admission::Known(result), _) => result,
@@ -405,7 +406,7 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let (id, holder) = (request.session, request.holder);
         let record = self.session(id).ok_or(OpError::SessionExpired)?;
-        if !record.secret_is(secret) && !planted(Bug::SecretIgnored) {
+        if !record.secret_is(secret) && !planted!(SecretIgnored) {
             return Err(OpError::WrongSecret);
         }
         if record.holder == holder {
@@ -436,7 +437,7 @@ impl Machine {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.tombstones.add(id, write.zxid);
         let mut holder = 0;
-        let staying = usize::from(planted(Bug::EphemeralsStay));
+        let staying = usize::from(planted!(EphemeralsStay));
         let prepared = self.take_prepared(request);
         if let Some(record) = self.state.sessions.get(id) {
             holder = record.holder;
@@ -460,7 +461,7 @@ impl Machine {
         let znode = self.state.tree.get(path).ok_or(OpError::StaleReap)?;
         let is_due = match znode.due() {
             Some(at) => at <= self.state.time,
-            None => planted(Bug::ContainerWithChildReaped),
+            None => planted!(ContainerWithChildReaped),
         };
         if !is_due {
             return Err(OpError::StaleReap);
@@ -527,7 +528,7 @@ impl Machine {
                     match write.execute(tree, op) {
                         Ok(result) => results.push(result),
                         Err(error) => {
-                            if !planted(Bug::MultiPartial) {
+                            if !planted!(MultiPartial) {
                                 *tree = before;
                             }
                             return Err(error.in_multi(index));

@@ -30,7 +30,6 @@ use std::sync::Arc;
 use super::command::{Change, ChangeKind, Op, OpError};
 use super::data::Data;
 use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
-use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::error::Error;
@@ -103,11 +102,13 @@ impl Write {
                 // the number alone.
                 let znode = find(tree, path::parent(path).unwrap_or("/"))?;
                 let mut number = znode.fields().creates;
-                if_planted(Bug::SequenceFromChildren, || number = znode.children().count() as u64);
+                if planted!(SequenceFromChildren) {
+                    number = znode.children().count() as u64;
+                }
                 let is_there = |last: u64| tree.get(&format!("{path}{last:010}")).is_some();
-                if_planted(Bug::SequenceTwice, || {
+                if planted!(SequenceTwice) {
                     number -= u64::from(number > 0 && !is_there(number - 1))
-                });
+                }
                 let path = format!("{path}{number:010}");
                 // With a number of more than ten digits, the path may be too long.
                 path::validate(&path).map_err(invalid_path)?;
@@ -224,7 +225,7 @@ impl Write {
         let before = form.decode(znode.data()).ok();
         let now = i64::try_from(self.time.saturating_mul(NANOS_PER_MS)).unwrap_or(i64::MAX);
         let from = match within {
-            Some(_) if !planted(Bug::TimeUnbounded) => before.map(|before| before.max(now)),
+            Some(_) if !planted!(TimeUnbounded) => before.map(|before| before.max(now)),
             _ => before,
         };
         let after = from.and_then(|from| from.checked_add(number));
@@ -235,7 +236,7 @@ impl Write {
         if let Some(limit) = within.filter(|limit| needed > *limit) {
             return Err(OpError::TooLate { path: path.to_owned(), limit, needed });
         }
-        let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
+        let is_lost = planted!(AdditionLost) && after % 8 == 0;
         let kept = if is_lost { znode.data().into() } else { Data::from(&data[..]) };
         let stat = self.set(tree, path, &kept, None)?;
         Ok(OpResult::Added { after, stat })
@@ -329,7 +330,7 @@ impl Write {
         path: &str,
         wanted: Permissions,
     ) -> Result<(), OpError> {
-        let parent = unless(Bug::AclOfWrongNode, path::parent(path), Some(path));
+        let parent = unless!(AclOfWrongNode, path::parent(path), Some(path));
         parent.map_or(Ok(()), |parent| self.permitted(tree, parent, wanted))
     }
 
@@ -351,7 +352,7 @@ impl Write {
             return self.execute(tree, &Op::Set { path, data, version });
         }
         self.check_size(op)?;
-        if !owner.is_some_and(|owner| owner == from || planted(Bug::TakenFromAnybody)) {
+        if !owner.is_some_and(|owner| owner == from || planted!(TakenFromAnybody)) {
             return Err(OpError::NodeExists { path: path.to_owned() });
         }
         // Everything that could make the create fail is checked before the delete.
@@ -448,7 +449,7 @@ impl Write {
     fn check_quota(&self, tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
-            let exceeded = exceeded.filter(|_| !planted(Bug::QuotaIgnored));
+            let exceeded = exceeded.filter(|_| !planted!(QuotaIgnored));
             if let Some((bytes, limit, needed)) = exceeded {
                 return Err(OpError::QuotaExceeded { path: of.to_owned(), bytes, limit, needed });
             }
@@ -459,7 +460,7 @@ impl Write {
     /// Adds the change of a write to the usage. Watches fire when the usage exceeds a soft limit,
     /// or no longer does.
     fn count(&mut self, tree: &mut Tree, path: &str, more: (i64, i64)) {
-        let counted = tree.counted_for(path).filter(|_| more.0 >= 0 || !planted(Bug::QuotaForgets));
+        let counted = tree.counted_for(path).filter(|_| more.0 >= 0 || !planted!(QuotaForgets));
         let all: Vec<String> = counted.map(str::to_owned).collect();
         for of in all {
             let (stats, before) = (Quota::stats_path(&of), usage(tree, &of));
@@ -550,7 +551,7 @@ fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
         Condition::Aversion(aversion) => fields.aversion == aversion,
         Condition::Usage { znodes, bytes } => Usage::parse(znode.data()) == Usage { znodes, bytes },
     };
-    if holds || planted(Bug::ConditionIgnored) {
+    if holds || planted!(ConditionIgnored) {
         Ok(())
     } else {
         Err(OpError::Unmet { path: path.to_owned(), condition })

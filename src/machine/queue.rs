@@ -20,7 +20,6 @@ use super::command::{Op, OpError};
 use super::data::Data;
 use super::ops::{Write, find, invalid_path, no_node};
 use super::tree::{Kind, Tree, Znode};
-use crate::planted::{Bug, if_planted, planted};
 use crate::types::acl::Permissions;
 use crate::types::path;
 use crate::types::queue::{
@@ -47,7 +46,7 @@ impl Write {
         find(tree, queue)?;
         if let Some(limit) = order.max {
             let needed = self.length(tree, queue) + 1;
-            if needed > limit && !planted(Bug::QueueOverfills) {
+            if needed > limit && !planted!(QueueOverfills) {
                 return Err(OpError::QueueFull { path: queue.to_owned(), limit, needed });
             }
         }
@@ -89,12 +88,12 @@ impl Write {
         self.container(tree, &taken)?;
         self.container(tree, &claim)?;
         let (mut to, mut claim) = (path::join(&taken, &name), path::join(&claim, &name));
-        if_planted(Bug::QueueItemTwice, || {
+        if planted!(QueueItemTwice) {
             (to, claim) = (item.clone(), format!("{claim}-{}", self.session));
-        });
+        }
         let nothing = Data::from(&b""[..]);
         let created = self.create(tree, &claim, &nothing, Kind::Ephemeral(self.session), None)?;
-        if planted(Bug::QueueItemLost) {
+        if planted!(QueueItemLost) {
             self.delete(tree, &item);
         } else if item != to {
             self.rename(tree, &item, &to)?;
@@ -116,7 +115,7 @@ impl Write {
     fn free_due(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
         let [items, delayed] = [ITEMS, DELAYED].map(|name| path::join(queue, name));
         let Some(parent) = tree.get(&delayed) else { return Ok(()) };
-        let is_due = |due: u64| due <= self.time || planted(Bug::QueueDelayIgnored);
+        let is_due = |due: u64| due <= self.time || planted!(QueueDelayIgnored);
         let due = parent.children().filter_map(split_due);
         let due = due.take_while(|(due, _)| is_due(*due)).take(DUE_MAX);
         let due: Vec<(String, String)> = due
@@ -189,7 +188,7 @@ fn first_item(tree: &Tree, items: &str) -> Option<String> {
     let of_queue = |name: &&str| ItemName::parse(name).is_some();
     let mut names = tree.get(items)?.children().filter(of_queue).filter(is_leaf);
     let number = |name: &&str| ItemName::parse(name).map(|name| name.number());
-    let first = match planted(Bug::QueuePriorityIgnored) {
+    let first = match planted!(QueuePriorityIgnored) {
         true => names.min_by_key(number),
         false => names.next(),
     };

@@ -22,7 +22,6 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::tree::hash_words;
 use crate::machine::command::{OpError, Reply};
-use crate::planted::{Bug, planted, unless};
 use crate::types::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
@@ -112,7 +111,7 @@ impl SessionRecord {
         self.owner = owner;
         self.holder = holder;
         self.last_seq = 0;
-        self.ids = unless(Bug::IdsStay, Arc::default(), Arc::clone(&self.ids));
+        self.ids = unless!(IdsStay, Arc::default(), Arc::clone(&self.ids));
         self.results.clear();
         self.results_hash = 0;
     }
@@ -138,7 +137,7 @@ impl SessionRecord {
 
     /// Decides what to do with a request. If the request is out of order, its `acked` has no effect either.
     pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
-        if seq > self.last_seq && seq - self.last_seq > 1 && !planted(Bug::OrderIgnored) {
+        if seq > self.last_seq && seq - self.last_seq > 1 && !planted!(OrderIgnored) {
             return Admission::OutOfOrder;
         }
         while !self.results.is_empty() && self.first_kept() < acked {

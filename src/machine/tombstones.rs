@@ -12,7 +12,6 @@ use rpds::RedBlackTreeMapSync;
 
 use super::command::OpError;
 use super::tree::hash_words;
-use crate::planted::{Bug, planted};
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many closed sessions are kept by id. A node that has missed more ends than this can open a
@@ -67,7 +66,7 @@ impl Tombstones {
     /// # Errors
     /// [`OpError::SessionExpired`] if it has ended; [`OpError::StaleOpen`] if it may have.
     pub(super) fn admit(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
-        if self.by_id.contains_key(&id) && !planted(Bug::EndedSessionReopens) {
+        if self.by_id.contains_key(&id) && !planted!(EndedSessionReopens) {
             Err(OpError::SessionExpired)
         } else if base < self.forgotten {
             Err(OpError::StaleOpen)

@@ -18,7 +18,6 @@ use crate::machine::command::{
 };
 use crate::node::sessions::fate::Fate;
 use crate::node::sessions::users::is_expiry;
-use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
 use crate::types::quota::{self, Usage};
@@ -117,7 +116,9 @@ impl Node {
         let mut hard_state = hard_state.unwrap_or_else(|| self.raft.hard_state());
         // Entries of the same step, which may be committed, are written after the state.
         hard_state.commit = position.index;
-        if_planted(Bug::VoteLostAtInstall, || hard_state.vote = 0);
+        if planted!(VoteLostAtInstall) {
+            hard_state.vote = 0;
+        }
         let state = self.machine.state();
         self.cx.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)
@@ -188,7 +189,7 @@ impl Node {
                 return Ok(false);
             }
             self.applying.applied_now += batch.requests.len() + data.len() / REQUEST_BYTES;
-            if !strikes(Bug::EntrySkipped, 97) {
+            if !strikes!(EntrySkipped, 97) {
                 self.apply_batch(at.term, batch);
             }
         }
@@ -294,7 +295,7 @@ impl Node {
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
         // Needed so that an event brings the znode as its write has left it.
-        let brings = self.replica.watches.bring_any_data() && !planted(Bug::EventDataLate);
+        let brings = self.replica.watches.bring_any_data() && !planted!(EventDataLate);
         let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
@@ -345,7 +346,7 @@ impl Node {
         }
         self.deliver(fired);
         self.replica.history.note(applied.changes);
-        for outcome in applied.outcomes.into_iter().filter(|_| !strikes(Bug::OutcomeLost, 97)) {
+        for outcome in applied.outcomes.into_iter().filter(|_| !strikes!(OutcomeLost, 97)) {
             let session = outcome.session;
             // Only on the leader, so once in the cluster: other members may apply it much later, or
             // again after a restart.
@@ -413,7 +414,9 @@ impl Node {
             local.may_read(session, acl) || clients.may_read(session, acl)
         };
         self.replica.watches.add_data(&mut fired.events, || self.machine.tree(), may_read);
-        if_planted(Bug::EventsOutOfOrder, || fired.events.reverse());
+        if planted!(EventsOutOfOrder) {
+            fired.events.reverse();
+        }
         fired.add_to(&mut self.cx.effects);
     }
 }

@@ -19,7 +19,6 @@ use crate::node::io::Time;
 use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// The members that are being closed.
@@ -70,7 +69,7 @@ impl Closing {
 
     /// Refuses the lead if this member is being closed. Returns whether it does.
     pub(super) fn refuses_lead(&self, from: NodeId, cx: &mut Context) -> bool {
-        let Some(done) = self.own.filter(|_| !planted(Bug::ClosersLead)) else {
+        let Some(done) = self.own.filter(|_| !planted!(ClosersLead)) else {
             return false;
         };
         cx.send(from, PeerMessage::Closing { done });
@@ -91,7 +90,7 @@ impl Closing {
 
     /// Whether another member is being closed, or has been a moment ago.
     pub(super) fn is_closing(&self, node: NodeId) -> bool {
-        self.others.contains_key(&node) && !planted(Bug::ClosersLead)
+        self.others.contains_key(&node) && !planted!(ClosersLead)
     }
 
     fn is(&self, node: NodeId, progress: Progress) -> bool {
@@ -115,7 +114,7 @@ impl Membership {
     /// another voter may stand. The others get the time of one election timeout more. If none of them can
     /// win, since only this member has the whole log, it stands after that.
     pub(super) fn leaves_election(&self, raft: &Raft, cx: &Context) -> bool {
-        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
+        let Some(done) = self.closing.own.filter(|_| !planted!(ClosersLead)) else {
             return false;
         };
         let could =
@@ -146,7 +145,7 @@ impl Membership {
         raft.is_voter(cx.id)
             && raft.others().any(busy)
             && (raft.leads() || !raft.others_decide(stays))
-            && !planted(Bug::CloserLeavesOthers)
+            && !planted!(CloserLeavesOthers)
     }
 }
 

@@ -25,7 +25,6 @@ use super::room::Room;
 use super::versions::Versions;
 use crate::machine::Machine;
 use crate::node::leader::{self, Leading};
-use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, Named, NodeId};
 use crate::types::znode::Zxid;
 
@@ -253,7 +252,7 @@ impl Membership {
             tracing::warn!(from = %self.named(from), "ignored a report of a removal that came from no member");
             return Ok(());
         }
-        let is_old = index <= raft.log().applied().index && !planted(Bug::RemovalOutdated);
+        let is_old = index <= raft.log().applied().index && !planted!(RemovalOutdated);
         if !raft.is_own_member() || is_old {
             return Ok(());
         }
@@ -351,7 +350,7 @@ impl Membership {
         }
         let voting = raft.log().voting();
         let votes = voting.voters.contains(&self.me.node) && voting.voters_outgoing.is_empty();
-        self.is_placed = votes || planted(Bug::ReadyBeforePlace);
+        self.is_placed = votes || planted!(ReadyBeforePlace);
         if self.is_placed {
             tracing::info!(node = %self.own_name(), "this member is level with the cluster, and votes");
         }

@@ -97,7 +97,6 @@ use self::sessions::{LocalSessions, users};
 use self::stored::{Boot, Identity};
 use self::ticks::Ticks;
 use crate::machine::Machine;
-use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
 
@@ -243,7 +242,7 @@ impl Node {
             leading.clock.advance(now);
             // The process was stopped for a while, and messages that sessions' nodes sent during
             // that time are still unread. So their silence proves nothing.
-            if paused > self.cx.config.timings().election() && !planted(Bug::PausedLeaderExpires) {
+            if paused > self.cx.config.timings().election() && !planted!(PausedLeaderExpires) {
                 leading.renew_all(&self.machine, now.mono);
             }
         }

@@ -14,7 +14,6 @@ use crate::node::raft::log::Position;
 use crate::node::raft::snapshot_transfer::Received;
 use crate::node::replica::server::serve::{AskedOfLeader, Attaching};
 use crate::node::{FORWARD_BYTES_MAX, versions};
-use crate::planted::{Bug, strikes};
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::version;
@@ -131,7 +130,7 @@ impl Node {
 
     fn take_request(&mut self, request: ClientRequest) {
         match request {
-            ClientRequest::Write { request, .. } if strikes(Bug::RefusedUnasked, 97) => {
+            ClientRequest::Write { request, .. } if strikes!(RefusedUnasked, 97) => {
                 self.cx.effects.reply(request, Err(Error::NoNode { path: String::new() }));
             }
             ClientRequest::Query { request, session, query } => {

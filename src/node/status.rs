@@ -16,7 +16,6 @@ use crate::node::leader::expired::{Holder, host_of};
 use crate::node::raft::core::Role;
 use crate::node::sessions::audit;
 use crate::node::stored::Identity;
-use crate::planted::{Bug, planted};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
@@ -106,7 +105,7 @@ impl Node {
     /// The term, the leader (0: none known) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
         let raft = &self.raft;
-        let wrong = planted(Bug::PreCandidateLeads) && raft.role() == Role::PreCandidate;
+        let wrong = planted!(PreCandidateLeads) && raft.role() == Role::PreCandidate;
         (raft.term(), raft.leader(), raft.leads() || wrong)
     }
 

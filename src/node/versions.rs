@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 
 use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// How many ticks the members have to connect to each other: the usual value of ZooKeeper's
@@ -99,9 +98,9 @@ impl Versions {
 
     /// The version that all members support, if each of the others is connected.
     pub(crate) fn common(&self, others: impl Iterator<Item = NodeId>) -> Option<u16> {
-        let mut others = others.skip(usize::from(planted(Bug::VersionUnknown)));
+        let mut others = others.skip(usize::from(planted!(VersionUnknown)));
         others.try_fold(self.own, |lowest, peer| match self.reported.get(&peer) {
-            Some((version, true)) if !planted(Bug::VersionStays) => Some(lowest.min(*version)),
+            Some((version, true)) if !planted!(VersionStays) => Some(lowest.min(*version)),
             _ => None,
         })
     }

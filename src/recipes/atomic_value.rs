@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
-use crate::planted::{Bug, unless};
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, shows_missing};
 use crate::recipes::reads;
@@ -86,7 +85,7 @@ impl AtomicValue {
     }
 
     async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
-        let seen = unless(Bug::UpdateLost, Condition::Mzxid(seen), Condition::Exists);
+        let seen = unless!(UpdateLost, Condition::Mzxid(seen), Condition::Exists);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
         Ok(stat_of_set(inner(multi.submit().await)?)?.mzxid)
     }

@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::if_exists;
@@ -114,7 +113,7 @@ impl Barrier {
             }
             // The barrier was removed or changed, or this session is over: look again.
             watch.recv_async().await;
-            if planted(Bug::BarrierOpensEarly) {
+            if planted!(BarrierOpensEarly) {
                 return Ok(());
             }
         }

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::waiting::next_event;
@@ -282,7 +281,7 @@ impl Cache {
 
     fn take(&mut self) -> Option<WatchEvent> {
         let event = self.watch.events().try_recv().ok();
-        event.filter(|it| it.kind != EventKind::Deleted || !planted(Bug::CacheMissesRemoval))
+        event.filter(|it| it.kind != EventKind::Deleted || !planted!(CacheMissesRemoval))
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.

@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, strikes};
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
@@ -311,7 +310,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// Returns the update, if the data that was read differs from the last report.
     fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
         let now = Some(content.as_ref().map(|content| content.zxid));
-        let missed = self.reported == Some(None) && planted(Bug::ConfigMissed);
+        let missed = self.reported == Some(None) && planted!(ConfigMissed);
         if now == self.reported || missed {
             return None;
         }
@@ -320,7 +319,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
                 Ok(value) => {
-                    let version = if strikes(Bug::ValueMisnumbered, 3) { 1 } else { content.zxid };
+                    let version = if strikes!(ValueMisnumbered, 3) { 1 } else { content.zxid };
                     ConfigUpdate::Value(Versioned { value, version })
                 }
                 Err(reason) => ConfigUpdate::Invalid { version: content.zxid, reason },

@@ -33,7 +33,6 @@ pub(super) use self::name::{
 };
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, planted};
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
@@ -238,7 +237,7 @@ impl Contenders {
             // releasing.
             contender.watch_own().await?;
             until_deleted(&self.session, &before).await?;
-            if planted(Bug::PredecessorMissed) {
+            if planted!(PredecessorMissed) {
                 return Ok(());
             }
             // The other contender may have given up before its turn: look again.
@@ -284,7 +283,7 @@ impl Contenders {
         let listed = self.sorted(children);
         let path = contender.path();
         match listed.iter().position(|contender| contender.path == path) {
-            Some(1) if planted(Bug::LockEarly) || planted(Bug::CloneHoldsApart) => Ok(None),
+            Some(1) if planted!(LockEarly) || planted!(CloneHoldsApart) => Ok(None),
             Some(at) => Ok(blocked_by(&listed, at).map(|before| listed[before].path.clone())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         }

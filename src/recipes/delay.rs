@@ -18,7 +18,6 @@
 use std::time::Duration;
 
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
 use crate::recipes::contenders::{Contender, Contenders};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::waiting::{Either, either};
@@ -77,7 +76,7 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
         let Some((data, stat)) = mark else { return Ok(delayed) };
         // The condition excludes the mark of a later holder.
         let mut multi = session.multi().require(&held, Condition::Czxid(stat.czxid)).delete(&held);
-        if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
+        if delayed.is_none() && !planted!(LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
         // The delay has started, or another contender was faster, or the delay has ended: look

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, strikes};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::cache::Cache;
 use crate::recipes::errors::children_or_none;
@@ -193,7 +192,7 @@ impl InstancesWatch {
     /// The view's set, if it differs from the one returned last.
     fn report(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
-        if self.reported.as_ref() == Some(&now) || strikes(Bug::InstancesMissed, 3) {
+        if self.reported.as_ref() == Some(&now) || strikes!(InstancesMissed, 3) {
             return Ok(None);
         }
         self.reported = Some(now.clone());

@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, PARTICIPANT};
@@ -139,7 +138,7 @@ impl DoubleBarrier {
             if !round.is_empty() {
                 return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
-            let missing = usize::from(planted(Bug::DoubleBarrierOpensEarly));
+            let missing = usize::from(planted!(DoubleBarrierOpensEarly));
             // Nothing is set if another znode is at this participant's path.
             let mut multi = contender.multi();
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
@@ -258,9 +257,7 @@ impl Inside {
                     contender.forget();
                     return Ok(());
                 }
-                [first, _, ..]
-                    if first.is(&contender) && planted(Bug::DoubleBarrierLeavesEarly) =>
-                {
+                [first, _, ..] if first.is(&contender) && planted!(DoubleBarrierLeavesEarly) => {
                     return Ok(());
                 }
                 [first, .., last] if first.is(&contender) => &last.path,

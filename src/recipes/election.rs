@@ -10,7 +10,6 @@ use crate::api::nonblocking::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, strikes, unless};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, Kind, LATCH, ListedContender, Naming, predecessor};
 use crate::recipes::errors::if_exists;
@@ -22,7 +21,7 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// The candidate that this one waits for: the one before it.
 fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
-    predecessor(listed, at).filter(|_| at != 1 || !planted(Bug::TwoLeaders))
+    predecessor(listed, at).filter(|_| at != 1 || !planted!(TwoLeaders))
 }
 
 /// An election of one leader among the candidates at a path.
@@ -203,7 +202,7 @@ impl LeaderLatch {
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
         let listed = self.contenders.list_in(snapshot)?;
-        let leader = unless(Bug::LastForLeader, listed.first(), listed.last());
+        let leader = unless!(LastForLeader, listed.first(), listed.last());
         leader.map(|leader| candidate(snapshot, leader)).transpose()
     }
 
@@ -328,8 +327,8 @@ impl LeaderChanges {
         let token = leader.map(|leader| leader.fencing_token);
         let before = self.reported.replace(token);
         before.is_none_or(|reported| {
-            let again = strikes(Bug::LeaderToldAgain, 3);
-            (reported != token || again) && !strikes(Bug::LeaderChangeMissed, 3)
+            let again = strikes!(LeaderToldAgain, 3);
+            (reported != token || again) && !strikes!(LeaderChangeMissed, 3)
         })
     }
 

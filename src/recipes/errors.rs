@@ -1,6 +1,5 @@
 //! What the error of a write means for the recipe that made it.
 
-use crate::planted::{Bug, planted};
 use crate::recipes::parents::ROOT;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{OpResult, Stat};
@@ -72,7 +71,7 @@ pub(super) fn stat_of_set(results: Vec<OpResult>) -> Result<Stat> {
 pub(super) fn is_overtaken(error: &Error) -> bool {
     let others =
         matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. });
-    others && !is_root_missing(error) && !planted(Bug::OvertakenShown)
+    others && !is_root_missing(error) && !planted!(OvertakenShown)
 }
 
 /// Whether the root of the session's chroot is missing, so that no new attempt can help.

@@ -8,7 +8,6 @@ use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, strikes, unless};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::former_run::create_or_take_over;
@@ -351,9 +350,9 @@ impl MemberChanges {
 /// Returns the members, if they differ from those last reported.
 fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
     let is_gone = |member: &&Member| now.get(&member.name).is_none();
-    let gone = reported.iter().flatten().filter(|_| planted(Bug::GoneMemberShown)).find(is_gone);
+    let gone = reported.iter().flatten().filter(|_| planted!(GoneMemberShown)).find(is_gone);
     now.members.extend(gone.cloned());
-    if reported.as_ref() == Some(&now.members) && !strikes(Bug::MembersToldAgain, 3) {
+    if reported.as_ref() == Some(&now.members) && !strikes!(MembersToldAgain, 3) {
         return None;
     }
     *reported = Some(now.members.clone());
@@ -392,7 +391,7 @@ impl Membership {
 
     /// The zxid of the write by which it joined.
     pub fn joined(&self) -> Zxid {
-        self.fencing_token() + u64::from(planted(Bug::JoinMisnumbered))
+        self.fencing_token() + u64::from(planted!(JoinMisnumbered))
     }
 
     both_forms! {
@@ -405,7 +404,7 @@ impl Membership {
     }
 
     async fn updating(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        let bytes = unless(Bug::UpdateRefused, data.as_ref().len(), usize::MAX);
+        let bytes = unless!(UpdateRefused, data.as_ref().len(), usize::MAX);
         check_data(self.path(), bytes)?;
         self.ephemeral.set(data.as_ref()).await.map(drop)
     }

@@ -7,7 +7,6 @@ use crossbeam_channel::Receiver;
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, strikes};
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
@@ -134,7 +133,7 @@ impl Held {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn is_held(&self) -> bool {
-        let wrong = planted(Bug::LostAtOnce) || strikes(Bug::HeldAgain, 5);
+        let wrong = planted!(LostAtOnce) || strikes!(HeldAgain, 5);
         !self.ephemeral.is_given_up() && self.ephemeral.exists() && !wrong
     }
 

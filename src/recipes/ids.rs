@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
 use crate::recipes::atomic_value::AtomicValue;
 use crate::recipes::blocking::both_forms;
 use crate::types::counter::CounterForm;
@@ -102,7 +101,7 @@ impl IdGenerator {
         let negative = |_| self.value.invalid("its number is negative");
         let (before, last) =
             (u64::try_from(before).map_err(negative)?, u64::try_from(after).map_err(negative)?);
-        let first = if planted(Bug::IdTwice) { before.max(1) } else { before + 1 };
+        let first = if planted!(IdTwice) { before.max(1) } else { before + 1 };
         let mut range = first..last + 1;
         // The range has at least one number: an empty block is refused.
         let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, if_planted};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{children_or_none, unless_gone};
 use crate::recipes::parents::create_below;
@@ -141,7 +140,9 @@ impl NodeList {
         let names = children_or_none(snapshot.children(&self.path))?;
         let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
         names.sort_by_key(|name| number(name));
-        if_planted(Bug::ListUnordered, || names.reverse());
+        if planted!(ListUnordered) {
+            names.reverse();
+        }
         names
             .into_iter()
             .map(|name| {

@@ -8,7 +8,6 @@ use std::task::Poll;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::planted::{Bug, unless};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::{Lock, LockGuard, Lost, Naming, blocking};
 use crate::types::error::{Error, Result};
@@ -55,9 +54,7 @@ impl MultiLock {
         let mut locks = locks.collect::<Result<Vec<Lock>>>()?;
         // All locks are below the same root, so this is also their order in the whole tree.
         let order = |one: &Lock, other: &Lock| one.path().cmp(other.path());
-        locks.sort_by(|one, other| {
-            unless(Bug::MultiLockUnordered, order(one, other), Ordering::Equal)
-        });
+        locks.sort_by(|one, other| unless!(MultiLockUnordered, order(one, other), Ordering::Equal));
         locks.dedup_by(|one, other| one.path() == other.path());
         if locks.is_empty() {
             let reason = "at least one is needed".to_owned();

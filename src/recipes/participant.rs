@@ -3,7 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::session::Session;
-use crate::planted::{Bug, unless};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
@@ -105,7 +104,7 @@ impl Participant {
                 transaction.session.check_alive()?;
                 return Err(Error::NoNode { path: alive_path });
             }
-            let written = unless(Bug::VoteLost, vote, Vote::Yes);
+            let written = unless!(VoteLost, vote, Vote::Yes);
             let mut multi = transaction
                 .session
                 .multi()
@@ -155,7 +154,7 @@ impl Participant {
             let header: Header = Postcard::decode(&data)
                 .map_err(|reason| Error::InvalidData { path: path.clone(), reason })?;
             if header.phase != Phase::Voting {
-                return Ok(unless(Bug::OutcomeMistold, header.phase, Phase::Aborted));
+                return Ok(unless!(OutcomeMistold, header.phase, Phase::Aborted));
             }
             // The znode has changed, or this session is over: look again.
             watch.recv_async().await;

@@ -17,7 +17,6 @@ use self::handle::{PendingCreate, ZnodeState};
 use crate::api::nonblocking::check_create;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
 use crate::recipes::Lost;
 use crate::recipes::errors::{if_exists, unless_overtaken};
 use crate::recipes::former_run::Left;
@@ -303,10 +302,10 @@ impl PersistentEphemeral {
             recover(ephemeral.session(), error).await?;
         }
         handle.set_state(ZnodeState::Missing);
-        if planted(Bug::EphemeralAsleep) {
+        if planted!(EphemeralAsleep) {
             std::future::pending::<()>().await;
         }
-        if !self.again || planted(Bug::EphemeralStaysGone) {
+        if !self.again || planted!(EphemeralStaysGone) {
             return Err(Error::NoNode { path: handle.path.to_string() });
         }
         Ok(())

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::node::query::Answer;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking::{self, both_forms};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::create_unless_there;
@@ -412,7 +411,7 @@ impl State {
         (now, by): (Duration, Option<Duration>),
         block_max: u32,
     ) -> Next {
-        if !planted(Bug::PermitsKept) {
+        if !planted!(PermitsKept) {
             let next = &mut self.next;
             self.blocks.retain(|block| {
                 let is_void = now > block.until;
@@ -429,7 +428,7 @@ impl State {
                 return Next::Wait(block.from);
             }
             let grant = Grant { at: block.granted };
-            let twice = planted(Bug::PermitTwice) && block.left == permits && block.size > 1;
+            let twice = planted!(PermitTwice) && block.left == permits && block.size > 1;
             block.size = if twice { 1 } else { block.size };
             block.left -= if twice { 0 } else { permits };
             if block.left == 0 {

@@ -4,7 +4,6 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
     Contenders, ListedContender, Naming, READ, WRITE, change, predecessor,
@@ -17,7 +16,7 @@ use crate::types::error::Result;
 /// waiting for contenders before it.
 fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
     let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE.name);
-    nearest.filter(|writer| *writer == 0 || !planted(Bug::ReaderOvertakes))
+    nearest.filter(|writer| *writer == 0 || !planted!(ReaderOvertakes))
 }
 
 /// A lock for the whole cluster that any number of readers hold together, or one writer alone.

@@ -7,7 +7,6 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::api::session::Session;
-use crate::planted::{Bug, if_planted, planted};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::{Lock, LockGuard, Naming};
 use crate::sync::wakers::{Place, Wakers};
@@ -87,11 +86,11 @@ impl Owner {
     /// `None` while another clone acquires the lock.
     fn turn(&self) -> Option<Turn<'_>> {
         let mut holding = self.holding();
-        let is_ours = |guard: &Arc<LockGuard>| guard.is_held() || planted(Bug::LostHoldingShared);
+        let is_ours = |guard: &Arc<LockGuard>| guard.is_held() || planted!(LostHoldingShared);
         if let Some(guard) = holding.held.upgrade().filter(is_ours) {
             return Some(Turn::Held(guard));
         }
-        if holding.acquiring && !planted(Bug::CloneQueues) && !planted(Bug::CloneHoldsApart) {
+        if holding.acquiring && !planted!(CloneQueues) && !planted!(CloneHoldsApart) {
             return None;
         }
         holding.acquiring = true;
@@ -140,7 +139,9 @@ impl ReentrantLock {
         let turn = poll_fn(|context| {
             let turn = place.poll(context.waker(), || self.owner.turn());
             if turn.is_pending() {
-                if_planted(Bug::WaitSpins, || context.waker().wake_by_ref());
+                if planted!(WaitSpins) {
+                    context.waker().wake_by_ref();
+                }
             }
             turn
         });

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "json")]
 use self::json::InJson;
 use crate::api::session::Session;
-use crate::planted::{Bug, unless};
 use crate::recipes::blocking::both_forms;
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
@@ -219,7 +218,7 @@ impl Registry {
         let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
         let data = self.form.encode(&path, instance)?;
-        let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
+        let mode = unless!(InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
         let create = || create_or_take_over(&self.session, &path, &data, mode);
         let ephemeral = create_below(&self.session, &parent, create).await?;
         Ok(Registration { held: Held::new(ephemeral).await?, form: self.form })

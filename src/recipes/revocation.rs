@@ -12,7 +12,6 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
 use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::runtime::clock::Clock;
@@ -100,7 +99,7 @@ impl Revocations {
         let watch = calls.watch(path, WatchMode::Persistent).await?;
         let (data, stat) = calls.get(path).await?;
         // The watch reports later requests, too, so some requests are reported twice.
-        let asked = data.ends_with(REVOKE) && !planted(Bug::RevocationLost);
+        let asked = data.ends_with(REVOKE) && !planted!(RevocationLost);
         let earlier = asked.then(|| bounded(1));
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
 use crate::recipes::contenders::SELECTOR;
 use crate::recipes::errors::is_root_missing;
 use crate::recipes::{LeaderLatch, Leadership, Naming, blocking};
@@ -219,7 +218,7 @@ async fn while_leading<T>(
     poll_fn(|context| {
         // Checked first, so that nothing runs after the loss.
         is_lost = is_lost || lost.as_mut().poll(context).is_ready() || !leadership.is_held();
-        if is_lost && !planted(Bug::SelectorRunsOn) {
+        if is_lost && !planted!(SelectorRunsOn) {
             return Poll::Ready(None);
         }
         running.as_mut().poll(context).map(Some)

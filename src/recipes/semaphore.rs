@@ -23,7 +23,6 @@ pub use self::shared::SharedSemaphore;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, unless};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
@@ -101,7 +100,7 @@ fn wanted(contender: &ListedContender) -> u64 {
 
 /// How many contenders hold: the first ones whose permits together fit into the total.
 fn holders(listed: &[ListedContender], permits: u32) -> usize {
-    let permits = u64::from(permits) + u64::from(planted(Bug::SemaphoreOneMore));
+    let permits = u64::from(permits) + u64::from(planted!(SemaphoreOneMore));
     let mut sum = 0u64;
     let fits = |contender: &&ListedContender| {
         sum = sum.saturating_add(wanted(contender));
@@ -252,7 +251,7 @@ impl Semaphore {
     fn contenders_and_permits(&self, snapshot: &Snapshot) -> Result<(Vec<ListedContender>, u32)> {
         let listed = self.contenders.sorted(snapshot.children(self.path())?);
         let number = self.parse(&snapshot.get(self.path())?.0);
-        Ok((listed, unless(Bug::PermitsOfOld, number, Ok(self.permits))?))
+        Ok((listed, unless!(PermitsOfOld, number, Ok(self.permits))?))
     }
 
     fn parse(&self, data: &[u8]) -> Result<u32> {

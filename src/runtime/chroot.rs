@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::znode::{CreateMode, Created, OpResult};
 
@@ -32,7 +31,7 @@ impl Root {
     pub(crate) fn full<'a>(&self, path: &'a str) -> Cow<'a, str> {
         match &self.0 {
             None => Cow::Borrowed(path),
-            Some(_) if planted(Bug::ChrootIgnored) => Cow::Borrowed(path),
+            Some(_) if planted!(ChrootIgnored) => Cow::Borrowed(path),
             Some(root) if path == "/" => Cow::Owned((**root).to_owned()),
             Some(root) => Cow::Owned(format!("{root}{path}")),
         }
@@ -40,7 +39,7 @@ impl Root {
 
     /// A whole-tree path's form below the root; `None` if it is not below it.
     pub(crate) fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let shown = planted(Bug::ChrootShown);
+        let shown = planted!(ChrootShown);
         let Some(root) = self.0.as_ref().filter(|_| !shown) else { return Some(path) };
         match path.strip_prefix(&**root)? {
             "" => Some("/"),

@@ -18,7 +18,6 @@ use crate::node::io::{
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
-use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::holder;
@@ -190,7 +189,7 @@ impl Host {
         let is_held = held.is_some_and(|held| !held.state().is_final());
         record.is_some_and(|record| {
             let was_own = record.owner == self.engine.id() && holder::is_instance(record.holder);
-            was_own && !is_held || planted(Bug::TakenFromLiving)
+            was_own && !is_held || planted!(TakenFromLiving)
         })
     }
 
@@ -312,7 +311,7 @@ impl Host {
             }
             closing.done = self.sessions.is_empty();
             // The node resigns at once: the next leader closes the sessions.
-            let resigns = !closing.stays && !planted(Bug::ClosesWithoutHandover);
+            let resigns = !closing.stays && !planted!(ClosesWithoutHandover);
             self.inputs.push(Input::Closing { done: closing.done, resigns });
         }
         let mut effects = self.engine.step(now, self.inputs.drain(..));

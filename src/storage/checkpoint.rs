@@ -17,7 +17,6 @@ use super::record::{ChunkId, corrupt, encode, first_chunk_chain};
 use super::rules::refuse;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
-use crate::planted::{Bug, planted};
 
 /// A database may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
@@ -153,7 +152,7 @@ impl Checkpoints {
     }
 
     fn finish(&mut self) -> Result<()> {
-        if !planted(Bug::FinishedUnsynced) {
+        if !planted!(FinishedUnsynced) {
             self.write(|_, generation| generation.sync())?;
         }
         self.pending()?.is_finished = true;

@@ -53,7 +53,6 @@ use super::rules::{check_successor, drops_former, refuse};
 use super::segments::{numbers, path};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::planted::{Bug, planted};
 use crate::storage::{Result, Space, StorageError};
 use crate::types::membership::Promise;
 
@@ -164,7 +163,7 @@ impl Directory {
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
         }
-        if planted(Bug::MarkBelieved)
+        if planted!(MarkBelieved)
             && let Some(what) = directory.quarantined()?
         {
             return corrupt(what);
@@ -319,7 +318,7 @@ impl Directory {
     pub(super) fn replace(&mut self) -> Result<FsPath> {
         let progress = ReplacementProgress { before: self.free_former_name()?, cleared: false };
         // From here on the new directory is valid, however long the moves take.
-        if !planted(Bug::MovesUnannounced) {
+        if !planted!(MovesUnannounced) {
             self.write_frame(&REPLACEMENT, &progress)?;
         }
         let before = self.path.join(&progress.before);
@@ -428,7 +427,7 @@ impl Directory {
         let promise = Promise::default();
         self.write_frame(&PROMISE, &promise)?;
         let owner = Owner { identity: identity.clone(), origin: encode_body(identity) };
-        match planted(Bug::ClusterForgotten) {
+        match planted!(ClusterForgotten) {
             true => self.owner = Some(owner),
             false => self.write_owner(owner)?,
         }
@@ -533,9 +532,9 @@ impl Directory {
         let names = self.path.open_directory().map_err(failed)?;
         let file = create_file(&created)?;
         file.write_at(bytes, 0)
-            .and_then(|()| if planted(Bug::FrameUnsynced) { Ok(()) } else { file.sync_all() })
+            .and_then(|()| if planted!(FrameUnsynced) { Ok(()) } else { file.sync_all() })
             .and_then(|()| created.rename(&self.path.join(name)))
-            .and_then(|()| if planted(Bug::FrameNameUnsynced) { Ok(()) } else { names.sync() })
+            .and_then(|()| if planted!(FrameNameUnsynced) { Ok(()) } else { names.sync() })
             .map_err(failed)
     }
 }

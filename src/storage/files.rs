@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 
 use super::file_system::{Access, File, FsPath};
 use super::{Result, StorageError};
-use crate::planted::{Bug, planted};
 
 /// Creates or truncates a file that only its owner may read.
 pub(super) fn create_file(path: &FsPath) -> Result<Box<dyn File>> {
@@ -29,5 +28,5 @@ pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy 
 fn is_limit_of_open_files(error: &io::Error) -> bool {
     // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
     let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };
-    error.raw_os_error().is_some_and(|code| codes.contains(&code) && !planted(Bug::LimitIsFailure))
+    error.raw_os_error().is_some_and(|code| codes.contains(&code) && !planted!(LimitIsFailure))
 }

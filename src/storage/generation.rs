@@ -19,7 +19,6 @@ use super::file_system::{Access, Database, File, FsPath, Pair, panic_text};
 use super::files::io_error;
 use super::record::{ChunkId, Encoded, Reader, corrupt};
 use super::{Result, StorageError};
-use crate::planted::{Bug, planted};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -184,7 +183,7 @@ impl Generation {
     /// Makes everything written durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         self.db()?.flush()?;
-        if !planted(Bug::CheckpointUnsynced) {
+        if !planted!(CheckpointUnsynced) {
             self.file.sync_data().map_err(io_error("syncing the database"))?;
         }
         self.unsynced_bytes = 0;

@@ -52,7 +52,6 @@ use super::segments::{HEADER_BYTES, Segment, SegmentId, numbers, path};
 use super::witness::WitnessRecord;
 use super::{Result, StorageError};
 use crate::node::stored::HardState;
-use crate::planted::{Bug, planted, unless};
 
 /// Space left in each segment for the record that ends it.
 const END_BYTES: usize = PREFIX_BYTES + CHECKSUM_BYTES;
@@ -175,10 +174,10 @@ impl LogFile {
         let io = io_error("appending to the log");
         self.segment.file.write_at(record, self.offset as u64).map_err(io)?;
         let is_end = record[4] == RecordKind::End as u8;
-        let is_left = planted(Bug::AppendUnsynced) || (is_end && planted(Bug::SegmentEndUnsynced));
+        let is_left = planted!(AppendUnsynced) || (is_end && planted!(SegmentEndUnsynced));
         if !is_left {
             let synced = self.segment.file.sync_data().map_err(io);
-            unless(Bug::FailedSyncIgnored, synced, Ok(()))?;
+            unless!(FailedSyncIgnored, synced, Ok(()))?;
         }
         self.last = at;
         self.offset += record.len();

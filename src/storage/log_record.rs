@@ -8,7 +8,6 @@ use super::record::{corrupt, hash, u64_at};
 #[cfg(any(test, fuzzing))]
 use super::segments::check_header;
 use super::segments::{HEADER_BYTES, SegmentId};
-use crate::planted::{Bug, planted};
 
 pub(super) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;
@@ -138,9 +137,9 @@ impl<'a> SegmentReader<'a> {
         let (sealed, chain) = (rest.get(..end)?, u64_at(&rest[end..], 0)?);
         let place = self.start + offset;
         let is_sound = checksum(self.segment, place, sealed) == chain
-            || planted(Bug::RotAccepted)
-            || (self.start > 0 && planted(Bug::ReadUnverified))
-            || (chain == 0 && planted(Bug::TornRecordAccepted));
+            || planted!(RotAccepted)
+            || (self.start > 0 && planted!(ReadUnverified))
+            || (chain == 0 && planted!(TornRecordAccepted));
         if !is_sound {
             return None;
         }

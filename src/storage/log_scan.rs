@@ -16,7 +16,6 @@ use super::record::corrupt;
 use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
 use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
-use crate::planted::{Bug, planted, unless};
 
 /// A segment of the log.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +65,7 @@ impl Scan {
     /// Earlier segments are durable. Each record is appended after the one before was synced; after a
     /// failed sync nothing is appended before the next start, which comes here first.
     pub(super) fn make_durable(&mut self, dir: &FsPath) -> Result<()> {
-        if planted(Bug::StartTrustsRead) {
+        if planted!(StartTrustsRead) {
             return Ok(());
         }
         let io = io_error("writing back the end of the log");
@@ -104,7 +103,7 @@ pub(super) fn find_needed(dir: &FsPath, id: u64) -> Result<Needed> {
         let segment = SegmentId { log: id, number };
         // Another format must not look like damage. Damage is reported if the segment is needed.
         if let Err(error) = check_header(&bytes, segment)
-            && (matches!(error, StorageError::Version { .. }) || planted(Bug::SpareDamageCounts))
+            && (matches!(error, StorageError::Version { .. }) || planted!(SpareDamageCounts))
         {
             return Err(error);
         }
@@ -162,7 +161,7 @@ pub(super) fn scan(
     for number in present.into_iter().filter(|number| *number >= from.segment) {
         let mut bytes = path(dir, number).read().map_err(|error| {
             let what = error.to_string();
-            unless(Bug::ReadErrorIsDamage, io(error), StorageError::Corrupt { what })
+            unless!(ReadErrorIsDamage, io(error), StorageError::Corrupt { what })
         })?;
         let segment = SegmentId { log: id, number };
         let mut reader = SegmentReader::new(segment, &bytes);

@@ -12,7 +12,6 @@ use super::rules::refuse;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::planted::{Bug, planted};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
     ScrubDone, Space, StorageError,
@@ -40,7 +39,7 @@ impl Provisional {
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
         let mut store = Provisional { empty, begin: Some(begin), begun: None };
-        planted(Bug::PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
+        planted!(PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
         Ok(store)
     }
 

@@ -25,7 +25,6 @@ use super::rules::Bounds;
 use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
-use crate::planted::{Bug, if_planted, planted};
 use crate::storage::{ChunkSink, Result, StorageError};
 
 /// The verified content of a log, and what is needed to continue it.
@@ -229,8 +228,10 @@ impl ReadLog {
 
     /// What a node starts from with this checkpoint, besides the chunks. Moves the entries out.
     pub(super) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
-        if_planted(Bug::VoteForgotten, || self.hard_state.vote = 0);
-        if planted(Bug::LogTailForgotten) {
+        if planted!(VoteForgotten) {
+            self.hard_state.vote = 0;
+        }
+        if planted!(LogTailForgotten) {
             self.entries.pop_if(|last| last.index > self.checkpoint);
         }
         Boot {

@@ -4,7 +4,6 @@
 //! fails while the log on disk is still sound. All stores share these checks.
 
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
-use crate::planted::{Bug, planted};
 use crate::storage::{LogAfter, Result, StorageError};
 
 /// Where the log of a store begins and ends.
@@ -113,7 +112,7 @@ impl Bounds {
 /// Whether the earlier former directories can be removed when this directory becomes a former one: its
 /// node has been a voter, and as a voter had everything that was acknowledged.
 pub(super) fn drops_former(was_voter: bool) -> bool {
-    was_voter || planted(Bug::FormerDataDeleted)
+    was_voter || planted!(FormerDataDeleted)
 }
 
 /// Whether the node of this store is a voter in this checkpoint.

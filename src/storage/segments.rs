@@ -31,7 +31,6 @@ use super::Result;
 use super::file_system::{Access, File, FsPath};
 use super::files::{create_file, io_error};
 use super::record::{check_format, corrupt, u64_at};
-use crate::planted::{Bug, planted};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -124,9 +123,7 @@ impl Segment {
         file.write_at(&header(id, length), 0)
             .and_then(|()| fill(&*file, HEADER_BYTES as u64, length))
             .and_then(|()| file.sync_all())
-            .and_then(
-                |()| if planted(Bug::SegmentNameUnsynced) { Ok(()) } else { dir.sync_names() },
-            )
+            .and_then(|()| if planted!(SegmentNameUnsynced) { Ok(()) } else { dir.sync_names() })
             .map_err(io_error("making a segment of the log"))?;
         Ok(Segment { number: id.number, file, length })
     }

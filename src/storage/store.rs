@@ -37,7 +37,6 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Witness, WitnessRecord};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::planted::{Bug, planted};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
     StorageError,
@@ -212,7 +211,7 @@ impl Live {
         if record.seq == self.witnessed {
             return Ok(());
         }
-        if !planted(Bug::WitnessStays) {
+        if !planted!(WitnessStays) {
             self.witness.write(&record).map_err(io_error("writing the witness"))?;
         }
         self.witnessed = record.seq;

@@ -33,7 +33,6 @@ use super::file_system::{Access, File, FsPath};
 use super::files::{create_file, io_error};
 use super::record::{check_format, corrupt, u64_at};
 use crate::node::stored::HardState;
-use crate::planted::{Bug, unless};
 use crate::storage::Result;
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
@@ -116,7 +115,7 @@ impl Witness {
     pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
         self.file.write_at(&block(record), self.next as u64)?;
         self.file.sync_data()?;
-        self.next = unless(Bug::WitnessOneSlot, BLOCK_BYTES - self.next, self.next);
+        self.next = unless!(WitnessOneSlot, BLOCK_BYTES - self.next, self.next);
         Ok(())
     }
 }

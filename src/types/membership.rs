@@ -5,7 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::planted::{Bug, planted};
 use crate::types::znode::Zxid;
 
 /// The number of a member, never 0.
@@ -66,7 +65,7 @@ impl Member {
 /// The id of the member with this uid and this incarnation of its directory. Never 0, and different for
 /// each incarnation.
 pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
-    let incarnation = if planted(Bug::NodeIdTwice) { 0 } else { incarnation };
+    let incarnation = if planted!(NodeIdTwice) { 0 } else { incarnation };
     let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
     xxh3_64(&bytes).max(1)
 }

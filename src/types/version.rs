@@ -33,8 +33,6 @@
 //! operation of its own (`Op::Invented`). They use it to upgrade clusters and to run members that are too
 //! old. No release has it.
 
-use crate::planted::{Bug, planted};
-
 /// The highest version that this build supports.
 ///
 /// | version | has |
@@ -54,7 +52,7 @@ pub(crate) const INVENTED: u16 = VERSION + 1;
 
 /// Whether `needed` is higher than the `version` that the cluster uses.
 pub(crate) fn is_above(needed: u16, version: u16) -> bool {
-    needed > version && !planted(Bug::CommandAboveVersion)
+    needed > version && !planted!(CommandAboveVersion)
 }
 
 /// Why an instance that supports version `own` at most stops, or does not start.

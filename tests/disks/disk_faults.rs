@@ -1,4 +1,4 @@
-//! Proves the disk that `examples/torture` preloads into its members: it loses what was not synced, keeps what
+//! Proves the disk that torture (`simulation/bin/torture`) preloads into its members: it loses what was not synced, keeps what
 //! was, and fails as it is told.
 //!
 //! A child process makes the calls: this test binary again, with a script in its environment. Without Linux or
@@ -7,7 +7,7 @@
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "these tests change files behind the library's back")]
 
-#[path = "../../examples/torture/disk.rs"]
+#[path = "../../simulation/bin/torture/disk.rs"]
 #[allow(unreachable_pub, reason = "it is a module of another program")]
 mod disk;
 

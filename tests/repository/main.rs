@@ -2,3 +2,4 @@
 
 mod contrib;
 mod layers;
+mod package;

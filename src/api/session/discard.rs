@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::machine::command::Op;
-use crate::planted::{Bug, unless};
 use crate::runtime::ask::Ask;
 use crate::runtime::pending::Pending;
 use crate::runtime::shared::Asker;
@@ -49,7 +48,7 @@ impl Session {
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
 fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Ask<Vec<OpResult>> {
-    let own = unless(Bug::ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
+    let own = unless!(ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
     let check = Op::Check { path: path.clone(), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });

@@ -9,7 +9,6 @@ use arc_swap::Guard;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::machine::{Tree, Znode};
-use crate::planted::{Bug, planted};
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Stat, Zxid};
@@ -20,7 +19,7 @@ impl Session {
     /// Before, and without a replica, they are requests ([`Session::nonblocking`]), which the node, or the
     /// member that serves this instance, answers when it has applied the opening.
     pub(crate) fn reads_at_once(&self) -> bool {
-        self.has_replica() && (self.inner.session.was_opened() || planted(Bug::ReadUnopened))
+        self.has_replica() && (self.inner.session.was_opened() || planted!(ReadUnopened))
     }
 
     /// The tree to read from; `None` if a read has to be a request: see [`Session::reads_at_once`]. Handles

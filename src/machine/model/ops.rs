@@ -7,7 +7,6 @@ use super::{Model, ModelZnode};
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::{ChangeKind, Op, OpError};
 use crate::machine::data::Data;
-use crate::planted::{Bug, planted};
 use crate::types::acl::{Acl, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::path;
@@ -119,7 +118,7 @@ impl Model {
                 return Err(OpError::TooLate { path, limit, needed: needed as u64 });
             }
         }
-        let is_lost = planted(Bug::AdditionLost) && after % 8 == 0;
+        let is_lost = planted!(AdditionLost) && after % 8 == 0;
         let data = if is_lost { data.into() } else { sum.into() };
         match self.op(id, zxid, &Op::Set { path, data, version: None }, &[])? {
             OpResult::Set(stat) => Ok(OpResult::Added { after, stat }),

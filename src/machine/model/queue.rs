@@ -7,7 +7,6 @@ use super::quotas::shows_usage;
 use super::{Model, ModelZnode};
 use crate::machine::command::{ChangeKind, Op, OpError};
 use crate::machine::data::Data;
-use crate::planted::{Bug, planted};
 use crate::types::acl::Permissions;
 use crate::types::queue::{ItemName, Order};
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat};
@@ -74,7 +73,7 @@ impl Model {
         let needed = 1 + parts.map(|part| self.names(queue, part).len() as u64).iter().sum::<u64>();
         if let Some(limit) = order.max
             && needed > limit
-            && !planted(Bug::QueueOverfills)
+            && !planted!(QueueOverfills)
         {
             return Err(OpError::QueueFull { path: queue.to_owned(), limit, needed });
         }
@@ -142,7 +141,7 @@ impl Model {
             else {
                 continue;
             };
-            if due > self.time && !planted(Bug::QueueDelayIgnored) || moved == 64 {
+            if due > self.time && !planted!(QueueDelayIgnored) || moved == 64 {
                 break;
             }
             moved += 1;
@@ -177,7 +176,7 @@ impl Model {
         let claim = format!("{}/{name}", below(queue, "claims"));
         let stat = self.make(by, &claim, &"".into(), CreateMode::Ephemeral)?;
         let path = format!("{taken}/{name}");
-        if planted(Bug::QueueItemLost) {
+        if planted!(QueueItemLost) {
             self.delete(by.1, &item);
         } else {
             self.rename(by.1, &item, &path);

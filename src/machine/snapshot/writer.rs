@@ -7,7 +7,6 @@ use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
-use crate::planted::{Bug, planted, unless};
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -77,7 +76,7 @@ impl ChunkWriter {
         self.step = match step {
             Step::Begin => {
                 let full = self.dirty.is_none();
-                let version = unless(Bug::VersionLostAtSnapshot, self.state.version, FIRST);
+                let version = unless!(VersionLostAtSnapshot, self.state.version, FIRST);
                 add(pending, &Item::Begin { full, version });
                 if full { Step::Znodes(None) } else { Step::ZnodesGone }
             }
@@ -129,7 +128,7 @@ impl ChunkWriter {
                 match next {
                     Some((id, record)) => {
                         let count = record.result_count();
-                        let first = if planted(Bug::ResultsLostAtSnapshot) { count } else { 0 };
+                        let first = if planted!(ResultsLostAtSnapshot) { count } else { 0 };
                         let item = Item::Session {
                             id,
                             record: Cow::Borrowed(record),
@@ -199,7 +198,7 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
-    let acl = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot));
+    let acl = znode.acl().filter(|_| !planted!(AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
     add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: znode.fields(), acl });
 }

@@ -6,7 +6,6 @@ use super::children::Children;
 use super::trie::{New, Trie};
 use super::znode::{Fields, Parts, Znode};
 use super::{Share, Tree};
-use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::path;
 
@@ -113,5 +112,5 @@ impl Image {
 /// The share of a znode that was read.
 fn share(znode: &Znode) -> Share {
     let share = Share::of(znode);
-    Share { due: share.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot)), ..share }
+    Share { due: share.due.filter(|_| !planted!(DueForgottenAtSnapshot)), ..share }
 }

@@ -39,7 +39,6 @@ use std::sync::Arc;
 use rpds::RedBlackTreeSetSync;
 
 use crate::machine::data::Data;
-use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::quota::Usage;
 use crate::types::znode::{SessionId, Stat, Zxid};
@@ -256,7 +255,7 @@ impl Tree {
     pub(super) fn set(&mut self, path: &str, data: &Data, zxid: Zxid, time: u64) -> Option<Stat> {
         self.update(path, |znode| {
             znode.set_data(data, |fields| {
-                let more = if planted(Bug::VersionStands) { 0 } else { 1 };
+                let more = if planted!(VersionStands) { 0 } else { 1 };
                 fields.version = fields.version.wrapping_add(more);
                 fields.mzxid = zxid;
                 fields.mtime = time;

@@ -9,7 +9,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::children::Children;
 use super::trie::Entry;
-use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::log_form::LogForm;
 use crate::types::znode::{SessionId, Stat, Zxid};
@@ -287,7 +286,7 @@ impl Znode {
     /// The earliest time at which the leader may delete the znode: at once for a container.
     pub(in crate::machine) fn due(&self) -> Option<u64> {
         let More { kind, creates, .. } = **self.head().more.as_ref()?;
-        let touched = match planted(Bug::TtlIgnoresTouch) {
+        let touched = match planted!(TtlIgnoresTouch) {
             true => self.head().ctime,
             false => self.head().mtime,
         };

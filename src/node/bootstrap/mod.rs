@@ -73,7 +73,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::message::{Announcement, normal, normalised};
 use crate::node::io::{Discovered, Hindrance, Problem, Time};
-use crate::planted::{Bug, planted};
 use crate::types::membership::{Ballot, Genesis, Member, Named, NodeId, Pledge, Promise};
 
 /// How often a node repeats an unchanged announcement, which may have been lost.
@@ -175,7 +174,7 @@ impl Founding {
             cluster,
             majority_at: majority_after.map(|after| now.saturating_add(after)),
             seed,
-            durable: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
+            durable: if planted!(PromiseForgotten) { Promise::default() } else { promise },
             writing: None,
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
@@ -297,7 +296,7 @@ impl Founding {
 
     fn unsent(&mut self) -> Vec<(NodeId, Announcement)> {
         let promise = match &self.writing {
-            Some(promise) if planted(Bug::PledgeUnsynced) => promise,
+            Some(promise) if planted!(PledgeUnsynced) => promise,
             _ => &self.durable,
         };
         let announcement = Announcement {
@@ -344,7 +343,7 @@ impl Founding {
             let only = clusters.first().filter(|_| clusters.len() == 1 && may_join);
             return only.map(|cluster| Outcome::Join { cluster: *cluster });
         }
-        if planted(Bug::TwoFounders) {
+        if planted!(TwoFounders) {
             let present = self.present().filter(|present| present.nodes.len() >= present.needed);
             return present.map(|present| Outcome::Found(self.draw(&present)));
         }
@@ -354,7 +353,7 @@ impl Founding {
     /// Whether any peer announces a cluster, or has announced one that may still exist.
     fn vetoed(&self) -> bool {
         let announced = self.announcements().any(|announcement| announcement.cluster != 0);
-        (announced || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
+        (announced || self.remembered().is_some()) && !planted!(VetoIgnored)
     }
 
     /// A cluster that a peer has announced, and the address of the peer, which may be unreachable now.
@@ -370,7 +369,7 @@ impl Founding {
         let is_whole =
             self.discovery.is_none() && !self.vetoes.is_empty() && self.list.iter().all(blank);
         let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
-        let veto = vetoes.next().filter(|_| !planted(Bug::VetoForgotten));
+        let veto = vetoes.next().filter(|_| !planted!(VetoForgotten));
         veto.map(|(address, cluster)| (address.as_str(), *cluster))
     }
 
@@ -388,7 +387,7 @@ impl Founding {
             let peer = self.peers.get(&node).filter(|peer| peer.connected)?;
             peer.announcement.as_ref()?.promise.pledge.as_ref()
         };
-        let ignored = planted(Bug::OwnPromiseIgnored);
+        let ignored = planted!(OwnPromiseIgnored);
         let stands = |own: &&Pledge| self.writing.is_none() && own.ballot == self.durable.ballot;
         let own = self.durable.pledge.as_ref().filter(stands).filter(|_| !ignored);
         let others = self.announcements().filter(|_| ignored);
@@ -508,12 +507,12 @@ impl Founding {
                 nodes.insert(member.node, (member, promise));
             }
         }
-        let all = if planted(Bug::UnreachedAbsent) { nodes.len() } else { self.list.len() };
+        let all = if planted!(UnreachedAbsent) { nodes.len() } else { self.list.len() };
         let majority = self.majority_at.is_some_and(|at| self.now >= at);
         let needed = if majority { all / 2 + 1 } else { all };
         let whole = nodes.len() == all && self.discovery.is_none();
         let ignored =
-            self.announcements().filter(|of| of.cluster != 0 && planted(Bug::VetoIgnored)).count();
+            self.announcements().filter(|of| of.cluster != 0 && planted!(VetoIgnored)).count();
         let needed = needed.saturating_sub(ignored);
         Some(Present { nodes, needed, whole })
     }

@@ -6,7 +6,6 @@ use crate::node::io::{Availability, Problem, WatchId};
 use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
-use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
@@ -66,7 +65,7 @@ impl Client {
                 if attached.member != from || attached.id != attachment {
                     return;
                 }
-                if number != attached.next_received && !planted(Bug::ClientLossUnnoticed) {
+                if number != attached.next_received && !planted!(ClientLossUnnoticed) {
                     // A message was lost on the way, which is not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }
@@ -319,7 +318,7 @@ impl Client {
         let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if serves {
-            self.seen = unless(Bug::ClientSeesOlder, self.seen.max(up_to.zxid), up_to.zxid);
+            self.seen = unless!(ClientSeesOlder, self.seen.max(up_to.zxid), up_to.zxid);
         }
         if begins || self.leader != up_to.leader {
             self.settled_at = now + self.config.tick * PATIENCE_TICKS;
@@ -389,7 +388,9 @@ impl Client {
                     let Some(mut request) = confirmed else {
                         continue;
                     };
-                    if_planted(Bug::ClientLeaseFromAnswer, || request.sent = now);
+                    if planted!(ClientLeaseFromAnswer) {
+                        request.sent = now;
+                    }
                     self.metrics.sync.record(now.saturating_sub(request.sent));
                     self.local.renewed_by(&request, &refused, now, &mut self.effects);
                     self.fresh_at = self.fresh_at.max(Some(request.sent));

@@ -25,7 +25,6 @@ use std::time::Duration;
 use super::Client;
 use crate::node::io::{Dial, Problem, Time};
 use crate::node::mixed;
-use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
 
 /// How many members a client is connected with once it knows the members, except while it asks all of
@@ -148,7 +147,7 @@ impl Client {
 
     pub(super) fn rank(&self, node: NodeId) -> Rank {
         let failure = self.members.get(&node).map_or(0, |member| member.failure);
-        let role = unless(Bug::ClientsAnywhere, self.role(node), Role::Voter);
+        let role = unless!(ClientsAnywhere, self.role(node), Role::Voter);
         (failure, role, mixed(mixed(self.id) ^ node), node)
     }
 
@@ -167,7 +166,7 @@ impl Client {
     /// Decides which members to be connected with, and moves to a better member when that is due.
     pub(super) fn choose(&mut self) {
         let is_due = std::mem::take(&mut self.choice.is_due);
-        if !is_due || self.roster.is_empty() || planted(Bug::ClientKeepsToItsList) {
+        if !is_due || self.roster.is_empty() || planted!(ClientKeepsToItsList) {
             return;
         }
         let now = self.now.mono;
@@ -179,7 +178,7 @@ impl Client {
         }
         let is_calm = self.attached.as_ref().is_some_and(|of| of.serves && !of.is_leaderless());
         let mut wanted = match attached.filter(|_| is_calm) {
-            _ if planted(Bug::ClientDialsAll) => ranked.clone(),
+            _ if planted!(ClientDialsAll) => ranked.clone(),
             Some(member) => self.keep_or_improve(member, &ranked),
             None => self.find(attached, &ranked),
         };

@@ -44,7 +44,6 @@ use super::versions::Gate;
 use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, HeldWatch, ToClient};
 use crate::node::sessions::{LocalSessions, users};
-use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership;
 use crate::types::membership::{Named, NodeId};
@@ -343,7 +342,7 @@ impl Client {
                     self.choice.is_due = true;
                 }
             }
-            Input::Unreachable { .. } if planted(Bug::ClientClings) => {}
+            Input::Unreachable { .. } if planted!(ClientClings) => {}
             Input::Unreachable { peer, problem } => {
                 self.lose_member(peer, Time::ZERO);
                 self.missed(peer, problem);

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
-use crate::planted::{Bug, planted};
 use crate::types::version::is_above;
 use crate::types::znode::SessionId;
 
@@ -84,8 +83,8 @@ impl Admission {
         let next = held.map_or(0, |(_, seq)| seq + 1);
         let late =
             || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
-        let skips = request.seq > next && planted(Bug::OrderIgnored);
-        let repeats = request.seq < next && planted(Bug::RunAgain);
+        let skips = request.seq > next && planted!(OrderIgnored);
+        let repeats = request.seq < next && planted!(RunAgain);
         if (request.seq == next || skips || repeats) && !late() {
             self.proposed.insert(request.session, (request.holder, request.seq));
             self.bytes += size;

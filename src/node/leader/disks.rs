@@ -7,7 +7,6 @@ use crate::node::leader::Leading;
 use crate::node::membership::Membership;
 use crate::node::raft::core::Raft;
 use crate::node::room::Room;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 impl Leading {
@@ -39,7 +38,7 @@ impl Leading {
             2 * have.count() <= voters.len() && voters.iter().any(|voter| low.contains(voter))
         };
         let refuses = lacks_room(&voting.voters) || lacks_room(&voting.voters_outgoing);
-        (low, refuses && !planted(Bug::FullDisksIgnored))
+        (low, refuses && !planted!(FullDisksIgnored))
     }
 
     /// Whether this leader has little room, and another voter that could lead has enough. Handing over

@@ -21,7 +21,6 @@
 use std::time::Duration;
 
 use crate::node::io::{Now, Time};
-use crate::planted::{Bug, planted, unless};
 
 /// The log time runs a tenth faster or slower to approach the wall clock.
 const LEAN: u32 = 10;
@@ -37,14 +36,14 @@ pub(crate) struct LogClock {
 impl LogClock {
     /// The clock of a node that begins to lead at this log time.
     pub(crate) fn begin(now: Now, log_ms: u64) -> LogClock {
-        let log_ms = unless(Bug::LogTimeBack, log_ms, 0);
+        let log_ms = unless!(LogTimeBack, log_ms, 0);
         LogClock { at: now.mono, time: Duration::from_millis(now.wall_ms.max(log_ms)) }
     }
 
     /// Advances to this moment.
     pub(crate) fn advance(&mut self, now: Now) {
         let elapsed = now.mono.saturating_sub(self.at);
-        let lean = elapsed / if planted(Bug::LogTimeStands) { 1 } else { LEAN };
+        let lean = elapsed / if planted!(LogTimeStands) { 1 } else { LEAN };
         let wall = Duration::from_millis(now.wall_ms);
         self.at = now.mono;
         let passed = self.time.saturating_add(elapsed);

@@ -16,7 +16,6 @@ use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
 use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
 use crate::node::room::Room;
-use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// How often the leader reports the health of the members.
@@ -96,7 +95,7 @@ impl Observed {
 
     /// Where the log ended an election time ago.
     fn level(&self) -> Option<u64> {
-        let ended = if planted(Bug::LevelByEntries) { self.ends.back() } else { self.ends.front() };
+        let ended = if planted!(LevelByEntries) { self.ends.back() } else { self.ends.front() };
         ended.map(|(_, end)| *end)
     }
 
@@ -261,7 +260,7 @@ impl Leading {
         let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > cx.patience() { silent } else { Duration::ZERO };
         let sends =
-            received.is_some_and(|at| since(&at) <= cx.patience()) || planted(Bug::PresumedAlive);
+            received.is_some_and(|at| since(&at) <= cx.patience()) || planted!(PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
         let answers = membership.answers(node, cx);
         Sight {
@@ -318,7 +317,7 @@ impl Leading {
         let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
         // If another needed disk is as slow, an election would only cost time.
         let is_level = |voter| self.is_level(voter, raft, membership, cx);
-        behind && raft.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
+        behind && raft.others_decide(is_level) && !planted!(SlowLeaderStays)
     }
 
     /// Whether a voter answers, and has stored the log as it was an election time ago.

@@ -40,7 +40,6 @@ use crate::node::raft::core::Raft;
 use crate::node::raft::replication::Replication;
 use crate::node::room::Room;
 use crate::node::versions::Versions;
-use crate::planted::{Bug, planted, unless};
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
 
@@ -202,7 +201,7 @@ impl Leading {
     /// Gives every session its full timeout again.
     pub(in crate::node) fn renew_all(&mut self, machine: &Machine, now: Time) {
         const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        let now = unless(Bug::NewLeaderForgetsSessions, now, now + YEAR);
+        let now = unless!(NewLeaderForgetsSessions, now, now + YEAR);
         if self.serves() {
             for (session, record) in machine.sessions() {
                 self.grant(session, record, now);
@@ -213,7 +212,7 @@ impl Leading {
     /// Gives a session its full timeout.
     fn grant(&mut self, session: SessionId, record: &SessionRecord, now: Time) {
         let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-        let timeout = timeout / if planted(Bug::ExpiryEarly) { 8 } else { 1 };
+        let timeout = timeout / if planted!(ExpiryEarly) { 8 } else { 1 };
         self.expiry.grant(session, record.owner, timeout, now);
     }
 
@@ -224,7 +223,7 @@ impl Leading {
         record: &SessionRecord,
         now: Time,
     ) {
-        if self.serves() && !planted(Bug::SessionNotGranted) {
+        if self.serves() && !planted!(SessionNotGranted) {
             self.grant(session, record, now);
         }
         self.expiring.remove(&session);

@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::raft::configuration::{Part, VotingChange};
-use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
 /// The policy by which the leader changes the membership.
@@ -99,7 +98,7 @@ impl View {
 
     /// Whether no other member may take its place.
     fn keeps_place(&self, node: NodeId) -> bool {
-        self.is_alive(node) && !planted(Bug::LivingReplaced)
+        self.is_alive(node) && !planted!(LivingReplaced)
     }
 
     /// Whether the member has sent something lately. A new leader does not know that of the others:
@@ -134,7 +133,7 @@ impl View {
     }
 
     fn zone(&self, node: NodeId) -> &str {
-        let seat = self.roster.get(node).filter(|_| !planted(Bug::ZonesIgnored));
+        let seat = self.roster.get(node).filter(|_| !planted!(ZonesIgnored));
         seat.map_or("", |seat| &seat.member.zone)
     }
 
@@ -151,7 +150,7 @@ impl View {
     fn candidates(&self) -> impl Iterator<Item = NodeId> {
         let could = |node: &NodeId| {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
-            (caught_up || planted(Bug::LearnerPromotedBehind))
+            (caught_up || planted!(LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
         };
@@ -183,7 +182,7 @@ impl View {
         }
         let decides = |voters: &BTreeSet<NodeId>| {
             let alive = voters.iter().filter(|node| self.sends(**node)).count();
-            2 * alive > voters.len() || planted(Bug::VoterRemovedBelowQuorum)
+            2 * alive > voters.len() || planted!(VoterRemovedBelowQuorum)
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
     }
@@ -261,7 +260,7 @@ fn admit(view: &View) -> Option<Action> {
     let wanted = view.reports.keys().find(|node| {
         view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
     })?;
-    let part = if planted(Bug::JoinsAsVoter) { Part::Voter } else { Part::Learner };
+    let part = if planted!(JoinsAsVoter) { Part::Voter } else { Part::Learner };
     view.vote([(*wanted, part)])
 }
 
@@ -385,7 +384,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::planted::{claims, plant};
+    use crate::planted::{Bug, claims, plant};
 
     const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 
 use crate::node::io::Time;
 use crate::node::raft::numbers_of;
-use crate::planted::{Bug, if_planted};
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
@@ -68,7 +67,9 @@ impl Confirmations {
         let confirmed = self.under_way.partition_point(|(read, _, _)| *read <= context);
         let mut asked: Vec<Asked> =
             self.under_way.drain(..confirmed).flat_map(|(_, _, asked)| asked).collect();
-        if_planted(Bug::RoundConfirmsLater, || asked.append(&mut self.queue));
+        if planted!(RoundConfirmsLater) {
+            asked.append(&mut self.queue);
+        }
         asked
     }
 }
@@ -76,6 +77,7 @@ impl Confirmations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planted::{Bug, claims};
 
     const S: Time = Time::from_secs(1);
 
@@ -110,6 +112,6 @@ mod tests {
             let second = leader.next_read(Time::ZERO, S).unwrap();
             assert_eq!(leader.confirmed(second), [asked(2)]);
         };
-        crate::planted::claims(claim, Bug::RoundConfirmsLater);
+        claims(claim, Bug::RoundConfirmsLater);
     }
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use crate::machine::Tree;
 use crate::node::io::Time;
-use crate::planted::{Bug, planted};
 
 /// How often containers are looked for: ZooKeeper's `znode.container.checkIntervalMs`.
 pub(crate) const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
@@ -51,10 +50,10 @@ impl Reaper {
     pub(crate) fn take_due(&mut self, now: Time, last: u64, tree: &Tree, time: u64) -> Vec<String> {
         self.next = now + PERIOD;
         let mut due: Vec<String> = Vec::new();
-        if !planted(Bug::NothingReaped) {
+        if !planted!(NothingReaped) {
             due.extend(tree.overdue(time).take(AT_ONCE_MAX).map(str::to_owned));
         }
-        if now >= self.next_containers && !planted(Bug::ContainersStay) {
+        if now >= self.next_containers && !planted!(ContainersStay) {
             let others = due.len();
             due.extend(tree.unused_containers().take(AT_ONCE_MAX).map(str::to_owned));
             if due.len() - others < AT_ONCE_MAX {

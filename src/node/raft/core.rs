@@ -20,7 +20,6 @@ use crate::node::raft::logger;
 use crate::node::raft::persistence::Persistence;
 use crate::node::raft::snapshot_transfer::Incoming;
 use crate::node::stored::{Boot, HardState, Voting};
-use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
 
 /// The most bytes of entries in a message, unless a single entry is larger.
@@ -410,10 +409,10 @@ fn start(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
         applied: boot.checkpoint.index,
         max_size_per_msg: MESSAGE_ENTRIES_BYTES,
         max_inflight_msgs: VOTER_WINDOW,
-        check_quorum: !planted(Bug::LeaderStaysAlone),
+        check_quorum: !planted!(LeaderStaysAlone),
         pre_vote: true,
-        read_only_option: unless(
-            Bug::ReadWithoutQuorum,
+        read_only_option: unless!(
+            ReadWithoutQuorum,
             ReadOnlyOption::Safe,
             ReadOnlyOption::LeaseBased,
         ),

@@ -6,7 +6,6 @@ use crate::node::membership::Membership;
 use crate::node::mixed;
 use crate::node::raft::core::{Raft, Role};
 use crate::node::raft::leader_loss::LeaderLoss;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
@@ -93,7 +92,7 @@ impl Raft {
     /// Whether this node has long received nothing from a leader. A removed node receives nothing
     /// any more. A removed learner does not stand for election, so no member notices it either.
     pub(in crate::node) fn lacks_leader(&self, cx: &Context) -> bool {
-        !planted(Bug::RemovedUnaware)
+        !planted!(RemovedUnaware)
             && cx.now.mono.saturating_sub(self.elections.led_at) >= cx.patience()
     }
 }

@@ -16,7 +16,6 @@ use crate::node::raft::log::Position;
 use crate::node::raft::wire::Message;
 use crate::node::room::Room;
 use crate::node::stored::SnapshotMeta;
-use crate::planted::{Bug, if_planted, unless};
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries may wait for the disk of a follower, or to be applied. A follower's answers to
@@ -187,7 +186,7 @@ impl Raft {
         // With a slow disk, raft-rs hands out some of the cut entries only later.
         let keeps_from = self.persistence.keeps_from;
         self.log_mut().compact(keeps_from, handed_out);
-        let memory_bytes = unless(Bug::LogUntrimmed, cx.config.log.memory_bytes, u64::MAX);
+        let memory_bytes = unless!(LogUntrimmed, cx.config.log.memory_bytes, u64::MAX);
         self.log_mut().trim(memory_bytes, handed_out);
     }
 
@@ -248,15 +247,19 @@ impl Raft {
             })
         });
         let kept = needed.filter(|index| *index >= bound).fold(keep_from, u64::min);
-        unless(Bug::CutUnderTransfer, kept, log.keep_from(applied.index, 0))
+        unless!(CutUnderTransfer, kept, log.keep_from(applied.index, 0))
     }
 
     /// The metadata of a snapshot or a checkpoint of the present state.
     pub(in crate::node) fn snapshot_meta(&self, machine: &Machine) -> SnapshotMeta {
         let Position { index, term } = self.log().applied();
         let mut voting = self.log().voting().clone();
-        if_planted(Bug::LearnersForgotten, || voting.learners.clear());
-        if_planted(Bug::JointForgotten, || voting.voters_outgoing.clear());
+        if planted!(LearnersForgotten) {
+            voting.learners.clear();
+        }
+        if planted!(JointForgotten) {
+            voting.voters_outgoing.clear();
+        }
         SnapshotMeta { index, term, zxid: machine.zxid(), hash: machine.hash(), voting }
     }
 }

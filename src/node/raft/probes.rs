@@ -18,7 +18,6 @@ use crate::node::message::RaftBody;
 use crate::node::raft::core::{Raft, Sends};
 use crate::node::raft::replication::Replication;
 use crate::node::stored::LogEntry;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries go to such a peer, unless a single entry is larger.
@@ -114,8 +113,8 @@ impl Replication {
         }
         // An answer may come a little sooner after its heartbeat than the last one did.
         let (now, again) = (cx.now.mono, cx.config.heartbeat / 2);
-        let is_due = is_due(&mut self.probes.answering, from, next, now, again)
-            || planted(Bug::ProbesUnbounded);
+        let is_due =
+            is_due(&mut self.probes.answering, from, next, now, again) || planted!(ProbesUnbounded);
         let append = is_due.then_some(BYTES_MAX as u64);
         raft.step_with_append_of(append, from, term, body)
     }

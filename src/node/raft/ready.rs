@@ -18,7 +18,6 @@ use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::replication::Replication;
 use crate::node::raft::snapshot_transfer::Outgoing;
 use crate::node::stored::{HardState, LogEntry, LogWrite, Voting};
-use crate::planted::{Bug, planted};
 
 /// What raft-rs wants done.
 pub(in crate::node) struct Ready {
@@ -97,7 +96,7 @@ impl Raft {
     /// What raft-rs wants done now. Sends the messages that need not wait.
     pub(in crate::node) fn ready(&mut self, sender: &mut Sender<'_>) -> Ready {
         let mut ready = self.raw.ready();
-        let waits = |_: &eraftpb::Message| planted(Bug::LeaderAwaitsDisk);
+        let waits = |_: &eraftpb::Message| planted!(LeaderAwaitsDisk);
         let (after_disk, at_once) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
         self.post(at_once, sender);
         Ready { ready, after_disk }
@@ -153,7 +152,7 @@ impl Raft {
     pub(in crate::node) fn settle(&mut self, sender: &mut Sender<'_>) {
         let written = self.persistence.written;
         let durable = |first: &AwaitingPersistence| {
-            first.disk.is_none_or(|number| number <= written) || planted(Bug::AckBeforeDurable)
+            first.disk.is_none_or(|number| number <= written) || planted!(AckBeforeDurable)
         };
         while self.persistence.awaiting.front().is_some_and(durable)
             && let Some(durable) = self.persistence.awaiting.pop_front()
@@ -203,8 +202,8 @@ impl Raft {
             self.failed_transfers.push(message.to);
             return;
         };
-        meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
-        meta.index += u64::from(planted(Bug::SnapshotAhead));
+        meta.index -= u64::from(planted!(SnapshotMislabelled));
+        meta.index += u64::from(planted!(SnapshotAhead));
         let (term, state) = (message.term, machine.state());
         let znodes = machine.tree().len();
         tracing::info!(to = %to, index = meta.index, znodes, "sending the state");
@@ -256,11 +255,11 @@ impl Raft {
 fn rests_on_disk(message: &eraftpb::Message) -> bool {
     match message.get_msg_type() {
         MessageType::MsgHeartbeatResponse | MessageType::MsgRequestPreVoteResponse => {
-            planted(Bug::AnswersAwaitDisk)
+            planted!(AnswersAwaitDisk)
         }
         MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => !message.reject,
         // A candidate votes for itself.
-        MessageType::MsgRequestVote => !planted(Bug::VoteAskedEarly),
+        MessageType::MsgRequestVote => !planted!(VoteAskedEarly),
         _ => true,
     }
 }

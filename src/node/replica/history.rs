@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use crate::machine::command::Change;
-use crate::planted::{Bug, planted, strikes, unless};
 use crate::types::znode::Zxid;
 
 #[derive(Debug)]
@@ -36,8 +35,8 @@ impl History {
 
     /// Adds the changes of applied writes.
     pub(crate) fn note(&mut self, changes: Vec<Change>) {
-        let is_missed = !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7);
-        let changes_max = unless(Bug::HistoryShort, self.changes_max, self.changes_max / 2);
+        let is_missed = !changes.is_empty() && strikes!(HistoryMissesBatch, 7);
+        let changes_max = unless!(HistoryShort, self.changes_max, self.changes_max / 2);
         for change in changes.into_iter().filter(|_| !is_missed) {
             self.bytes += size(&change);
             self.changes.push_back(change);
@@ -54,8 +53,8 @@ impl History {
     /// The changes up to this zxid are not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
         self.changes.clear();
-        let zxid = unless(Bug::HistoryBeginsEarly, zxid, zxid.saturating_sub(1));
-        (self.bytes, self.oldest) = (0, unless(Bug::HistoryKeptAtSnapshot, zxid, self.oldest));
+        let zxid = unless!(HistoryBeginsEarly, zxid, zxid.saturating_sub(1));
+        (self.bytes, self.oldest) = (0, unless!(HistoryKeptAtSnapshot, zxid, self.oldest));
     }
 
     /// All changes after a zxid, oldest first. If some are no longer known, returns the oldest zxid
@@ -64,7 +63,7 @@ impl History {
         if zxid < self.oldest {
             return Err(self.oldest);
         }
-        let zxid = if planted(Bug::SeamTwice) { zxid.saturating_sub(1) } else { zxid };
+        let zxid = if planted!(SeamTwice) { zxid.saturating_sub(1) } else { zxid };
         let first = self.changes.partition_point(|change| change.zxid <= zxid);
         Ok(self.changes.range(first..))
     }
@@ -74,7 +73,7 @@ impl History {
 mod tests {
     use super::*;
     use crate::machine::command::ChangeKind;
-    use crate::planted::claims;
+    use crate::planted::{Bug, claims};
 
     fn change(zxid: Zxid) -> Change {
         let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));

@@ -25,7 +25,6 @@ use crate::node::io::{Effects, WatchId};
 use crate::node::replica::net_changes::{Net, Roots, net_event};
 use crate::node::replica::path_filter::PathFilter;
 pub(crate) use crate::node::replica::watch_kind::WatchKind;
-use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::acl::AccessList;
 use crate::types::path;
 use crate::types::watch::{
@@ -350,7 +349,7 @@ impl WatchTable {
             let notification =
                 Notification { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
             fired.events.push((*id, notification.event()));
-            if !planted(Bug::RemovedWatchStays) {
+            if !planted!(RemovedWatchStays) {
                 self.remove(*id);
                 fired.ended.push(*id);
             }
@@ -405,7 +404,7 @@ impl WatchTable {
             let is_of_children = |kind| kind == WatchKind::Children;
             self.fire_at(path, is_of_children, notification, &may_read, fired);
         }
-        let lost = deleted && planted(Bug::EventLostOnDelete);
+        let lost = deleted && planted!(EventLostOnDelete);
         if let Some(parent) = path::parent(path).filter(|_| !lost) {
             let notification = of_parent(change, parent);
             self.fire_at(parent, WatchKind::is_child, notification, &may_read, fired);
@@ -430,11 +429,13 @@ impl WatchTable {
         for (id, kind) in watchers.iter() {
             if matches(kind) {
                 let may_see = |watcher: &Watcher| may_read(watcher.session, notification.acl);
-                if self.watchers.get(&id).is_some_and(may_see) || planted(Bug::EventsUnfiltered) {
+                if self.watchers.get(&id).is_some_and(may_see) || planted!(EventsUnfiltered) {
                     fired.events.push((id, notification.event()));
                 }
-                if_planted(Bug::EventTwice, || fired.events.push((id, notification.event())));
-                if kind.fires_once() && !planted(Bug::OneShotStays) {
+                if planted!(EventTwice) {
+                    fired.events.push((id, notification.event()));
+                }
+                if kind.fires_once() && !planted!(OneShotStays) {
                     over.push(id);
                 }
             }
@@ -470,7 +471,7 @@ impl WatchTable {
             }
         }
         net.subtrees(&roots, changed);
-        let mut events = unless(Bug::EventsLostAtSnapshot, net.events, Vec::new());
+        let mut events = unless!(EventsLostAtSnapshot, net.events, Vec::new());
         events.sort_by_key(|(_, event)| (event.zxid, event.position));
         let mut once = BTreeSet::new();
         for (id, event) in events {
@@ -513,7 +514,7 @@ fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<
 /// The position of a change's first event among the events of its write. The second event has the
 /// next position.
 fn position(change: &Change) -> u32 {
-    change.position.saturating_mul(if planted(Bug::PositionForgotten) { 0 } else { 2 })
+    change.position.saturating_mul(if planted!(PositionForgotten) { 0 } else { 2 })
 }
 
 /// The event of a change for its znode.

@@ -9,7 +9,6 @@ use crate::node::client_message::Claim;
 use crate::node::io::{Effects, Holding, RequestId, Time};
 use crate::node::query::Answer;
 use crate::node::sessions::queue::{Queue, Viewer};
-use crate::planted::{Bug, planted};
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -180,7 +179,7 @@ impl LocalSession {
 
     /// Forgets what was sent: it may be lost.
     pub(super) fn forget_sent(&mut self) {
-        self.sent = self.sent.filter(|_| planted(Bug::ResendForgotten));
+        self.sent = self.sent.filter(|_| planted!(ResendForgotten));
         self.under_way = 0;
     }
 

@@ -6,7 +6,6 @@ use super::LocalSessions;
 use super::holder::LocalSession;
 use crate::machine::command::Command;
 use crate::node::io::{Effects, RequestId, Time};
-use crate::planted::{Bug, planted, unless};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
@@ -18,7 +17,7 @@ const RENEWED_AHEAD: Duration = Duration::from_millis(250);
 /// The part of a session's timeout that this node trusts. The rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(super) fn trusted(timeout: Duration) -> Duration {
-    timeout / 10 * if planted(Bug::LeaseTooLong) { 20 } else { 9 }
+    timeout / 10 * if planted!(LeaseTooLong) { 20 } else { 9 }
 }
 
 /// How long after a renewal a session is renewed again. It is suspended after half of its timeout,
@@ -138,7 +137,7 @@ impl LocalSessions {
     fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let (sessions, mut lost) = (&mut self.sessions, Vec::new());
         self.deadlines.take_due(now, |session| {
-            let held = sessions.get_mut(&session).filter(|_| !planted(Bug::LossUnreported))?;
+            let held = sessions.get_mut(&session).filter(|_| !planted!(LossUnreported))?;
             if now >= held.lost_at {
                 lost.push(session);
                 return None;
@@ -164,7 +163,7 @@ impl LocalSessions {
         self.lost.insert(session);
         let error = held.over();
         // Writes that were never sent cannot happen any more.
-        let keep = unless(Bug::SentRefused, held.sent_writes(), 0);
+        let keep = unless!(SentRefused, held.sent_writes(), 0);
         for write in held.writes.drain(keep..) {
             effects.reply(write.request, Err(error.clone()));
         }

@@ -36,7 +36,6 @@ use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
 use crate::node::versions::Gate;
-use crate::planted::{Bug, strikes};
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -332,7 +331,7 @@ impl LocalSessions {
         let answer = match result {
             Ok(reply) => match write.refused {
                 Some(refused) => Err(refused.into_error(session)),
-                None if strikes(Bug::AnswerMixed, 53) => Err(Error::NoNode { path: String::new() }),
+                None if strikes!(AnswerMixed, 53) => Err(Error::NoNode { path: String::new() }),
                 None => Ok(Answer::Reply(reply.clone())),
             },
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),

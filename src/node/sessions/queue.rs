@@ -18,7 +18,6 @@ use crate::node::replica::watch_kind::WatchKind;
 use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::SyncId;
-use crate::planted::{Bug, planted, unless};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
@@ -136,10 +135,10 @@ impl<T> Wait<T> {
         progress.done >= self.after
             && match &self.turn {
                 Turn::Query(Query::Sync) => {
-                    reached || (planted(Bug::SyncWithoutCatchingUp) && index.is_some())
+                    reached || (planted!(SyncWithoutCatchingUp) && index.is_some())
                 }
                 Turn::Query(Query::Watch { from: Some(from), .. }) => {
-                    *from <= progress.zxid || reached || planted(Bug::WatchBeforeItsZxid)
+                    *from <= progress.zxid || reached || planted!(WatchBeforeItsZxid)
                 }
                 _ => true,
             }
@@ -182,7 +181,7 @@ impl Answering<'_> {
                 let watches = &mut *self.watches;
                 let some =
                     watches.remove_watches(session, path, *which, of_client, zxid, self.fired);
-                if some && !planted(Bug::RemovalDenied) {
+                if some && !planted!(RemovalDenied) {
                     Ok(Answer::Reply(Reply::Done))
                 } else {
                     Err(Error::NoWatch { path: path.clone() })
@@ -209,8 +208,8 @@ impl Answering<'_> {
             return Ok(());
         };
         let path = || (*new.1).to_owned();
-        let above = unless(Bug::RecentIsFuture, zxid, zxid + 20) > applied;
-        if above && !planted(Bug::FutureAccepted) {
+        let above = unless!(RecentIsFuture, zxid, zxid + 20) > applied;
+        if above && !planted!(FutureAccepted) {
             return Err(Error::FutureZxid { path: path(), zxid, last: applied });
         }
         match self.history.after(zxid) {
@@ -322,7 +321,7 @@ impl LocalSessions {
             if held.opening.is_some() {
                 continue;
             }
-            let done = if planted(Bug::ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
+            let done = if planted!(ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
             let progress = Progress { done, applied, zxid: tree.zxid() };
             while let Some((request, turn, sync)) = held.waits.next_due(progress) {
                 self.waits -= 1;
@@ -378,7 +377,7 @@ pub(crate) fn answer_read(
     let missing = |path: &str| Error::NoNode { path: path.to_owned() };
     Ok(match read {
         Read::Get { path } => {
-            let znode = if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
+            let znode = if planted!(ReadUnchecked) { tree.get(path) } else { readable(path)? };
             let znode = znode.ok_or_else(|| missing(path))?;
             Answer::Data { data: znode.shared_data(), stat: znode.stat(), is_null: znode.is_null() }
         }
@@ -396,7 +395,7 @@ pub(crate) fn answer_read(
         }
         Read::Ids => Answer::Ids((**viewer.ids).clone()),
         Read::Ephemerals => {
-            let forgotten = usize::from(planted(Bug::EphemeralForgotten));
+            let forgotten = usize::from(planted!(EphemeralForgotten));
             Answer::Children(ephemerals().into_iter().skip(forgotten).collect(), None)
         }
         Read::Tree => Answer::Tree(tree.clone()),

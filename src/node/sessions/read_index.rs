@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use crate::node::io::{Effects, Time};
 use crate::node::sessions::LocalSessions;
-use crate::planted::{Bug, planted};
 use crate::types::znode::SessionId;
 
 /// How many ReadIndex requests may be under way: more would only make the leader's queue longer.
@@ -107,7 +106,7 @@ impl ReadIndexRequests {
     /// Takes the confirmation of a ReadIndex request. Returns the request, if it is still
     /// remembered.
     pub(crate) fn confirmed(&mut self, boot: u64, request: u64) -> Option<ReadIndexRequest> {
-        if boot == self.boot || planted(Bug::ConfirmationOfFormerRun) {
+        if boot == self.boot || planted!(ConfirmationOfFormerRun) {
             self.asked.remove(&request)
         } else {
             None
@@ -193,6 +192,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
+    use crate::planted::{Bug, claims};
 
     const S: Time = Time::from_secs(1);
 
@@ -256,7 +256,7 @@ mod tests {
             assert!(requests.confirmed(6, request).is_none());
             assert_eq!(requests.confirmed(7, request).unwrap().syncs, [1]);
         };
-        crate::planted::claims(claim, Bug::ConfirmationOfFormerRun);
+        claims(claim, Bug::ConfirmationOfFormerRun);
     }
 
     /// Each new request dropped the oldest one and asked for its syncs again, behind all that

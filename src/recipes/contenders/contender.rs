@@ -7,7 +7,6 @@ use once_cell::sync::OnceCell;
 
 use super::{Kind, Naming, name};
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
 use crate::recipes::Held;
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{gone, inner};
@@ -57,7 +56,7 @@ impl Contender {
             }
             None => Held::new(ephemeral).await?,
         };
-        if planted(Bug::TokenFixed) {
+        if planted!(TokenFixed) {
             held.token = 1;
         }
         Ok(held)
@@ -72,7 +71,7 @@ pub(in crate::recipes) async fn change(held: Held, kind: &Kind, naming: Naming) 
     let number = name::digits(held.path()).ok_or_else(lost)?;
     let name = name::new(kind, naming, entropy::number()?, "");
     let path = format!("{parent}/{name}{number}");
-    let sequential = planted(Bug::DowngradeLetsGo);
+    let sequential = planted!(DowngradeLetsGo);
     let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
     let leaving = held.ephemeral.leave_in(held.session().multi());
     let changing = leaving.create(&path, b"", mode).submit();

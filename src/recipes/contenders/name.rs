@@ -14,7 +14,6 @@
 //!
 //! So the random part comes first, and the word and the number last.
 
-use crate::planted::{Bug, planted, unless};
 use crate::recipes::sequence;
 
 /// The fewest digits of a number.
@@ -128,8 +127,8 @@ pub(super) fn new(kind: &Kind, naming: Naming, random: u64, data: &str) -> Strin
 /// A name and its number; `None` if it has none that the cluster gave.
 fn split(name: &str) -> Option<(&str, &str)> {
     let is_kazoos = |name: &str| name.find("__lock__").is_some_and(|end| end == 32);
-    if (planted(Bug::CuratorsIgnored) && name.starts_with("_c_"))
-        || (planted(Bug::KazoosIgnored) && is_kazoos(name))
+    if (planted!(CuratorsIgnored) && name.starts_with("_c_"))
+        || (planted!(KazoosIgnored) && is_kazoos(name))
     {
         return None;
     }
@@ -150,7 +149,7 @@ pub(in crate::recipes) fn parse<'a>(
 ) -> Option<((usize, &'a str), &'static Kind)> {
     let (rest, number) = split(name)?;
     let kind = kinds.iter().find(|kind| kind.includes(rest))?;
-    Some((unless(Bug::OrderedByName, sequence::number(number)?, (0, name)), kind))
+    Some((unless!(OrderedByName, sequence::number(number)?, (0, name)), kind))
 }
 
 /// Whether the session that has given this name may pass our contenders without seeing them: the name is

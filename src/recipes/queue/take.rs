@@ -8,7 +8,6 @@ use super::item::Item;
 use super::put::InFlight;
 use crate::api::multi::Multi;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, unless};
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::claimed_in_multi;
 use crate::recipes::errors::{children_or_none, gone, inner};
@@ -174,7 +173,7 @@ impl Queue {
                 return Ok(Some(taken));
             }
             // Another consumer may have been faster. Then this one still waits for the delayed ones.
-            let Some(due) = unless(Bug::QueueDueUnnoticed, head.due, None) else {
+            let Some(due) = unless!(QueueDueUnnoticed, head.due, None) else {
                 if !self.changed(watch).await {
                     return Ok(None);
                 }
@@ -213,7 +212,7 @@ impl Queue {
         let is_in = |part| path::is_below(&event.path, &self.part(part));
         match event.kind {
             EventKind::Created => is_in(ITEMS) || is_in(DELAYED),
-            EventKind::Deleted if planted(Bug::QueueReturnUnnoticed) => false,
+            EventKind::Deleted if planted!(QueueReturnUnnoticed) => false,
             EventKind::Deleted => is_in(CLAIMS),
             EventKind::DataChanged | EventKind::ChildrenChanged => false,
             _ => true,

@@ -6,7 +6,6 @@ use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Time;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::planted::{Bug, unless};
 use crate::storage::{Checkpointer, LogAfter, LogStore, StorageError};
 use crate::types::membership::Promise;
 
@@ -152,7 +151,7 @@ impl Change {
             other => return other,
         };
         self.failures += 1;
-        if is_closing || self.failures > unless(Bug::ChangeNotRetried, AGAIN_MAX, 0) {
+        if is_closing || self.failures > unless!(ChangeNotRetried, AGAIN_MAX, 0) {
             return Err(error);
         }
         if self.failures == 1 {

@@ -1,7 +1,6 @@
 //! Group commit: how writes to the log are merged into one, and large ones are split.
 
 use crate::node::stored::{HardState, LogWrite};
-use crate::planted::{Bug, planted};
 
 /// Writes are merged up to this size, and a larger one is split.
 pub(crate) const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -14,11 +13,11 @@ pub(super) fn size(write: &LogWrite) -> usize {
 
 /// Appends a later write to an earlier one: its entries replace those from its first index on.
 pub(super) fn merge(write: &mut LogWrite, more: LogWrite) {
-    if more.hard_state.is_some() && !planted(Bug::MergeForgetsHardState) {
+    if more.hard_state.is_some() && !planted!(MergeForgetsHardState) {
         write.hard_state = more.hard_state;
     }
     if let Some(first) = more.entries.first() {
-        write.entries.retain(|entry| entry.index < first.index || planted(Bug::MergeKeepsReplaced));
+        write.entries.retain(|entry| entry.index < first.index || planted!(MergeKeepsReplaced));
         write.entries.extend(more.entries);
     }
 }
@@ -51,5 +50,5 @@ pub(crate) fn take_part(write: &mut LogWrite, entries: usize) -> LogWrite {
     let hard_state = write
         .hard_state
         .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
-    LogWrite { hard_state: hard_state.filter(|_| !planted(Bug::PartOfNoTerm)), entries }
+    LogWrite { hard_state: hard_state.filter(|_| !planted!(PartOfNoTerm)), entries }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Input;
 use crate::node::stored::LogEntry;
-use crate::planted::{Bug, planted};
 use crate::storage::Rot;
 use crate::types::znode::Zxid;
 
@@ -33,7 +32,7 @@ impl Reports {
     }
 
     pub(super) fn rotten(&self, Rot { what, below }: Rot) {
-        if planted(Bug::RotStops) {
+        if planted!(RotStops) {
             return self
                 .send(Input::Failed { reason: format!("the disk failed: damaged: {what}") });
         }

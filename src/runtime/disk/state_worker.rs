@@ -12,7 +12,6 @@ use super::writer::Next;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Dirty, State};
 use crate::node::io::Time;
-use crate::planted::{Bug, planted};
 use crate::storage::{CheckpointKind, Checkpointer, StorageError};
 use crate::types::znode::Zxid;
 
@@ -195,7 +194,7 @@ impl StateWorker {
                 (self.checkpoint, self.pause) = (None, AGAIN_PAUSE);
                 self.outcomes.push_back(CheckpointOutcome::Written(number));
             }
-            Err(error @ StorageError::Again { .. }) if !planted(Bug::CheckpointNotRetried) => {
+            Err(error @ StorageError::Again { .. }) if !planted!(CheckpointNotRetried) => {
                 tracing::warn!(%error, "cannot write a checkpoint; trying again");
                 checkpoint.again_after(self.pause);
                 self.pause = (2 * self.pause).min(AGAIN_PAUSE_MAX);

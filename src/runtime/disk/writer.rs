@@ -26,7 +26,6 @@ use super::state_worker::{CheckpointOrder, CheckpointOutcome, Order};
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input, Time};
 use crate::node::stored::{LogWrite, SnapshotMeta};
-use crate::planted::{Bug, planted};
 use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
 
 /// How long there must be nothing to write before the store does its deferred work.
@@ -322,7 +321,7 @@ impl Writer {
             DiskOp::Install { number, hard_state, meta, state } => {
                 self.change = Some(Change::install(number, hard_state, meta, state));
                 // The installed state replaces everything, including a checkpoint in progress.
-                let current = self.checkpoint.take_if(|_| !planted(Bug::InstallBesideCheckpoint));
+                let current = self.checkpoint.take_if(|_| !planted!(InstallBesideCheckpoint));
                 let stops = current.map(|_| Next::Send(Order::Stop));
                 self.is_stopping = stops.is_some();
                 return Ok(stops);

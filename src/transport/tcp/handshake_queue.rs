@@ -20,7 +20,6 @@ use mio::Token;
 use super::event_loop::{Context, Timer};
 use super::incoming::Incoming;
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
-use crate::planted::{Bug, planted};
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
@@ -111,7 +110,7 @@ impl Incoming {
                 "another incarnation of the peer replaces the one that was connected",
             );
         }
-        if !planted(Bug::FormerConnectionRead) {
+        if !planted!(FormerConnectionRead) {
             self.remove(context, former);
         }
         // The former process is alive: it has just made this connection.

@@ -24,7 +24,6 @@ use super::queue::Rejected;
 use super::reports::Reports;
 use super::sockets::Ready;
 use crate::node::message::PeerMessage;
-use crate::planted::{Bug, planted};
 use crate::security::Security;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
@@ -551,7 +550,7 @@ impl DialledPeer {
             // A name may stand for another node later.
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
-        let pause = pause.filter(|_| !planted(Bug::DialsNoMore));
+        let pause = pause.filter(|_| !planted!(DialsNoMore));
         self.arm(context, pause.map(|pause| context.now + pause));
         if failure.kind == FailureKind::Itself {
             tracing::debug!(address = self.address, "the address is this node's own");

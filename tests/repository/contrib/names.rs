@@ -131,7 +131,7 @@ impl Names {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_str().unwrap();
                 if path.is_dir() {
-                    if !["bin", "simulation", "tests"].contains(&name) {
+                    if !["bin", "tests"].contains(&name) {
                         folders.push(path);
                     }
                 } else if name.ends_with(".rs") {

@@ -9,7 +9,6 @@ use crate::node::io::{Effects, WatchId};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::{Fired, Missed};
 use crate::node::sessions::fate::Fate;
-use crate::planted::{Bug, planted, unless};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
@@ -55,7 +54,7 @@ impl Replica {
             return;
         };
         let ready = |beginning: &mut Beginning| {
-            let caught_up = beginning.seen <= zxid || planted(Bug::ClientSeesOlder);
+            let caught_up = beginning.seen <= zxid || planted!(ClientSeesOlder);
             let mut claims = beginning.claims.iter();
             beginning.complete && caught_up && claims.all(|claim| has_answered(machine, claim))
         };
@@ -117,10 +116,10 @@ impl Replica {
         let ids = Arc::clone(&of.ids);
         let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
-        let up_to = unless(Bug::ClientWatchFromNow, up_to, machine.zxid());
+        let up_to = unless!(ClientWatchFromNow, up_to, machine.zxid());
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
-        let existed = unless(Bug::MoveFires, existed, !existed);
+        let existed = unless!(MoveFires, existed, !existed);
         let missed = Missed { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path, kind);

@@ -13,7 +13,6 @@ use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
 use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
-use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
@@ -37,12 +36,12 @@ impl Replica {
             let Holding { session, holder } = key;
             // Only then this replica shows all that was acknowledged before the session was requested.
             let is_open = self.clients.sessions.get(&key).is_some_and(|held| held.opened);
-            if !is_open && !planted(Bug::ClientReadUnopened) {
+            if !is_open && !planted!(ClientReadUnopened) {
                 continue;
             }
             let record = machine.session(session).filter(|record| record.holder == holder);
             let last_seq = record.map_or(0, |record| record.last_seq);
-            let done = if planted(Bug::ClientReadEarly) { u64::MAX } else { last_seq };
+            let done = if planted!(ClientReadEarly) { u64::MAX } else { last_seq };
             let progress = Progress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.clients.sessions.get_mut(&key) {
                 let Some(client) = self.clients.clients.get_mut(&held.client) else {

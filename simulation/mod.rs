@@ -5,7 +5,7 @@
 //! numbers. The same seed gives the same trace, byte for byte, so that a failure can be replayed:
 //!
 //! ```text
-//! cargo run --release --features simulator --example simulate -- --seed N
+//! cargo run --release -p quorate-simulation -- --seed N
 //! ```
 //!
 //! A run has two halves, as TigerBeetle's has. First, faults of all kinds happen while clients work,
@@ -92,6 +92,7 @@ use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
+pub use crate::planted::Bug;
 pub use hunt::{Hunt, Judgement, Row, Table, Verdict, hunt, judge, kind_of, measure};
 pub use seeds::FOUND;
 pub use totals::Totals;

@@ -8,7 +8,7 @@ use crate::planted::Bug;
 use crate::simulation::Report;
 
 /// The page with the table.
-pub(super) const PAGE: &str = include_str!("../../../docs/planted.md");
+pub(super) const PAGE: &str = include_str!("../../docs/planted.md");
 /// The first line of the table.
 const HEAD: &str = "| bug | found | worlds | median | others | seeds | by |";
 const RULE: &str = "| --- | ---: | ---: | ---: | ---: | --- | --- |";

@@ -1,7 +1,7 @@
 //! Runs worlds of the deterministic simulator, each a cluster with its faults and clients.
 //!
 //! ```text
-//! cargo run --release --features simulator --example simulate -- [OPTIONS]
+//! cargo run --release -p quorate-simulation -- [OPTIONS]
 //!
 //! --seed N          this seed; may be given several times
 //! --seeds FROM..TO  these seeds
@@ -40,10 +40,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::planted::Bug;
-use quorate::simulation::{
-    FOUND, Kind, Report, Table, Totals, Verbosity, Verdict, hunt, judge, kind_of, measure, run,
-    run_once,
+use quorate_simulation::simulation::{
+    Bug, FOUND, Kind, Report, Table, Totals, Verbosity, Verdict, hunt, judge, kind_of, measure,
+    run, run_once,
 };
 
 /// The page with the table of planted bugs.
@@ -180,7 +179,7 @@ fn print_report(report: &Report, options: &Options) {
     if let Some(failure) = &report.failure {
         println!("seed {} FAILED: {failure}", report.seed);
         println!(
-            "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
+            "replay: cargo run --release -p quorate-simulation -- {}--minutes {} \
              --seed {}",
             options_of(options.kind),
             options.length.as_secs() / 60,

@@ -8,7 +8,6 @@ use crate::node::Node;
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::runtime::host::{HandleEffects, Host};
 use crate::simulation::clock::{Nanos, SECOND};
 use crate::types::membership::NodeId;
@@ -20,13 +19,15 @@ pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
 /// Delivers the events of a step one step late, after its tree is visible: all of them, or those
 /// that find no room in their channels. Another bug does not publish the tree.
 pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &mut LateEvents) {
-    assert!(!strikes(Bug::StepPanics, 10_000), "planted");
-    if strikes(Bug::TreeLate, 50) {
+    assert!(!strikes!(StepPanics, 10_000), "planted");
+    if strikes!(TreeLate, 50) {
         *of_step.tree_mut() = None;
     }
     let events = of_step.events_mut();
-    if_planted(Bug::EventLate, || std::mem::swap(late, events));
-    if planted(Bug::GapLate) {
+    if planted!(EventLate) {
+        std::mem::swap(late, events);
+    }
+    if planted!(GapLate) {
         let (full, mut in_time): (LateEvents, LateEvents) =
             events.drain(..).partition(|(watch, _)| host.is_full(*watch));
         events.append(late);
@@ -38,27 +39,29 @@ pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &
 /// Marks some events as gaps or as net changes.
 pub(super) fn misreport(of_step: &mut HandleEffects) {
     for (_, event) in of_step.events_mut() {
-        if strikes(Bug::GapForNothing, 50) {
+        if strikes!(GapForNothing, 50) {
             event.kind = EventKind::Gap;
         }
-        event.net |= strikes(Bug::NetForNothing, 50);
+        event.net |= strikes!(NetForNothing, 50);
     }
 }
 
 /// Whether a message goes before others that wait for its link.
 pub(super) fn is_urgent(message: &PeerMessage) -> bool {
-    message.is_urgent() && !planted(Bug::UrgentWaits)
+    message.is_urgent() && !planted!(UrgentWaits)
 }
 
 /// The time that a node computes in addition to the cost of a message.
 pub(super) fn extra_step_time() -> Nanos {
-    if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
+    if strikes!(StepDawdles, 5_000) { SECOND } else { 0 }
 }
 
 /// Truncates the log beyond its checkpoint.
 pub(super) fn truncate_too_far(op: &mut DiskOp) {
-    if let DiskOp::Checkpoint { meta, keep_from, .. } = op {
-        if_planted(Bug::CompactedTooFar, || *keep_from = meta.index + 2);
+    if let DiskOp::Checkpoint { meta, keep_from, .. } = op
+        && planted!(CompactedTooFar)
+    {
+        *keep_from = meta.index + 2;
     }
 }
 
@@ -70,7 +73,7 @@ pub(super) fn sender(node: &Node, from: NodeId, message: &PeerMessage) -> NodeId
         PeerMessage::Raft { body: RaftBody::AppendResponse { reject: false, .. }, .. }
     );
     let voting = node.voting();
-    if !planted(Bug::LearnerCounted) || !acknowledges || !voting.learners.contains(&from) {
+    if !planted!(LearnerCounted) || !acknowledges || !voting.learners.contains(&from) {
         return from;
     }
     let others = voting.voters.iter().find(|voter| **voter != node.id());
@@ -80,7 +83,7 @@ pub(super) fn sender(node: &Node, from: NodeId, message: &PeerMessage) -> NodeId
 /// Gives a resent write of a client the next number, so that it is not recognized.
 pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
     let PeerMessage::FromClient { messages, .. } = message else { return };
-    for message in messages.iter_mut().filter(|_| planted(Bug::ClientWriteAgain)) {
+    for message in messages.iter_mut().filter(|_| planted!(ClientWriteAgain)) {
         if let FromClient::Write(request) = message
             && let Some(record) = node.machine().session(request.session)
             && (1..=record.last_seq).contains(&request.seq)
@@ -93,7 +96,7 @@ pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
 /// Empties an entry on its way to a follower.
 pub(super) fn alter(message: &mut PeerMessage) {
     if let PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } = message {
-        for entry in entries.iter_mut().filter(|_| strikes(Bug::EntryAltered, 500)) {
+        for entry in entries.iter_mut().filter(|_| strikes!(EntryAltered, 500)) {
             entry.data = Bytes::default();
         }
     }
@@ -102,16 +105,16 @@ pub(super) fn alter(message: &mut PeerMessage) {
 /// Omits events from a message to a client, or the zxid up to which it has received them.
 pub(super) fn leave_out(message: &mut PeerMessage) {
     if let PeerMessage::ToClient { updates, up_to, .. } = message {
-        if !updates.iter().any(|update| matches!(update, ToClient::Attached)) {
-            if_planted(Bug::SeenUntold, || *up_to = None);
+        if planted!(SeenUntold) && !updates.iter().any(|it| matches!(it, ToClient::Attached)) {
+            *up_to = None;
         }
         updates.retain(|update| {
-            !matches!(update, ToClient::Event { .. }) || !strikes(Bug::ChangeUntold, 50)
+            !matches!(update, ToClient::Event { .. }) || !strikes!(ChangeUntold, 50)
         });
     }
 }
 
 /// The part of a message that arrives.
 pub(super) fn arriving(bytes: &[u8]) -> &[u8] {
-    &bytes[..bytes.len() - usize::from(strikes(Bug::MessageCut, 500))]
+    &bytes[..bytes.len() - usize::from(strikes!(MessageCut, 500))]
 }

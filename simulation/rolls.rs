@@ -12,7 +12,6 @@ use super::kernel::Phase;
 use super::plan::Rolls;
 use super::random::Random;
 use super::world::{Event, World};
-use crate::planted::{Bug, if_planted, planted};
 
 /// How often the operator checks.
 const CHECK_INTERVAL: Nanos = 50 * MILLI;
@@ -98,7 +97,7 @@ impl World {
                 self.start_rolled(place, &operator.random, rolls)
             }
             State::Starting { place, .. }
-                if self.is_ready(place) && !planted(Bug::NewcomersUnready) =>
+                if self.is_ready(place) && !planted!(NewcomersUnready) =>
             {
                 self.kernel.count_event("instances rolled");
                 self.kernel.checks.borrow_mut().handover.is_back();
@@ -131,7 +130,9 @@ impl World {
                 self.kernel.checks.borrow_mut().handover.closes(place, self.now());
                 drop(coordinator);
                 self.close(place);
-                if_planted(Bug::CloseLingers, || self.charge(place, SECOND));
+                if planted!(CloseLingers) {
+                    self.charge(place, SECOND);
+                }
                 State::Closing { place, epoch: self.processes[place].epoch }
             }
             None => {

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorate::simulation::linearizability::{Call, Known, Return};
-use quorate::{Coordinator, CreateMode, Result, Session, WatchMode};
+use quorate_simulation::simulation::linearizability::{Call, Known, Return};
+use quorate_simulation::{Coordinator, CreateMode, Result, Session, WatchMode};
 
 use crate::record::{call_text, known_text};
 use crate::{Outcome, PATIENCE, Random};

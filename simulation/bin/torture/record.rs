@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use quorate::simulation::linearizability::{Call, History, Known, Operation, OperationId, Return};
+use quorate_simulation::simulation::linearizability::{
+    Call, History, Known, Operation, OperationId, Return,
+};
 
 use crate::Outcome;
 

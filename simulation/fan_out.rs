@@ -18,7 +18,6 @@ use super::world::World;
 use super::{await_until, run_for, workload};
 use crate::node::io::{Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::planted::{Bug, if_planted};
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
@@ -167,7 +166,9 @@ pub(super) fn run_to_end(world: &mut World) {
     let (leader, moved) = (world.leader_place(), world.count_of("clients moved"));
     world.start_in(most, SECOND);
     world.input(leader, Input::Resign);
-    if_planted(Bug::ElectionMovesClients, || world.disconnect_clients());
+    if planted!(ElectionMovesClients) {
+        world.disconnect_clients();
+    }
     run_for(world, 5 * SECOND);
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     run_for(world, 3 * SECOND);
@@ -178,7 +179,9 @@ pub(super) fn run_to_end(world: &mut World) {
         || format!("{moved} clients moved after another leader was asked for"),
     ));
     change(world);
-    if_planted(Bug::SessionsDieWithConnection, || world.expire_one());
+    if planted!(SessionsDieWithConnection) {
+        world.expire_one();
+    }
     run_for(world, SECOND);
     let lost = world.count_of("sessions expired") + world.count_of("sessions closed");
     kernel.check(require(lost == 0, "K5 no session is lost", || format!("{lost} are")));

@@ -20,7 +20,6 @@ use crate::api::coordinator::Coordinator;
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::node::query::Answer;
-use crate::planted::{Bug, if_planted, planted};
 use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
 use crate::types::acl::{Acl, Id};
@@ -514,8 +513,10 @@ impl Handle {
         Box::pin(async move {
             let _waits = waits;
             let is_known = pending.await.is_ok();
-            let closes = planted(Bug::DetachCloses);
-            if_planted(Bug::DetachCloses, || drop(handle.session.nonblocking().close()));
+            let closes = planted!(DetachCloses);
+            if planted!(DetachCloses) {
+                drop(handle.session.nonblocking().close());
+            }
             if is_known && (closes || handle.session.let_go()) {
                 handle.kernel.checks.borrow_mut().sessions.detached(&handle);
                 handle.kernel.count("detach");

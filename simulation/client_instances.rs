@@ -25,7 +25,6 @@ use crate::node::client::{Client, ClientConfig};
 use crate::node::client_message::FromClient;
 use crate::node::io::{Dial, Input, Now};
 use crate::node::message::PeerMessage;
-use crate::planted::{Bug, strikes};
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
@@ -336,7 +335,7 @@ impl World {
         surroundings::leave_out(&mut message);
         if let Some(life) = &mut self.client_at_mut(place).life {
             life.host.input(Input::Peer { from, message });
-            if strikes(Bug::ClientStops, 5_000) {
+            if strikes!(ClientStops, 5_000) {
                 life.host.input(Input::Failed { reason: "planted".to_owned() });
             }
             self.schedule_client_step(place);

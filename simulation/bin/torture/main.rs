@@ -1,7 +1,7 @@
 //! Runs faults against a cluster of real processes, and checks what its clients saw.
 //!
 //! ```text
-//! cargo run --release --features simulator --example torture -- [OPTIONS]
+//! cargo run --release -p quorate-simulation --bin torture -- [OPTIONS]
 //!
 //! --minutes M   how long faults happen (3)
 //! --seconds S   the same, in seconds
@@ -45,7 +45,7 @@ use disk::{Failed, Undone};
 use faults::Undo;
 use processes::Process;
 use proxy::Proxy;
-use quorate::simulation::linearizability::Verdict;
+use quorate_simulation::simulation::linearizability::Verdict;
 use quota::Quota;
 use record::{Record, operations_text};
 

@@ -15,7 +15,7 @@ use super::recent::Recent;
 use super::session::AdminSession;
 use super::tree::{self, Change};
 use crate::api::coordinator::Coordinator;
-use crate::api::operate::{MemberReport, Role};
+use crate::api::operate::MemberReport;
 use crate::api::session::Session;
 use crate::recipes::{Contended, contended_async};
 use crate::runtime::entropy;
@@ -257,15 +257,10 @@ pub(super) fn status(coordinator: &Coordinator) -> Value {
     status
 }
 
-/// All members, and the leader, if a majority of the voters reports. (A leader that has lost its majority
-/// does not know it at once.)
+/// All members, and the leader, if a majority of the voters reports.
 pub(super) fn members(reports: &[MemberReport]) -> Value {
-    let votes = |member: &&MemberReport| matches!(member.role, Role::Leader | Role::Voter);
-    let voters = || reports.iter().filter(votes);
-    let silent = voters().filter(|member| member.is_silent).count();
-    let leader = reports.iter().find(|member| member.role == Role::Leader);
-    let leader = leader.filter(|_| 2 * silent < voters().count());
-    json!({ "members": json(reports), "leader": leader.map(|leader| &leader.address) })
+    let leader = MemberReport::leader(reports).map(|leader| &leader.address);
+    json!({ "members": json(reports), "leader": leader })
 }
 
 /// The response to a failed request.

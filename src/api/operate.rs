@@ -86,6 +86,40 @@ pub struct MemberReport {
     pub state: Option<MemberState>,
 }
 
+impl MemberReport {
+    /// Whether it has a vote. Does not block.
+    ///
+    /// ```
+    /// let cluster = quorate::testing::Cluster::new(1);
+    /// cluster.node(0).session().sync()?;
+    /// assert!(cluster.node(0).reports()?[0].votes());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn votes(&self) -> bool {
+        matches!(self.role, Role::Leader | Role::Voter)
+    }
+
+    /// The leader, if a majority of the voters reports: a leader that has lost its majority does not know
+    /// it at once. `reports` are those of all members ([`Coordinator::reports`]). Does not block.
+    ///
+    /// ```
+    /// use quorate::MemberReport;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// let reports = cluster.node(0).reports()?;
+    /// let leader = MemberReport::leader(&reports).expect("all voters report");
+    /// println!("{} leads", leader.address);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn leader(reports: &[MemberReport]) -> Option<&MemberReport> {
+        let voters = reports.iter().filter(|member| member.votes());
+        let silent = voters.clone().filter(|member| member.is_silent).count();
+        let leader = reports.iter().find(|member| member.role == Role::Leader);
+        leader.filter(|_| 2 * silent < voters.count())
+    }
+}
+
 /// What a member reports of itself, all as of one moment.
 ///
 /// ```

@@ -8,7 +8,7 @@ use quorate::{
 };
 use serde_json::json;
 
-use super::leadership::{counts, leader, no_leader};
+use super::leadership::{counts, no_leader};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
@@ -16,7 +16,7 @@ use crate::text::line;
 pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
-    let leader = leader(&members);
+    let leader = MemberReport::leader(&members);
     // Without a leader there is nothing to wait for.
     let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
     let (voters, silent) = counts(&members);
@@ -75,7 +75,8 @@ pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
                   CHECKPOINT, ID";
     let table = table(titles, members.iter().map(row));
-    let exit = if leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
+    let exit =
+        if MemberReport::leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });
     cluster.print(Shown { exit, ..Shown::new(table, json) })
 }

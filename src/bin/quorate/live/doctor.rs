@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::cluster::{bytes, duration, reports, short};
-use super::leadership::{counts, leader, no_leader, votes, why_silent};
+use super::leadership::{counts, no_leader, why_silent};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
@@ -68,7 +68,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
 
 fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let leader = leader(members);
+    let leader = MemberReport::leader(members);
     let refuses =
         leader.and_then(|leader| leader.state.as_ref()).is_some_and(|of| of.refuses_writes);
     match leader {
@@ -133,7 +133,7 @@ fn without_leader(members: &[MemberReport]) -> Finding {
         }
         ReasonKind::Refused => REFUSED.to_owned(),
         ReasonKind::VotersMissing => {
-            let silent = members.iter().filter(|member| votes(member) && member.is_silent);
+            let silent = members.iter().filter(|member| member.votes() && member.is_silent);
             let silent: Vec<&str> = silent.map(|member| member.address.as_str()).collect();
             match silent[..] {
                 [] => "Look at the network between the voters.".to_owned(),
@@ -151,11 +151,11 @@ fn without_leader(members: &[MemberReport]) -> Finding {
 /// The members that do not report: one finding each, with the reason that the others have.
 fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
     let (voters, _) = counts(members);
-    let missing = members.iter().filter(|member| votes(member) && member.is_silent).count();
+    let missing = members.iter().filter(|member| member.votes() && member.is_silent).count();
     let is_last = voters - missing == voters / 2 + 1;
     for member in members.iter().filter(|member| member.is_silent) {
         let (address, role) = (&member.address, member.role);
-        let risk = match is_last && votes(member) {
+        let risk = match is_last && member.votes() {
             true => format!(" Of {voters} voters, the loss of one more ends the quorum."),
             false => String::new(),
         };

@@ -1,32 +1,18 @@
-//! Who leads, and if nobody does, why: from the reports of the members.
+//! Why nobody leads, from the reports of the members.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quorate::{MemberReport, Reason, ReasonKind, Role};
+use quorate::{MemberReport, Reason, ReasonKind};
 
 use super::cluster::duration;
 
 /// An election that takes longer than this is no usual one.
 const ELECTION: Duration = Duration::from_secs(10);
 
-/// Whether it has a vote.
-pub(super) fn votes(member: &MemberReport) -> bool {
-    matches!(member.role, Role::Leader | Role::Voter)
-}
-
-/// The leader, if a majority of the voters reports. (A leader that has lost its majority does not
-/// know it at once.)
-pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
-    let voters = members.iter().filter(|member| votes(member));
-    let silent = voters.clone().filter(|member| member.is_silent).count();
-    let leader = members.iter().find(|member| member.role == Role::Leader);
-    leader.filter(|_| 2 * silent < voters.count())
-}
-
 /// The numbers of voters and of silent members among these.
 pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
-    let voters = members.iter().filter(|member| votes(member)).count();
+    let voters = members.iter().filter(|member| member.votes()).count();
     (voters, members.iter().filter(|member| member.is_silent).count())
 }
 
@@ -35,7 +21,7 @@ pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
 pub(super) fn no_leader(members: &[MemberReport]) -> Reason {
     let of = |kind, text: String| Reason { kind, text };
     let own = |member: &MemberReport| member.state.as_ref()?.not_ready.clone();
-    let voters: Vec<&MemberReport> = members.iter().filter(|member| votes(member)).collect();
+    let voters: Vec<&MemberReport> = members.iter().filter(|member| member.votes()).collect();
     if voters.is_empty() {
         // Instances that have no cluster yet. A refusal is the better reason: waiting does not end it.
         let all = || members.iter().filter_map(|member| Some((member, own(member)?)));
@@ -97,6 +83,7 @@ pub(super) fn why_silent(members: &[MemberReport], silent: &MemberReport) -> (bo
 
 #[cfg(test)]
 mod tests {
+    use quorate::Role;
     use quorate::testing::Cluster;
 
     use super::*;
@@ -125,7 +112,7 @@ mod tests {
     #[test]
     fn during_a_failover_an_election_is_under_way() {
         let mut members = frozen();
-        assert!(leader(&members).is_none());
+        assert!(MemberReport::leader(&members).is_none());
         let text = "an election is under way: 2 of 3 voters report";
         assert_eq!(
             no_leader(&members),

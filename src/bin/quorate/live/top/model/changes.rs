@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quorate::MemberReport;
 
-use super::super::super::leadership::{counts, leader, votes};
+use super::super::super::leadership::counts;
 use super::{Column, Listing, Mark, Now, Row};
 
 /// How many changes are kept.
@@ -49,7 +49,7 @@ impl Changes {
         if members.is_empty() && self.last.is_none() {
             return;
         }
-        let leader = leader(members).map(|leader| leader.address.clone());
+        let leader = MemberReport::leader(members).map(|leader| leader.address.clone());
         let term = members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.term).max();
         let last = self.last.take();
         let term = term.or(last.as_ref().map(|last| last.term)).unwrap_or(0);
@@ -98,7 +98,7 @@ impl Changes {
                 (true, false) => self.push(now, format!("{address} reports again"), false),
                 _ => {}
             }
-            match (votes(old), votes(new)) {
+            match (old.votes(), new.votes()) {
                 (false, true) => self.push(now, format!("{address} votes"), false),
                 (true, false) => self.push(now, format!("{address} votes no more"), true),
                 _ => {}

@@ -22,7 +22,6 @@ use self::history::History;
 pub(super) use self::history::KEPT;
 pub(super) use self::listing::{Column, Listing, Mark, Row};
 use self::tree::Tree;
-use super::super::leadership::leader;
 use super::super::locks::sort;
 
 /// How old figures may be before they are read again.
@@ -188,7 +187,7 @@ impl Model {
     /// The leader, if there is a quorum.
     pub(super) fn leader(&self) -> Option<&MemberReport> {
         // If reading the reports has failed, it is not known whether the member still leads.
-        leader(&self.members.value).filter(|_| self.members.error.is_none())
+        MemberReport::leader(&self.members.value).filter(|_| self.members.error.is_none())
     }
 
     pub(super) fn filter(&self) -> &str {

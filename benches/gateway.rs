@@ -11,7 +11,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quorate::{Coordinator, Gateway};
+use quorate::Coordinator;
+use quorate::gateway::Gateway;
 
 const CONNECTIONS: usize = 64;
 const THREADS: usize = 4;

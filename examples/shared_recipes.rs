@@ -16,12 +16,13 @@ use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use quorate::gateway::Gateway;
 use quorate::recipes::{
     Barrier, Config, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector,
     MultiLock, Naming, NodeList, PersistentEphemeral, Raw, ReadWriteLock, ReentrantLock, Registry,
     SharedSemaphore,
 };
-use quorate::{Coordinator, Gateway, Result, Session};
+use quorate::{Coordinator, Result, Session};
 
 /// The permits of semaphores.
 const PERMITS: u32 = 2;

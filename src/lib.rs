@@ -82,13 +82,14 @@ mod api;
 #[path = "../fuzz/entry_points/mod.rs"]
 pub mod fuzzing;
 #[cfg(feature = "gateway")]
-mod gateway;
+pub mod gateway;
 #[cfg(test)]
 mod golden;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod machine;
 mod node;
+pub mod operate;
 pub mod recipes;
 pub mod recovery;
 mod runtime;
@@ -109,17 +110,11 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
-pub use api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo, Unreachable};
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
-pub use api::status::{MemberStatus, Status};
 pub use api::supervise::Supervised;
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
-#[cfg(all(feature = "gateway", feature = "tls"))]
-pub use gateway::{ClientCertificates, GatewayTls};
-#[cfg(feature = "gateway")]
-pub use gateway::{Gateway, GatewayBuilder, import};
 pub use runtime::pending::Pending;
 #[cfg(feature = "tls")]
 pub use security::Tls;
@@ -128,15 +123,12 @@ pub use security::{Secret, Security};
 pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use types::availability::Availability;
 pub use types::error::{Error, Result};
-pub use types::metrics::Metrics;
-pub use types::metrics::histogram::Histogram;
 pub use types::quota::{Quota, Usage};
-pub use types::reason::{Reason, ReasonKind};
 pub use types::session::SessionState;
 pub use types::start_error::StartError;
 pub use types::watch::{
     EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,
-    WatchInfo, WatchMode, WatcherType,
+    WatchMode, WatcherType,
 };
 pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 

@@ -127,7 +127,8 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
         cluster.node(at).session().sync().unwrap();
     }
     let leader = cluster.node(cluster.leader().unwrap()).reports().unwrap();
-    let leader = leader.iter().find(|member| member.role == quorate::Role::Leader).unwrap();
+    let leader =
+        leader.iter().find(|member| member.role == quorate::operate::Role::Leader).unwrap();
 
     let story = seen.0.lock().unwrap();
     let spans = |starts: &str| -> Vec<&String> {

@@ -21,7 +21,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The role of a member in its cluster.
 ///
 /// ```
-/// use quorate::{Role, testing::Cluster};
+/// use quorate::operate::Role;
+/// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
 /// cluster.node(0).session().sync()?;
@@ -103,7 +104,7 @@ impl MemberReport {
     /// it at once. `reports` are those of all members ([`Coordinator::reports`]). Does not block.
     ///
     /// ```
-    /// use quorate::MemberReport;
+    /// use quorate::operate::MemberReport;
     ///
     /// let cluster = quorate::testing::Cluster::new(3);
     /// cluster.node(0).session().sync()?;
@@ -185,7 +186,7 @@ pub struct MemberState {
     pub refuses_writes: bool,
     /// The members that it cannot reach, and why.
     pub unreachable: Vec<Unreachable>,
-    /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::Status::not_ready).
+    /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::operate::Status::not_ready).
     pub not_ready: Option<Reason>,
 }
 
@@ -212,7 +213,7 @@ pub struct Unreachable {
 
 /// How long operations took recently: a part of [`MemberState`].
 ///
-/// A quantile is an estimate, as those of [`Metrics`](crate::Metrics).
+/// A quantile is an estimate, as those of [`Metrics`](crate::operate::Metrics).
 ///
 /// ```
 /// use quorate::{CreateMode, testing::Cluster};
@@ -434,7 +435,8 @@ impl Coordinator {
     /// [`Error::Timeout`] if it does not lead in time, for example because it lacks much of the log.
     ///
     /// ```
-    /// use quorate::{Role, testing::Cluster};
+    /// use quorate::operate::Role;
+    /// use quorate::testing::Cluster;
     ///
     /// let cluster = Cluster::new(3);
     /// cluster.node(0).session().sync()?;

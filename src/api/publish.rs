@@ -11,11 +11,11 @@ use crate::types::metrics::table::{METRICS, Value};
 impl Coordinator {
     /// Publishes this instance's metrics to the recorder of the crate [`metrics`](::metrics) that the
     /// application has installed; does nothing if there is no recorder. The names are those in the
-    /// text form of [`Metrics`](crate::Metrics).
+    /// text form of [`Metrics`](crate::operate::Metrics).
     ///
     /// Nothing is published between calls: call it before each scrape, or every few seconds. A
     /// histogram receives the durations recorded since the last call, rounded to the buckets of
-    /// [`Histogram`](crate::Histogram). So a recorder that is installed later misses what was published
+    /// [`Histogram`](crate::operate::Histogram). So a recorder that is installed later misses what was published
     /// before.
     ///
     /// The metrics have no label for the instance. With several coordinators in one process, use a

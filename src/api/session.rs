@@ -369,7 +369,7 @@ impl Session {
     }
 
     /// A handle for a recipe. Some of a recipe's writes are expected to fail, so they are not counted
-    /// in [`Metrics::requests_refused`](crate::Metrics::requests_refused).
+    /// in [`Metrics::requests_refused`](crate::operate::Metrics::requests_refused).
     pub(crate) fn for_recipe(&self) -> Session {
         Session { of_recipe: true, ..self.clone() }
     }

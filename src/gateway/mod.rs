@@ -88,7 +88,8 @@ use crate::types::error::Result;
 /// ZooKeeper server, see [`guide::gateway`](crate::guide::gateway).
 ///
 /// ```
-/// use quorate::{Gateway, testing::Cluster};
+/// use quorate::gateway::Gateway;
+/// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
 /// let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0")?;
@@ -103,7 +104,8 @@ pub struct Gateway {
 /// The settings of a gateway: see [`Gateway::builder`].
 ///
 /// ```
-/// use quorate::{Gateway, testing::Cluster};
+/// use quorate::gateway::Gateway;
+/// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(1);
 /// let builder = Gateway::builder().connections_max(100).packet_bytes_max(4 << 20);

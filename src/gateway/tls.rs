@@ -21,7 +21,7 @@ const RENEWAL: Duration = Duration::from_secs(10);
 /// [`GatewayTls::client_certificates`].
 ///
 /// ```
-/// use quorate::ClientCertificates;
+/// use quorate::gateway::ClientCertificates;
 ///
 /// assert_ne!(ClientCertificates::Required, ClientCertificates::Optional);
 /// ```
@@ -37,7 +37,7 @@ pub enum ClientCertificates {
 }
 
 /// The certificate of a gateway, so that its clients connect over TLS: see
-/// [`GatewayBuilder::tls`](crate::GatewayBuilder::tls).
+/// [`GatewayBuilder::tls`](crate::gateway::GatewayBuilder::tls).
 ///
 /// TLS 1.3 and 1.2, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and P-384,
 /// Ed25519 and RSA.
@@ -46,7 +46,8 @@ pub enum ClientCertificates {
 /// existing ones stay. If a file cannot be used, that is logged, and the former content stays in use.
 ///
 /// ```no_run
-/// use quorate::{ClientCertificates, Gateway, GatewayTls, testing::Cluster};
+/// use quorate::gateway::{ClientCertificates, Gateway, GatewayTls};
+/// use quorate::testing::Cluster;
 ///
 /// let tls = GatewayTls::from_pem_files("gateway.pem", "gateway.key")?
 ///     .client_certificates(ClientCertificates::Required, "clients-ca.pem")?;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::Cluster;
+use crate::operate::Status;
 use crate::types::version::{INVENTED, VERSION};
-use crate::{CreateMode, Error, Session, StartError, Status};
+use crate::{CreateMode, Error, Session, StartError};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -23,7 +23,7 @@ use crate::types::reason::Reason;
 ///
 /// [`Coordinator::availability`]: crate::Coordinator::availability
 /// [`Coordinator::is_ready`]: crate::Coordinator::is_ready
-/// [`Status::stopped`]: crate::Status::stopped
+/// [`Status::stopped`]: crate::operate::Status::stopped
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]

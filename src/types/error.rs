@@ -258,8 +258,8 @@ pub enum Error {
     /// The cluster uses a version without this operation, since not all its members are known to
     /// support it. Nothing was changed.
     ///
-    /// See [`Status::version`](crate::Status::version), and
-    /// [`MemberStatus::version`](crate::MemberStatus::version) for what each member supports.
+    /// See [`Status::version`](crate::operate::Status::version), and
+    /// [`MemberStatus::version`](crate::operate::MemberStatus::version) for what each member supports.
     #[error(
         "{what} needs version {needs} and the cluster acts by version {cluster}; upgrade the members \
          that status() lists with a lower version, or with none"

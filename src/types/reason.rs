@@ -8,7 +8,8 @@ use std::fmt;
 /// [`Availability`], [`MemberState`], errors, and what the program `quorate` prints.
 ///
 /// ```
-/// use quorate::{ReasonKind, testing::Cluster};
+/// use quorate::operate::ReasonKind;
+/// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
 /// let coordinator = cluster.node(0);
@@ -20,8 +21,8 @@ use std::fmt;
 /// ```
 ///
 /// [`Availability`]: crate::Availability
-/// [`MemberState`]: crate::MemberState
-/// [`Status::not_ready`]: crate::Status::not_ready
+/// [`MemberState`]: crate::operate::MemberState
+/// [`Status::not_ready`]: crate::operate::Status::not_ready
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reason {

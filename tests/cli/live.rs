@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use crate::common::addresses;
 use crate::common::cluster::Cluster;
 use quorate::StartError;
-use quorate::{Coordinator, Error, ReasonKind, Secret};
+use quorate::operate::ReasonKind;
+use quorate::{Coordinator, Error, Secret};
 use serde_json::Value;
 
 #[test]

@@ -150,7 +150,7 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
         members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
         let end = Instant::now() + PATIENCE;
-        let votes = |member: &quorate::MemberStatus| member.is_self && member.votes;
+        let votes = |member: &quorate::operate::MemberStatus| member.is_self && member.votes;
         while !members[0].status().members.iter().any(votes) {
             assert!(Instant::now() < end, "{}", members[0].status());
             std::thread::yield_now();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::operate::ReasonKind;
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, EventKind, ReasonKind, WatchMode};
+use quorate::{Availability, CreateMode, Error, EventKind, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     let members = cluster.node(node).status().members.into_iter();
     let (voters, learners): (Vec<_>, Vec<_>) = members.partition(|member| member.votes);
-    let sorted = |members: Vec<quorate::MemberStatus>| {
+    let sorted = |members: Vec<quorate::operate::MemberStatus>| {
         let mut addresses: Vec<String> = members.into_iter().map(|member| member.address).collect();
         addresses.sort();
         addresses

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::operate::Histogram;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Histogram, WatchMode};
+use quorate::{CreateMode, WatchMode};
 
 #[test]
 fn every_replica_counts_writes_and_other_metrics_are_local() {
@@ -49,7 +50,7 @@ fn durations_are_measured_where_the_work_is_done() {
     session.sync().unwrap();
     assert_eq!(watch.events().try_iter().count(), 1);
     let after = (one.metrics(), other.metrics());
-    let added = |of: fn(&quorate::Metrics) -> &Histogram| {
+    let added = |of: fn(&quorate::operate::Metrics) -> &Histogram| {
         let of = |before, after| of(after).count() - of(before).count();
         (of(&before.0, &after.0), of(&before.1, &after.1))
     };

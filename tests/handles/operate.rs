@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::operate::{MemberReport, Role};
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, MemberReport, Role, WatchMode, recovery};
+use quorate::{Coordinator, CreateMode, Error, WatchMode, recovery};
 
 fn role(reports: &[MemberReport], address: &str) -> Role {
     reports.iter().find(|member| member.address == address).expect("a member").role
@@ -29,7 +30,7 @@ fn every_member_reports_to_members_and_clients_alike() {
             assert!(state.committed_index <= state.last_index && state.leader.is_some());
             assert!(state.log_bytes > 0);
         }
-        let sum = |of: fn(&quorate::MemberState) -> u64| -> u64 {
+        let sum = |of: fn(&quorate::operate::MemberState) -> u64| -> u64 {
             reports.iter().filter_map(|member| member.state.as_ref()).map(of).sum()
         };
         assert_eq!((sum(|of| of.clients), sum(|of| of.watches)), (1, 1));

@@ -5,12 +5,13 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use quorate::operate::{Reason, ReasonKind};
 use quorate::recipes::{Codec, Instance, Phase, Postcard, Vote};
 use quorate::recovery::{self, Loss};
 use quorate::testing::Cluster;
 use quorate::{
-    Acl, Availability, Condition, CreateMode, EventKind, Id, OpResult, Permissions, Quota, Reason,
-    ReasonKind, SessionId, SessionState, Stat, Usage, WatchMode, WatcherType,
+    Acl, Availability, Condition, CreateMode, EventKind, Id, OpResult, Permissions, Quota,
+    SessionId, SessionState, Stat, Usage, WatchMode, WatcherType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;

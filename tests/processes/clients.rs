@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, name_of, node, place};
 use quorate::StartError;
+use quorate::operate::Status;
 use quorate::{
-    Availability, Coordinator, CreateMode, Error, EventKind, Secret, Security, Session, Status,
-    WatchMode,
+    Availability, Coordinator, CreateMode, Error, EventKind, Secret, Security, Session, WatchMode,
 };
 
 const WORKER: &str = name_of(concat!(module_path!(), "::worker"));

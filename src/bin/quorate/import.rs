@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::import::{Counts, Difference, Event, Import};
+use quorate::gateway::import::{Counts, Difference, Event, Import};
 use quorate::{Coordinator, Error, Id, Session};
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! Migration from ZooKeeper: [`Import`] copies a tree from a running ZooKeeper into a cluster, through
 //! ZooKeeper's protocol.
 //!
-//! It also copies from other servers with that protocol, for example from a [`Gateway`](crate::Gateway). The
+//! It also copies from other servers with that protocol, for example from a [`Gateway`](crate::gateway::Gateway). The
 //! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in
 //! [`guide::gateway`](crate::guide::gateway).
 //!
@@ -51,8 +51,9 @@ use crate::types::path;
 /// user](crate::Builder::super_user).
 ///
 /// ```
-/// use quorate::import::Import;
-/// use quorate::{CreateMode, Gateway, testing::Cluster};
+/// use quorate::gateway::import::Import;
+/// use quorate::gateway::Gateway;
+/// use quorate::{CreateMode, testing::Cluster};
 ///
 /// // In place of a ZooKeeper: another cluster, with a port for its protocol.
 /// let old = Cluster::new(1);
@@ -83,7 +84,7 @@ pub struct Import {
 /// The progress of an [`Import`]: numbers of znodes.
 ///
 /// ```
-/// let nothing = quorate::import::Counts::default();
+/// let nothing = quorate::gateway::import::Counts::default();
 /// assert!(nothing.is_equal());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,14 +127,14 @@ impl Counts {
 /// An event during an [`Import`].
 ///
 /// ```
-/// use quorate::import::Event;
+/// use quorate::gateway::import::Event;
 ///
 /// let show = |event: Event<'_>| match event {
 ///     Event::Difference { path, difference } => eprintln!("{path}: {difference}"),
 ///     Event::Progress(counts) => eprintln!("{} znodes", counts.read),
 ///     _ => (),
 /// };
-/// # show(Event::Progress(&quorate::import::Counts::default()));
+/// # show(Event::Progress(&quorate::gateway::import::Counts::default()));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -157,7 +158,7 @@ pub enum Event<'a> {
 /// How a znode differs between the two sides.
 ///
 /// ```
-/// println!("/app/config: {}", quorate::import::Difference::Data);
+/// println!("/app/config: {}", quorate::gateway::import::Difference::Data);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -193,7 +194,7 @@ impl std::fmt::Display for Difference {
 /// The reason why an [`Import`] ended early. Completed writes stay; running it again continues from there.
 ///
 /// ```
-/// use quorate::import::{Import, ImportError};
+/// use quorate::gateway::import::{Import, ImportError};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let servers: [&str; 0] = [];

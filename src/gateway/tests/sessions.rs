@@ -355,7 +355,9 @@ fn every_member_reports_where_a_client_is() {
     client.ask(&Request::Sync(PathOnly { path: Some("/".into()) }));
     let reported = |at: usize| {
         let sessions = cluster.node(at).sessions().unwrap();
-        let of = |info: &crate::SessionInfo| info.id.number() == opened.session_id.cast_unsigned();
+        let of = |info: &crate::operate::SessionInfo| {
+            info.id.number() == opened.session_id.cast_unsigned()
+        };
         sessions.into_iter().find(of).unwrap()
     };
     for at in 0..3 {

@@ -14,7 +14,7 @@ const BOUNDS_US: [u64; 22] = {
     bounds
 };
 
-/// How often durations of each length occurred: one of the histograms of [`Metrics`](crate::Metrics).
+/// How often durations of each length occurred: one of the histograms of [`Metrics`](crate::operate::Metrics).
 ///
 /// It counts by buckets, whose bounds are 1, 2 and 5 of each power of ten from 10 µs to 100 s. Counts,
 /// sum and maximum are exact. A quantile is an estimate within the bucket in which it lies: the true

@@ -101,7 +101,7 @@ pub struct Metrics {
     /// [`Availability::WritesRefused`](crate::Availability::WritesRefused).
     pub refuses_writes: bool,
     /// An upper bound for the age of this replica's state, as in
-    /// [`Status::stale_by`](crate::Status::stale_by).
+    /// [`Status::stale_by`](crate::operate::Status::stale_by).
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// The last entry of the log that this replica has applied. This and the three below are `None`
@@ -134,7 +134,7 @@ pub struct Metrics {
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
     /// The directories with former data of this instance: see
-    /// [`Status::former_data`](crate::Status::former_data).
+    /// [`Status::former_data`](crate::operate::Status::former_data).
     pub former_directories: u64,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use quorate::{
-    Availability, Coordinator, Error, Latency, MemberReport, MemberState, ReasonKind, Result,
-};
+use quorate::operate::{Latency, MemberReport, MemberState, ReasonKind};
+use quorate::{Availability, Coordinator, Error, Result};
 use serde_json::json;
 
 use super::leadership::{counts, no_leader};

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
-use quorate::{MemberReport, MemberState, ReasonKind, Result, SessionInfo, Unreachable};
+use quorate::Result;
+use quorate::operate::{MemberReport, MemberState, ReasonKind, SessionInfo, Unreachable};
 use serde::Serialize;
 use serde_json::json;
 
@@ -286,8 +287,9 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
 
 #[cfg(test)]
 mod tests {
+    use quorate::CreateMode;
+    use quorate::operate::{Reason, Role};
     use quorate::testing::Cluster;
-    use quorate::{CreateMode, Reason, Role};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quorate::{MemberReport, Reason, ReasonKind};
+use quorate::operate::{MemberReport, Reason, ReasonKind};
 
 use super::cluster::duration;
 
@@ -83,7 +83,7 @@ pub(super) fn why_silent(members: &[MemberReport], silent: &MemberReport) -> (bo
 
 #[cfg(test)]
 mod tests {
-    use quorate::Role;
+    use quorate::operate::Role;
     use quorate::testing::Cluster;
 
     use super::*;

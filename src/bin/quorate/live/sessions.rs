@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use quorate::{Coordinator, Error, Result, SessionId, SessionInfo};
+use quorate::operate::SessionInfo;
+use quorate::{Coordinator, Error, Result, SessionId};
 use serde_json::json;
 
 use super::cluster::{duration, or_unknown, reports, table};

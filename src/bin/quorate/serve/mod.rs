@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
-use quorate::{Builder, Coordinator, Error, Gateway, GatewayBuilder, Id};
+use quorate::gateway::{Gateway, GatewayBuilder};
+use quorate::{Builder, Coordinator, Error, Id};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

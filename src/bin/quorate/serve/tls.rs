@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use quorate::{Builder, ClientCertificates, Error, GatewayBuilder, GatewayTls, Id, Tls};
+use quorate::gateway::{ClientCertificates, GatewayBuilder, GatewayTls};
+use quorate::{Builder, Error, Id, Tls};
 
 use crate::access::warn_if_exposed;
 

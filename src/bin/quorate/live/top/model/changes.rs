@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quorate::MemberReport;
+use quorate::operate::MemberReport;
 
 use super::super::super::leadership::counts;
 use super::{Column, Listing, Mark, Now, Row};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use quorate::MemberReport;
+use quorate::operate::MemberReport;
 
 /// How many values are kept.
 pub(in super::super) const KEPT: usize = 120;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use quorate::operate::{MemberReport, MemberState, SessionInfo};
 use quorate::recipes::Contending;
-use quorate::{MemberReport, MemberState, SessionInfo};
 
 use super::super::super::cluster::{bytes, duration, or_unknown, role, short};
 use super::super::super::sessions::{self, holder};

@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate::operate::{MemberReport, SessionInfo};
 use quorate::recipes::Contended;
-use quorate::{Acl, MemberReport, SessionInfo, Stat};
+use quorate::{Acl, Stat};
 
 use self::changes::Changes;
 use self::history::History;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::operate::{MemberReport, Role, SessionInfo};
 use quorate::recipes::{Contended, contended};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, MemberReport, Role, SessionId, SessionInfo};
+use quorate::{CreateMode, SessionId};
 
 use super::{Model, Now, Update, Znode};
 

@@ -72,7 +72,7 @@ fn changes_are_noted_once_and_with_their_time() {
     model.update(Update::Reports(Ok(silent.clone())), at(2));
     model.update(Update::Reports(Ok(silent.clone())), at(3));
     assert_eq!(changes(&mut model)[..2], ["no leader", "10.0.0.2:7400 is silent"]);
-    silent[0].role = quorate::Role::Leader;
+    silent[0].role = quorate::operate::Role::Leader;
     silent[0].state.as_mut().unwrap().term = 8;
     model.update(Update::Reports(Ok(silent)), at(4));
     assert_eq!(changes(&mut model)[..2], ["10.0.0.1:7400 leads", "term 7 -> 8"]);
@@ -96,7 +96,7 @@ fn changes_are_noted_once_and_with_their_time() {
     );
     let mut grown = members(170);
     grown.iter_mut().for_each(|member| member.state.as_mut().unwrap().term = 9);
-    grown[2].role = quorate::Role::Learner;
+    grown[2].role = quorate::operate::Role::Learner;
     model.update(Update::Reports(Ok(grown)), at(8));
     let joined = "10.0.0.3:7400 is a member, a learner (id 0000000000000003)";
     assert_eq!(changes(&mut model)[0], joined);

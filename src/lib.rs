@@ -34,6 +34,7 @@
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
+//! - [`operate`] has what operators and health checks look at: reports, figures, reasons.
 //! - [`recovery`] makes a new cluster from what is left of an old one: backups and data
 //!   directories.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
@@ -60,7 +61,7 @@
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::serde`] |
-//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: copies a ZooKeeper's tree |
+//! | `gateway` | no | [`gateway::Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`gateway::import`]: copies a ZooKeeper's tree |
 //! | `admin` | no | [`admin::Admin`]: status and operations over HTTP, and a page for operators |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |

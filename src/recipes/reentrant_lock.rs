@@ -138,10 +138,8 @@ impl ReentrantLock {
         let mut place = Place::new(Arc::clone(&self.owner.waiting));
         let turn = poll_fn(|context| {
             let turn = place.poll(context.waker(), || self.owner.turn());
-            if turn.is_pending() {
-                if planted!(WaitSpins) {
-                    context.waker().wake_by_ref();
-                }
+            if turn.is_pending() && planted!(WaitSpins) {
+                context.waker().wake_by_ref();
             }
             turn
         });

@@ -75,6 +75,7 @@
 #[macro_use]
 mod planted;
 
+mod addressing;
 #[cfg(feature = "admin")]
 pub mod admin;
 mod api;

@@ -112,6 +112,7 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
+pub use api::part::Part;
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
 pub use api::supervise::Supervised;

@@ -2,6 +2,7 @@
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op};
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::runtime::chroot::Root;
@@ -144,6 +145,30 @@ impl<'a> Multi<'a> {
         fence.checks.iter().fold(self, |multi, (path, condition)| {
             multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
         })
+    }
+
+    /// Adds a step of a recipe: see [`Part`]. It counts as one operation or several.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.prepare()?;
+    /// // The order is there with its job, or neither.
+    /// let order = session.multi().create("/order-7", b"", CreateMode::Persistent);
+    /// order.with(&queue.put_part("order-7")).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn with(mut self, part: &Part) -> Multi<'a> {
+        if self.checked.is_ok() {
+            let before = self.ops.len();
+            self.checked = part.checked().map_err(|error| match error {
+                Error::Multi { index, error } => Error::Multi { index: index + before, error },
+                error => Error::Multi { index: before, error: Box::new(error) },
+            });
+        }
+        part.ops().fold(self, |multi, op| multi.push_in_all(Ok(()), op))
     }
 
     /// Creates a znode: see [`Session::create`].
@@ -362,7 +387,12 @@ impl<'a> Multi<'a> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.ops.is_empty() && self.checked.is_ok()
+    }
+
+    /// The operations, and what is wrong with their arguments.
+    pub(crate) fn into_ops(self) -> (Vec<Op>, Result<()>) {
+        (self.ops, self.checked)
     }
 
     /// Puts these checks before the operations.

@@ -107,6 +107,7 @@ mod transport;
 mod types;
 
 pub use api::builder::Builder;
+pub use api::causal::CausalToken;
 pub use api::changes::Changes;
 pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};

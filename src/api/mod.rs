@@ -6,6 +6,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod calls;
+pub(crate) mod causal;
 pub(crate) mod changes;
 pub(crate) mod coordinator;
 pub(crate) mod multi;

@@ -7,6 +7,7 @@ use crate::node::io::{Effects, Input, NodeStatus, Now, WatchId};
 use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
+use crate::types::znode::Zxid;
 
 /// How many watches are listed in one call. The number is limited so that other work of the node's
 /// thread does not wait for long.
@@ -87,6 +88,14 @@ impl Engine {
         match self {
             Engine::Node(node) => node.leadership(),
             Engine::Client(client) => (0, client.leader(), false),
+        }
+    }
+
+    /// The last write that the replica, or a client's member, has shown.
+    pub(crate) fn zxid(&self) -> Zxid {
+        match self {
+            Engine::Node(node) => node.machine().zxid(),
+            Engine::Client(client) => client.seen(),
         }
     }
 

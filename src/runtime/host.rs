@@ -391,6 +391,8 @@ impl Host {
                 session.ids.store(Arc::new(ids));
             }
         }
+        // Before the replies, so that who has one has seen its write.
+        self.shared.note_seen(effects.zxid.max(self.engine.zxid()));
         for answered in effects.replies {
             let asked = self.answers.remove(&answered.request);
             let Some(PendingRequest { sink, counts, watch }) = asked else { continue };

@@ -39,7 +39,7 @@ use crate::types::metrics::Metrics;
 use crate::types::metrics::histogram::Histogram;
 use crate::types::reason::{Reason, ReasonKind};
 use crate::types::session::SessionState;
-use crate::types::znode::SessionId;
+use crate::types::znode::{SessionId, Zxid};
 
 /// Why a node has stopped that its user has closed.
 pub(crate) const CLOSED: &str = "it was closed";
@@ -116,6 +116,8 @@ pub(crate) struct NodeShared {
     pub(super) waiting: AtomicUsize,
     pub(super) next_id: AtomicU64,
     pub(super) tree: Published<Tree>,
+    /// The last write that replies and events have shown.
+    seen: AtomicU64,
     pub(super) status: Mutex<NodeStatus>,
     pub(super) stopped: OnceCell<String>,
     /// The reason that `stopped` returns in a fork.
@@ -172,6 +174,7 @@ impl NodeShared {
             waiting: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             tree: Published::new(engine.tree()),
+            seen: AtomicU64::new(0),
             status: Mutex::new(engine.status()),
             stopped: OnceCell::new(),
             forked: OnceCell::new(),
@@ -201,6 +204,15 @@ impl NodeShared {
     /// This replica's current tree, whatever its age. Handles of sessions take it from `Session::tree`.
     pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
         self.tree.read()
+    }
+
+    /// The last write that a reply or an event has shown to a user.
+    pub(crate) fn seen(&self) -> Zxid {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_seen(&self, zxid: Zxid) {
+        self.seen.fetch_max(zxid, Ordering::AcqRel);
     }
 
     pub(crate) fn status(&self) -> NodeStatus {

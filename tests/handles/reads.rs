@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::addresses;
 use quorate::recipes::{Config, Counter, Group, LeaderLatch, Queue};
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, ReadOp, ReadResult, Session};
+use quorate::{CausalToken, Coordinator, CreateMode, Error, ReadOp, ReadResult, Session};
 
 use crate::common::tasks::block_on;
 
@@ -124,6 +124,43 @@ fn a_session_waits_for_a_write_of_another() {
         assert!(matches!(error, Error::FutureZxid { zxid: u64::MAX, .. }), "{error}");
         session.close().unwrap();
         assert!(session.wait_for_zxid(first, PATIENCE).unwrap_err().is_session_lost());
+    }
+}
+
+/// A token covers what its session has written and read, also what no stat shows.
+#[test]
+fn a_token_of_one_session_is_waited_for_by_others() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let cluster = Cluster::new(3);
+    let client = cluster.add_client();
+    let sessions: Vec<Session> = [0, 1, 2, client].map(|node| session(&cluster, node)).into();
+    for (place, writer) in sessions.iter().enumerate() {
+        let path = format!("/{place}");
+        let written = writer.create(&path, b"", P).unwrap().stat.czxid;
+        let created = writer.causal_token().unwrap();
+        assert!(created.zxid() >= written, "node {place}");
+        writer.delete(&path).unwrap();
+        let token = writer.causal_token().unwrap();
+        assert!(token.zxid() > written, "a deletion has a zxid, too");
+        for reader in &sessions {
+            assert_eq!(reader.wait_for_zxid(token, PATIENCE), Ok(true));
+            assert_eq!(reader.exists(&path), Ok(None));
+            // What it has seen so, it hands on.
+            assert!(reader.causal_token().unwrap().zxid() >= token.zxid());
+        }
+    }
+    // What was only read counts as well.
+    let latest = sessions[0].set("/", b"2").unwrap().mzxid;
+    for reader in &sessions {
+        reader.sync().unwrap();
+        assert_eq!(&reader.get("/").unwrap().0[..], b"2");
+        assert!(reader.causal_token().unwrap().zxid() >= latest);
+    }
+
+    let theirs: CausalToken = "00000000000000a7-1".parse().unwrap();
+    for reader in &sessions {
+        let error = reader.wait_for_zxid(theirs, PATIENCE).unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "causal token", .. }), "{error}");
     }
 }
 

@@ -2,7 +2,6 @@
 //! no replica.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::Guard;
 
@@ -11,7 +10,7 @@ use crate::api::snapshot::Snapshot;
 use crate::machine::{Tree, Znode};
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
-use crate::types::znode::{Stat, Zxid};
+use crate::types::znode::Stat;
 use crate::types::{acl, path};
 
 impl Session {
@@ -30,62 +29,6 @@ impl Session {
         }
         self.check_alive()?;
         Ok(Some(self.shared().tree()))
-    }
-
-    /// Waits until this session's reads show the write with this zxid, at most for `timeout`; `false` if they do not
-    /// by then. A service that has written hands the zxid on with its answer, and whoever reads at another instance
-    /// sees at least that write.
-    ///
-    /// Where this instance's replica has the write already, it asks nobody and needs no quorum. Otherwise it is a
-    /// [`Session::sync`], and the reads after it are linearizable. A zxid is a number that fits any header. Each write
-    /// returns it: [`Stat::mzxid`] of a set, [`Stat::czxid`] of a create, [`Stat::pzxid`] of the parent after a delete.
-    ///
-    /// # Errors
-    /// [`Error::FutureZxid`] if there is no such write: the zxid is of another cluster. Otherwise as
-    /// [`Session::sync`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use quorate::{CreateMode, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-    /// let written = here.create("/order", b"paid", CreateMode::Persistent)?.stat.czxid;
-    ///
-    /// assert!(there.wait_for_zxid(written, Duration::from_secs(5))?);
-    /// assert_eq!(&there.get("/order")?.0[..], b"paid");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn wait_for_zxid(&self, zxid: Zxid, timeout: Duration) -> Result<bool> {
-        if self.shows(zxid)? {
-            return Ok(true);
-        }
-        match self.nonblocking().sync().wait_timeout(timeout) {
-            Some(synced) => is_reached(zxid, synced?).map(|()| true),
-            None => self.shows(zxid),
-        }
-    }
-
-    /// As [`Session::wait_for_zxid`], without blocking the thread and without a timeout of its own.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, written: u64) -> quorate::Result<()> {
-    /// session.wait_for_zxid_async(written).await?;
-    /// let (order, _) = session.nonblocking().get("/order").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_for_zxid_async(&self, zxid: Zxid) -> Result<()> {
-        match self.shows(zxid)? {
-            true => Ok(()),
-            false => is_reached(zxid, self.nonblocking().sync().await?),
-        }
-    }
-
-    /// Whether the replica has the write with this zxid, and reads show it.
-    fn shows(&self, zxid: Zxid) -> Result<bool> {
-        Ok(self.tree()?.is_some_and(|tree| tree.zxid() >= zxid))
     }
 
     /// As [`NonBlocking::snapshot_of`].
@@ -305,13 +248,5 @@ impl Session {
     /// ```
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.snapshot_of("/")
-    }
-}
-
-/// Fails unless there is a write with this zxid, where a sync has shown `last`.
-fn is_reached(zxid: Zxid, last: Zxid) -> Result<()> {
-    match zxid <= last {
-        true => Ok(()),
-        false => Err(Error::FutureZxid { path: "/".to_owned(), zxid, last }),
     }
 }

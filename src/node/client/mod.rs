@@ -284,6 +284,11 @@ impl Client {
         (!found).then(|| "no member of the cluster has been found yet".to_owned())
     }
 
+    /// The zxid up to which all events have been received.
+    pub(crate) fn seen(&self) -> Zxid {
+        self.seen
+    }
+
     /// Takes in what has happened by `now`, in order, and returns what must be done.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         self.now = now;
@@ -453,10 +458,5 @@ impl Client {
     /// How often it has attached to a member.
     pub(crate) fn attachments(&self) -> u64 {
         self.attachments
-    }
-
-    /// The zxid up to which all events have been received.
-    pub(crate) fn seen(&self) -> Zxid {
-        self.seen
     }
 }

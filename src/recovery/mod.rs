@@ -19,6 +19,7 @@ mod plan;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
@@ -33,11 +34,14 @@ pub use self::plan::{Loss, Plan, recover, recover_damaged};
 
 use self::backup::{Header, Unreadable};
 use crate::api::coordinator::Coordinator;
+use crate::api::snapshot::Snapshot;
 use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
 use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::runtime::chroot::Root;
 use crate::runtime::offload::offload;
 use crate::runtime::{entropy, own_thread};
+use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::moment::utc;
 #[cfg(feature = "serde")]
@@ -124,6 +128,31 @@ pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
     let file = file.as_ref();
     let (header, machine, bytes) = read(file)?;
     Ok(Backup::new(&header, &machine, bytes))
+}
+
+/// Reads a backup, and returns the tree in it, with access to all znodes, whatever their access lists. Blocks until it
+/// is read. Compare it with another one, or with [`Session::snapshot`](crate::Session::snapshot); `quorate diff` does.
+///
+/// ```
+/// use quorate::{CreateMode, recovery, testing::Cluster};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let file = directory.path().join("backup");
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// session.create("/a", b"1", CreateMode::Persistent)?;
+/// cluster.node(0).backup(&file)?;
+/// session.set("/a", b"2")?;
+/// assert_eq!(&recovery::read_backup(&file)?.get("/a")?.0[..], b"1");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`verify`].
+pub fn read_backup(file: impl AsRef<Path>) -> Result<Snapshot> {
+    let (_, machine, _) = read(file.as_ref())?;
+    let all = Arc::new(vec![Id::new("super", "")]);
+    Ok(Snapshot::new(Arc::new(machine.tree()), Root::default(), all))
 }
 
 fn read(file: &Path) -> Result<(Header, Machine, u64)> {

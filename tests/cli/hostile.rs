@@ -51,6 +51,9 @@ fn no_command_prints_what_a_terminal_obeys() {
 
     let file = cluster.data.path().join("backup");
     let file = file.to_str().unwrap();
+    let before = cluster.data.path().join("before").to_str().unwrap().to_owned();
+    cluster.members[0].backup(&before).unwrap();
+    session.create(&format!("{znode}/later{NAME}"), b"", CreateMode::Persistent).unwrap();
     let id = session.id().to_string();
     let commands: &[&[&str]] = &[
         &["status"],
@@ -76,6 +79,10 @@ fn no_command_prints_what_a_terminal_obeys() {
         &["bench", "--seconds", "1", "--clients", "1", "--path", &format!("{child}/bench")],
         &["backup", file],
         &["verify", file],
+        &["diff", file, &before],
+        &["cp", "-r", &znode, &format!("/copy{NAME}")],
+        &["txn", &format!("create {child}/txn")],
+        &["txn", &format!("delete /none{NAME}")],
         &["verify", &format!("/none/{HOSTILE}")],
         &["inspect", &format!("/none/{HOSTILE}")],
         &["move-leader", HOSTILE],

@@ -8,6 +8,7 @@ mod files;
 mod held;
 mod hostile;
 mod live;
+mod scripts;
 #[cfg(all(feature = "gateway", feature = "admin"))]
 mod serve_secrets;
 mod top;

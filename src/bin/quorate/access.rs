@@ -35,6 +35,10 @@ impl Access {
         self.secured(builder.client())?.join(&self.peers)
     }
 
+    pub(crate) fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
     fn secured(&self, builder: Builder) -> Result<Builder> {
         if let (Some(ca), Some(cert), Some(key)) = (&self.tls_ca, &self.tls_cert, &self.tls_key) {
             warn_if_exposed(key);

@@ -3,7 +3,7 @@
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such znode, 4 the cluster cannot be reached or has
 //! no quorum, 5 an election is under way, 6 writes are refused since disks are nearly full. Of `lock` and `elect`:
-//! the code of the command, 7 others hold it, 8 it was lost while the command ran.
+//! the code of the command, 7 others hold it, 8 it was lost while the command ran; of `create --ephemeral` 8, too.
 
 mod access;
 #[cfg(feature = "gateway")]

@@ -2,6 +2,8 @@
 
 mod bench;
 mod cluster;
+mod copy;
+mod diff;
 mod doctor;
 mod held;
 mod leadership;
@@ -11,6 +13,7 @@ mod moment;
 mod operate;
 mod sessions;
 mod top;
+mod txn;
 mod watching;
 mod when;
 mod znodes;
@@ -27,6 +30,9 @@ use signal_hook::{consts, flag};
 
 use crate::access::{Access, credentials};
 use crate::{Exit, system, text};
+
+/// How many reads are in flight.
+const READS_MAX: usize = 256;
 
 /// How to reach the cluster, and how to show what it answers.
 #[derive(Debug, Args)]
@@ -95,8 +101,15 @@ pub(crate) enum Command {
     Create(On<znodes::Create>),
     /// Deletes a znode.
     Rm(On<znodes::Rm>),
-    /// Prints the changes of a znode as they happen, until it is interrupted.
+    /// Copies a znode.
+    Cp(On<copy::Copy>),
+    /// Does several writes, all or none, and only under conditions.
+    Txn(On<txn::Txn>),
+    /// Prints the changes of a znode as they happen, or runs a command for each, until it is interrupted.
     Watch(On<watching::Watch>),
+    /// Shows what differs between two backups, or since a backup. Exits with 1 if something does.
+    #[command(mut_arg("peers", |peers| peers.required(false)))]
+    Diff(On<diff::Diff>),
     /// Shows a znode's access list, or replaces it.
     Acl(On<znodes::AclOf>),
     /// Shows a quota and what is used of it, or sets it.
@@ -134,6 +147,11 @@ impl Cluster {
         // Checked before anything is waited for.
         self.credentials()?;
         self.access.join(Coordinator::builder().request_timeout(self.wait()))
+    }
+
+    /// Whether any of its members is known.
+    fn is_named(&self) -> bool {
+        self.access.has_peers()
     }
 
     fn wait(&self) -> Duration {
@@ -275,7 +293,11 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
             cluster.run_with(|of, session| what.stat(of, session))
         }
         Command::Set(On { what, cluster }) => cluster.run_with(|of, session| what.run(of, session)),
+        Command::Create(On { what, cluster }) if what.is_ephemeral() => what.hold(&cluster),
         Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Cp(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Txn(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Diff(On { what, cluster }) => what.run(&cluster),
         Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Watch(On { what, cluster }) => what.run(&cluster),
         Command::Acl(On { what, cluster }) => cluster.run(|session| what.run(session)),

@@ -1,9 +1,12 @@
-//! `watch`: changes as they happen.
+//! `watch`: changes as they happen, printed or passed to a command.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use quorate::{EventKind, Result, WatchEvent, WatchMode};
 
-use super::{Cluster, print};
+use super::{Cluster, print, system};
 use crate::{Exit, complain, text};
 
 /// What to watch.
@@ -17,6 +20,10 @@ pub(crate) struct Watch {
     /// Ends after so many changes.
     #[arg(long)]
     count: Option<u64>,
+    /// A command and its arguments, behind `--`: run for each change, one after the other, instead of printing it. It
+    /// finds the change in `QUORATE_PATH`, `QUORATE_KIND` and `QUORATE_ZXID`. If it fails, the next change runs it again.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 impl Watch {
@@ -32,11 +39,13 @@ impl Watch {
         while left > 0
             && let Some(event) = watch.recv()
         {
-            let line = match cluster.json {
-                true => format!("{}\n", text::json_line(&super::json(&event))),
-                false => line(&event),
-            };
-            print(line.as_bytes())?;
+            match &self.command[..] {
+                [] if cluster.json => {
+                    print(format!("{}\n", text::json_line(&super::json(&event))).as_bytes())?;
+                }
+                [] => print(line(&event).as_bytes())?,
+                [program, arguments @ ..] => execute(program, arguments, &event)?,
+            }
             left -= 1;
         }
         if left == 0 {
@@ -47,14 +56,30 @@ impl Watch {
     }
 }
 
-fn line(event: &WatchEvent) -> String {
-    let what = match event.kind {
+/// Runs a command for a change, and waits for its end.
+fn execute(program: &OsString, arguments: &[OsString], event: &WatchEvent) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.env("QUORATE_PATH", &*event.path).env("QUORATE_KIND", word(event.kind));
+    let ended = command.env("QUORATE_ZXID", event.zxid.to_string()).status();
+    let status = ended.map_err(system("starting the command"))?;
+    if !status.success() {
+        complain(format_args!("the command for {} failed: {status}", event.path));
+    }
+    Ok(())
+}
+
+fn word(kind: EventKind) -> &'static str {
+    match kind {
         EventKind::Created => "created",
         EventKind::DataChanged => "changed",
         EventKind::Deleted => "deleted",
         EventKind::ChildrenChanged => "children",
         EventKind::Gap => "missed",
         _ => "other",
-    };
-    format!("{:>10}  {what:<8}  {}\n", event.zxid, text::line(&event.path))
+    }
+}
+
+fn line(event: &WatchEvent) -> String {
+    format!("{:>10}  {:<8}  {}\n", event.zxid, word(event.kind), text::line(&event.path))
 }

@@ -2,22 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use crossbeam_channel::RecvTimeoutError;
 use quorate::{
-    Acl, Coordinator, CreateMode, Error, Id, Permissions, Quota, Result, Session, SessionId, Stat,
+    Acl, Coordinator, CreateMode, Created, Error, Id, Permissions, Quota, Result, Session,
+    SessionId, Stat, WatchMode,
 };
 use serde_json::{Value, json};
 
 use super::cluster::duration;
 use super::sessions::Holders;
 use super::when::when;
-use super::{Shown, above, data, join, json, json_data};
+use super::{Cluster, READS_MAX, Shown, above, data, interrupted, join, json, json_data, print};
 use crate::text::line;
+use crate::{Exit, complain, text};
 
-/// How many reads are in flight.
-const READS_MAX: usize = 256;
+/// How often signals are looked at while an ephemeral is held.
+const HELD_PERIOD: Duration = Duration::from_millis(50);
 
 /// What to list.
 #[derive(Debug, Args)]
@@ -68,6 +72,9 @@ pub(crate) struct Create {
     /// Appends a number to the path that no sibling has had before.
     #[arg(long, conflicts_with_all = ["container", "ttl"])]
     sequential: bool,
+    /// It exists until this command is interrupted. Exits with 8 if it is gone before.
+    #[arg(long, conflicts_with_all = ["container", "ttl"])]
+    ephemeral: bool,
     /// It is deleted when its last child is.
     #[arg(long, conflicts_with = "ttl")]
     container: bool,
@@ -126,7 +133,7 @@ pub(crate) struct QuotaOf {
 
 /// Returns a znode and all below it, parents first. Znodes that are deleted during the walk, or may
 /// not be read, are left out.
-fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, Stat>> {
+pub(super) fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, Stat>> {
     if session.exists(path)?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
     }
@@ -290,8 +297,56 @@ impl Set {
 }
 
 impl Create {
+    pub(super) fn is_ephemeral(&self) -> bool {
+        self.ephemeral
+    }
+
+    /// Creates an ephemeral, and keeps it until it is told to end.
+    pub(super) fn hold(&self, cluster: &Cluster) -> Result<Exit> {
+        let coordinator = cluster.coordinator()?;
+        let session = cluster.session(&coordinator)?;
+        let is_over = interrupted()?;
+        let created = self.create(&session)?;
+        let watch = session.watch(&created.path, WatchMode::Persistent)?;
+        let shown = match cluster.json {
+            true => text::json_line(&json(&created)),
+            false => line(&created.path).into_owned(),
+        };
+        print(format!("{shown}\n").as_bytes())?;
+        let is_there = || -> Result<bool> {
+            let stat = session.exists(&created.path)?;
+            Ok(stat.is_some_and(|stat| stat.czxid == created.stat.czxid))
+        };
+        let lost = loop {
+            if is_over.load(Ordering::Relaxed) {
+                break None;
+            }
+            match watch.events().recv_timeout(HELD_PERIOD) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break Some("the session is over"),
+                Ok(_) => match is_there() {
+                    Ok(true) => {}
+                    Ok(false) => break Some("somebody has deleted it"),
+                    Err(error) if error.is_session_lost() => break Some("the session is over"),
+                    Err(error) => return Err(error),
+                },
+            }
+        };
+        coordinator.close();
+        let Some(reason) = lost else { return Ok(Exit::Well) };
+        complain(format_args!("{} is gone: {reason}", created.path));
+        Ok(Exit::Lost)
+    }
+
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let created = self.create(session)?;
+        Ok(Shown::new(format!("{}\n", line(&created.path)), json(&created)))
+    }
+
+    fn create(&self, session: &Session) -> Result<Created> {
         let mode = match (self.container, self.ttl) {
+            _ if self.ephemeral && self.sequential => CreateMode::EphemeralSequential,
+            _ if self.ephemeral => CreateMode::Ephemeral,
             (true, _) => CreateMode::Container,
             (_, Some(seconds)) if self.sequential => {
                 CreateMode::PersistentSequentialWithTtl(Duration::from_secs(seconds))
@@ -308,8 +363,7 @@ impl Create {
                 }
             }
         }
-        let created = session.create(&self.path, data(&self.data)?, mode)?;
-        Ok(Shown::new(format!("{}\n", line(&created.path)), json(&created)))
+        session.create(&self.path, data(&self.data)?, mode)
     }
 }
 

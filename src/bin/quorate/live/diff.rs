@@ -1,0 +1,128 @@
+//! `diff`: what differs between two backups, or between a backup and the running cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use quorate::{Error, Result, Snapshot, Stat, recovery};
+use serde_json::{Value, json};
+
+use super::cluster::bytes;
+use super::{Cluster, Shown, json_data};
+use crate::Exit;
+use crate::text::line;
+
+/// What to compare.
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// A backup: the state before.
+    before: PathBuf,
+    /// Another one: the state after. Without it, that is the running cluster, of which a backup is taken for this.
+    after: Option<PathBuf>,
+    /// Only this znode and what is below it.
+    #[arg(long, default_value = "/")]
+    path: String,
+}
+
+/// A file that is removed at the end.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may not have been written.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A znode on one side.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    data: &'a [u8],
+    stat: Stat,
+}
+
+impl Side<'_> {
+    /// What a person has written: neither numbers of versions nor times.
+    fn is_as(&self, other: &Side<'_>) -> bool {
+        let kind = |stat: &Stat| (stat.is_container, stat.ttl, stat.ephemeral_owner);
+        self.data == other.data && kind(&self.stat) == kind(&other.stat)
+    }
+
+    fn json(&self) -> Value {
+        json!({ "data": json_data(self.data), "stat": super::json(self.stat) })
+    }
+}
+
+impl Diff {
+    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+        let before = recovery::read_backup(&self.before)?;
+        let after = match &self.after {
+            Some(file) => recovery::read_backup(file)?,
+            None => running(cluster)?,
+        };
+        cluster.print(self.compare(&before, &after)?)
+    }
+
+    fn compare(&self, before: &Snapshot, after: &Snapshot) -> Result<Shown> {
+        let (before, after) = (self.znodes(before)?, self.znodes(after)?);
+        if before.is_empty() && after.is_empty() {
+            return Err(Error::NoNode { path: self.path.clone() });
+        }
+        let (mut text, mut changes) = (String::new(), Vec::new());
+        let mut tell = |sign, path: &str, note: String, change: Value| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{sign} {}  ({note})", line(path));
+            changes.push(change);
+        };
+        let mut all: Vec<&Vec<&str>> = before.keys().chain(after.keys()).collect();
+        all.sort_unstable();
+        all.dedup();
+        for names in all {
+            let path = format!("/{}", names.join("/"));
+            let size = |side: &Side<'_>| bytes(side.data.len() as u64);
+            match (before.get(names), after.get(names)) {
+                (Some(old), None) => {
+                    let change = json!({ "path": path, "change": "deleted", "before": old.json() });
+                    tell('-', &path, size(old), change);
+                }
+                (None, Some(new)) => {
+                    let change = json!({ "path": path, "change": "created", "after": new.json() });
+                    tell('+', &path, size(new), change);
+                }
+                (Some(old), Some(new)) if !old.is_as(new) => {
+                    let change = json!({ "path": path, "change": "changed", "before": old.json(), "after": new.json() });
+                    let note = format!("{}, was {}", size(new), size(old));
+                    tell('~', &path, note, change);
+                }
+                _ => {}
+            }
+        }
+        let exit = if changes.is_empty() { Exit::Well } else { Exit::Failed };
+        Ok(Shown { exit, ..Shown::new(text, Value::Array(changes)) })
+    }
+
+    /// The znodes of a state by the names in their paths, so that parents come before their children.
+    fn znodes<'a>(&self, state: &'a Snapshot) -> Result<BTreeMap<Vec<&'a str>, Side<'a>>> {
+        if state.exists(&self.path)?.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let names = |path: &'a str| path.split('/').filter(|name| !name.is_empty()).collect();
+        let walk = state.walk(&self.path)?;
+        Ok(walk.map(|(path, data, stat)| (names(path), Side { data, stat })).collect())
+    }
+}
+
+/// The state of the running cluster, of one moment.
+fn running(cluster: &Cluster) -> Result<Snapshot> {
+    if !cluster.is_named() {
+        let reason = "name some members of the cluster to compare with, or a second backup";
+        return Err(Error::InvalidSetting { setting: "--peers", reason: reason.to_owned() });
+    }
+    let coordinator = cluster.coordinator()?;
+    let _session = cluster.session(&coordinator)?;
+    let name = format!("quorate-diff-{}", std::process::id());
+    let file = Temporary(std::env::temp_dir().join(name));
+    coordinator.backup(&file.0)?;
+    recovery::read_backup(&file.0)
+}

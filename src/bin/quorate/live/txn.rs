@@ -1,0 +1,78 @@
+//! `txn`: several writes and conditions, all or none.
+
+use clap::Args;
+use quorate::{Condition, CreateMode, Error, Multi, OpResult, Result, Session};
+use serde_json::json;
+
+use super::{Shown, data};
+use crate::text::line;
+
+/// What to write.
+#[derive(Debug, Args)]
+pub(crate) struct Txn {
+    /// The operations, each one argument, done in this order; - reads them from the standard input, a line each.
+    /// Conditions: `exists PATH`, `absent PATH`, `version PATH N`. Writes: `create PATH [DATA]`, `set PATH [DATA]`,
+    /// `delete PATH`. The data is the rest of the line.
+    #[arg(required = true, value_name = "OPERATION")]
+    operations: Vec<String>,
+}
+
+fn invalid(operation: &str, reason: &str) -> Error {
+    Error::InvalidSetting { setting: "an operation", reason: format!("{operation:?}: {reason}") }
+}
+
+/// Adds an operation.
+fn add<'a>(multi: Multi<'a>, operation: &str) -> Result<Multi<'a>> {
+    let (word, rest) = operation.split_once(' ').unwrap_or((operation, ""));
+    let (path, data) = rest.split_once(' ').unwrap_or((rest, ""));
+    if path.is_empty() {
+        return Err(invalid(operation, "it is a word, a path, and for some words more"));
+    }
+    if !data.is_empty() && !["create", "set", "version"].contains(&word) {
+        return Err(invalid(operation, "nothing comes behind the path here"));
+    }
+    Ok(match word {
+        "exists" => multi.require(path, Condition::Exists),
+        "absent" => multi.require(path, Condition::Absent),
+        "version" => {
+            let number = data.parse().map_err(|_| invalid(operation, "the version is a number"))?;
+            multi.check(path, number)
+        }
+        "create" => multi.create(path, data, CreateMode::Persistent),
+        "set" => multi.set(path, data),
+        "delete" => multi.delete(path),
+        _ => {
+            let words = "the words are exists, absent, version, create, set and delete";
+            return Err(invalid(operation, words));
+        }
+    })
+}
+
+impl Txn {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let from_input = self.operations == ["-"];
+        let input = if from_input { data("-")? } else { Vec::new() };
+        let input = String::from_utf8(input).map_err(|_| invalid("-", "it is not UTF-8"))?;
+        let operations: Vec<&str> = match from_input {
+            true => input.lines().filter(|line| !line.trim().is_empty()).collect(),
+            false => self.operations.iter().map(String::as_str).collect(),
+        };
+        let multi = operations.iter().try_fold(session.multi(), |multi, one| add(multi, one))?;
+        let results = multi.commit().map_err(|error| match error {
+            Error::Multi { index, error } if index < operations.len() => Error::Refused {
+                operation: format!("{:?}, and so all of it", operations[index]),
+                reason: error.to_string(),
+            },
+            other => other,
+        })?;
+        let text = results.iter().zip(&operations).map(|(result, operation)| match result {
+            OpResult::Created(created) => format!("created {}\n", line(&created.path)),
+            OpResult::Set(stat) => format!("{}: version {}\n", line(operation), stat.version),
+            _ => format!("{}\n", line(operation)),
+        });
+        Ok(Shown::new(
+            text.collect::<String>(),
+            json!(results.iter().map(super::json).collect::<Vec<_>>()),
+        ))
+    }
+}

@@ -290,6 +290,16 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), op)
     }
 
+    /// Requires that the log's time has come to the time that a znode's data show, and is at most `until`, both in
+    /// nanoseconds. Replaces the time in the znode by a meaningless one: set it again in the same write.
+    ///
+    /// Too early, it fails with [`Error::QuotaExceeded`]: `needed - limit` are missing. Too late, with
+    /// [`Error::InvalidData`], since the sum is no number any more.
+    pub(crate) fn require_time(self, path: &str, until: i64) -> Multi<'a> {
+        let rest = i64::MAX - until.max(0);
+        self.move_time(path, rest, rest.cast_unsigned())
+    }
+
     /// Puts an item into a queue.
     pub(crate) fn put_item(self, queue: &str, data: &[u8], order: Order) -> Multi<'a> {
         let op = |root: &Root| Op::Put {
@@ -365,25 +375,38 @@ impl<'a> Multi<'a> {
         self.ops.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether the operation at this index puts an item into a queue.
+    pub(crate) fn puts_at(&self, index: usize) -> bool {
+        matches!(self.ops.get(index), Some(Op::Put { .. }))
+    }
+
     /// Puts these checks before the operations.
     pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
-        let mut all = Multi::new(self.session);
-        for (path, condition) in checks {
-            all = all.require(&path, condition);
-        }
-        let before = all.ops.len();
-        let wrong = self.checked.map_err(|error| match error {
+        let before = Multi::new(self.session);
+        let all =
+            checks.into_iter().fold(before, |all, (path, condition)| all.require(&path, condition));
+        all.append(self)
+    }
+
+    /// Adds the operations of another one.
+    pub(crate) fn append(mut self, other: Multi<'_>) -> Multi<'a> {
+        let before = self.ops.len();
+        let wrong = other.checked.map_err(|error| match error {
             Error::Multi { index, error } => Error::Multi { index: index + before, error },
             error => error,
         });
-        all.checked = all.checked.and(wrong);
-        all.content_bytes += self.content_bytes;
-        all.path_bytes += self.path_bytes;
-        if all.checked.is_ok() {
-            all.checked = check_data("/", all.content_bytes.max(all.path_bytes));
+        self.checked = self.checked.and(wrong);
+        self.content_bytes += other.content_bytes;
+        self.path_bytes += other.path_bytes;
+        if self.checked.is_ok() {
+            self.checked = check_data("/", self.content_bytes.max(self.path_bytes));
         }
-        all.ops.extend(self.ops);
-        all
+        self.ops.extend(other.ops);
+        self
     }
 
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].

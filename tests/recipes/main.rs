@@ -10,5 +10,6 @@ mod partitions;
 mod queues;
 mod rate_limiter;
 mod root;
+mod schedule;
 mod signals;
 mod state;

@@ -13,6 +13,7 @@ mod take;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
@@ -394,6 +395,33 @@ impl Queue {
         let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
         let busy = AtomicBool::new(false);
         blocking::request(&self.session, "put", &self.path, self.put_now(&items, &busy))
+    }
+
+    /// Adds the put of an item to a write: it is put if the write is done, and only then. The write's session needs the
+    /// same root as the queue's.
+    ///
+    /// The write fails with [`Error::NoNode`] if there is no znode at the queue's path. One that a queue makes is
+    /// deleted while it is unused; one that you create stays. With a [maximum](Queue::max), the write fails with
+    /// [`Error::QuotaExceeded`] if the queue is full.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the item's delay is too long.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/mails", b"", CreateMode::Persistent)?;
+    /// let mails = Queue::new(&session, "/mails")?;
+    /// // The order and its mail, both or neither.
+    /// let order = session.multi().create("/order-7", b"", CreateMode::Persistent);
+    /// mails.put_in(order, "thanks for order 7")?.commit()?;
+    /// assert_eq!(mails.pop()?, b"thanks for order 7");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn put_in<'a>(&self, multi: Multi<'a>, item: impl Into<NewItem>) -> Result<Multi<'a>> {
+        let item = item.into();
+        Ok(multi.put_item(&self.path, &item.data, self.order(&item)?))
     }
 
     both_forms! {

@@ -92,7 +92,7 @@ impl Queue {
         }
     }
 
-    fn order(&self, item: &NewItem) -> Result<Order> {
+    pub(super) fn order(&self, item: &NewItem) -> Result<Order> {
         let delay_ms = self.delay_ms(item)?;
         let (priority, id) = (item.priority, written(item.id.as_deref()));
         Ok(Order { priority, delay_ms, id, max: self.max.map(|max| max as u64) })

@@ -83,7 +83,8 @@ fn carry_out(session: &Session, run: Run) -> quorate::Result<()> {
         return Ok(());
     }
     let done = format!("/done/{number:04}");
-    run.done_with(|multi| multi.create(&done, token.to_string(), CreateMode::Persistent))?;
+    let result = session.multi().create(&done, token.to_string(), CreateMode::Persistent);
+    result.with(&run.done_part()).commit()?;
     println!("done {number} {token}");
     Ok(())
 }

@@ -76,6 +76,7 @@
 #[macro_use]
 mod planted;
 
+mod addressing;
 #[cfg(feature = "admin")]
 pub mod admin;
 mod api;
@@ -112,6 +113,7 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
+pub use api::part::Part;
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
 pub use api::supervise::Supervised;

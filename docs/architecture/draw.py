@@ -178,10 +178,11 @@ PLACES = {
     "storage": (30, 452, 280, 98),
     "transport": (330, 452, 320, 98),
     "sync": (690, 452, 140, 98),
-    "node": (30, 584, 540, 110),
+    "addressing": (330, 584, 240, 66),
     "security": (590, 584, 130, 66),
-    "machine": (30, 728, 540, 66),
-    "types": (30, 828, 800, 66),
+    "node": (30, 684, 540, 110),
+    "machine": (30, 828, 540, 66),
+    "types": (30, 928, 800, 66),
 }
 CORE = ("types", "machine", "node")
 
@@ -206,7 +207,7 @@ def wrapped(names, width, lines):
 
 
 def layers():
-    picture = Picture(860, 958, "The layers of quorate: which folder of src uses which")
+    picture = Picture(860, 1058, "The layers of quorate: which folder of src uses which")
     edges = reduced(uses())
     folders = {path.name for path in SRC.iterdir() if any(path.rglob("*.rs"))} - set(listed("BESIDE"))
     if folders != set(PLACES):
@@ -227,9 +228,9 @@ def layers():
             continue
         for n, line in enumerate(wrapped(modules_of(folder), width - 24, 4 if height > 90 else 2)):
             picture.words(x + 12, y + 40 + 15 * n, line, "small")
-    picture.words(30, 920, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
+    picture.words(30, 1020, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
     beside = ", ".join(name for name in listed("BESIDE") if name != "lib.rs")
-    picture.words(30, 940, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
+    picture.words(30, 1040, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
     return picture.text()
 
 

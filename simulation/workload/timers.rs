@@ -68,7 +68,7 @@ async fn fire(client: &Client, handle: &Handle) -> Result<()> {
     let waits = kernel.wait("timer", client.place);
     let firing = schedule.fire_async(|fire, multi| {
         let path = format!("{HANDED}{}", fire.timer());
-        Ok(multi.create_or_set(&path, fire.number().to_string(), CreateMode::Persistent))
+        multi.create_or_set(&path, fire.number().to_string(), CreateMode::Persistent)
     });
     let fired = first(firing, kernel.sleep(patience(client))).await;
     drop(waits);

@@ -3,21 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::addressing::discovery::{Discovery, Wanted};
+use crate::addressing::listening::Listening;
+use crate::addressing::names::{LookUps, OwnName, Resolver};
+use crate::addressing::naming::Naming;
+use crate::addressing::peers::Peers;
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig, TimeoutBounds};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
-use crate::runtime::discovery::{Discovery, Wanted};
-use crate::runtime::listening::Listening;
-use crate::runtime::naming::Naming;
 use crate::runtime::shared::Limits;
 use crate::runtime::{entropy, node_thread, own_thread};
 use crate::security::Security;
 use crate::security::auth::{AuthProvider, Schemes};
-use crate::transport::names::{LookUps, OwnName, Resolver};
-use crate::transport::peers::Peers;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};

@@ -13,6 +13,7 @@ pub(crate) mod multi_read;
 pub(crate) mod nonblocking;
 pub(crate) mod operate;
 pub(crate) mod owner;
+pub(crate) mod part;
 #[cfg(feature = "metrics")]
 mod publish;
 pub(crate) mod session;

@@ -2,6 +2,7 @@
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op};
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::runtime::chroot::Root;
@@ -144,6 +145,30 @@ impl<'a> Multi<'a> {
         fence.checks.iter().fold(self, |multi, (path, condition)| {
             multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
         })
+    }
+
+    /// Adds a step of a recipe: see [`Part`]. It counts as one operation or several.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.prepare()?;
+    /// // The order is there with its job, or neither.
+    /// let order = session.multi().create("/order-7", b"", CreateMode::Persistent);
+    /// order.with(&queue.put_part("order-7")).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn with(mut self, part: &Part) -> Multi<'a> {
+        if self.checked.is_ok() {
+            let before = self.ops.len();
+            self.checked = part.checked().map_err(|error| match error {
+                Error::Multi { index, error } => Error::Multi { index: index + before, error },
+                error => Error::Multi { index: before, error: Box::new(error) },
+            });
+        }
+        part.ops().fold(self, |multi, op| multi.push_in_all(Ok(()), op))
     }
 
     /// Creates a znode: see [`Session::create`].
@@ -372,41 +397,37 @@ impl<'a> Multi<'a> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.ops.is_empty() && self.checked.is_ok()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether the operation at this index puts an item into a queue.
-    pub(crate) fn puts_at(&self, index: usize) -> bool {
-        matches!(self.ops.get(index), Some(Op::Put { .. }))
+    /// The operations, and what is wrong with their arguments.
+    pub(crate) fn into_ops(self) -> (Vec<Op>, Result<()>) {
+        (self.ops, self.checked)
     }
 
     /// Puts these checks before the operations.
     pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
-        let before = Multi::new(self.session);
-        let all =
-            checks.into_iter().fold(before, |all, (path, condition)| all.require(&path, condition));
-        all.append(self)
-    }
-
-    /// Adds the operations of another one.
-    pub(crate) fn append(mut self, other: Multi<'_>) -> Multi<'a> {
-        let before = self.ops.len();
-        let wrong = other.checked.map_err(|error| match error {
+        let mut all = Multi::new(self.session);
+        for (path, condition) in checks {
+            all = all.require(&path, condition);
+        }
+        let before = all.ops.len();
+        let wrong = self.checked.map_err(|error| match error {
             Error::Multi { index, error } => Error::Multi { index: index + before, error },
             error => error,
         });
-        self.checked = self.checked.and(wrong);
-        self.content_bytes += other.content_bytes;
-        self.path_bytes += other.path_bytes;
-        if self.checked.is_ok() {
-            self.checked = check_data("/", self.content_bytes.max(self.path_bytes));
+        all.checked = all.checked.and(wrong);
+        all.content_bytes += self.content_bytes;
+        all.path_bytes += self.path_bytes;
+        if all.checked.is_ok() {
+            all.checked = check_data("/", all.content_bytes.max(all.path_bytes));
         }
-        self.ops.extend(other.ops);
-        self
+        all.ops.extend(self.ops);
+        all
     }
 
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].

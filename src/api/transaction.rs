@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::multi::{Fence, Multi};
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::types::acl::Acl;
@@ -139,6 +140,11 @@ impl<'a> Transaction<'a> {
     /// fails with [`Error::Multi`] and does not run again.
     pub fn fence(&mut self, fence: &Fence) {
         self.write(|writes| writes.fence(fence));
+    }
+
+    /// Adds a step of a recipe: see [`Part`]. If it fails, the transaction does, and does not run again.
+    pub fn with(&mut self, part: &Part) {
+        self.write(|writes| writes.with(part));
     }
 
     /// Creates a znode on commit: see [`Session::create`].

@@ -1,32 +1,34 @@
 //! How ZooKeeper's own clients reach an instance: a port that speaks their protocol.
 //!
-//! ```text
-//! socket -> server -> clients -> connection -> requests -> node        (in order, many at once)
-//! node -> mailbox -> clients -> connection: replies + events -> server -> socket
-//! ```
-//!
-//! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
-//! - [`server`] is the thread with the sockets, [`stream`] is one socket, and [`tls`] has the
-//!   certificates.
-//! - [`clients`] are all clients together: who may connect, whose turn it is, and who is disconnected. Neither it
-//!   nor what follows has a thread, a socket or a clock.
-//! - [`connection`] is one client: its pending requests ([`waiting`]), its watches, and the order of its replies
-//!   and events.
-//! - [`greeting`] is its first packet, which opens its session.
-//! - [`output`] is what waits for a client, and [`memory`] the bound for what waits for all of them.
-//! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
-//!   replies.
-//! - [`ending`] has the reasons for which connections end.
-//! - [`authentication`] checks credentials on a thread, in the order of [`fair_queue`].
-//! - [`quorum`] decides which clients are served, and [`read_only`] stands in for the node while there is no
-//!   quorum.
-//! - [`convert`] converts values that differ: errors, stats, access lists.
-//! - [`files`] is how many connections the process has room for.
-//! - [`words`] answers the four-letter words, from the figures of [`counts`].
-//! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
+//! See [`guide::gateway`](crate::guide::gateway), and [`Gateway`] for an example.
 //!
 //! A client's session is a session of the cluster, held by this instance for as long as the client is
 //! connected. The gateway decides nothing about znodes: the node answers, in the order of the requests.
+
+// ```text
+// socket -> server -> clients -> connection -> requests -> node        (in order, many at once)
+// node -> mailbox -> clients -> connection: replies + events -> server -> socket
+// ```
+//
+// - `wire` is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
+// - `server` is the thread with the sockets, `stream` is one socket, and `tls` has the
+//   certificates.
+// - `clients` are all clients together: who may connect, whose turn it is, and who is disconnected. Neither it
+//   nor what follows has a thread, a socket or a clock.
+// - `connection` is one client: its pending requests (`waiting`), its watches, and the order of its replies
+//   and events.
+// - `greeting` is its first packet, which opens its session.
+// - `output` is what waits for a client, and `memory` the bound for what waits for all of them.
+// - `requests` and `multi` convert its requests to those of a session, and `replies` the answers to
+//   replies.
+// - `ending` has the reasons for which connections end.
+// - `authentication` checks credentials on a thread, in the order of `fair_queue`.
+// - `quorum` decides which clients are served, and `read_only` stands in for the node while there is no
+//   quorum.
+// - `convert` converts values that differ: errors, stats, access lists.
+// - `files` is how many connections the process has room for.
+// - `words` answers the four-letter words, from the figures of `counts`.
+// - `import` is a client itself: it copies a tree out of a ZooKeeper.
 
 mod authentication;
 mod clients;

@@ -2,6 +2,7 @@
 //!
 //! Source: Curator, `DistributedAtomicLong`; Kazoo, `Counter`.
 
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking::both_forms;
@@ -134,6 +135,27 @@ impl Counter {
     async fn adding(&self, number: i64) -> Result<Counted> {
         let (before, after) = self.value.add(number, self.form).await?;
         Ok(Counted { before, after })
+    }
+
+    /// An addition as a part of another write: see [`Part`]. The counter's znode must exist by then, as it does after
+    /// any change, for example of 0. The sum is in [`OpResult::Added`](crate::OpResult::Added). Two such additions
+    /// do not conflict.
+    ///
+    /// If the counter's form cannot show the sum, or the znode does not hold a number, the write fails with
+    /// [`Error::InvalidData`](crate::Error::InvalidData) within [`Error::Multi`](crate::Error::Multi).
+    ///
+    /// ```
+    /// use quorate::{OpResult, recipes::Counter};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let counter = Counter::new(&session, "/orders")?;
+    /// counter.add(7)?;
+    /// let results = session.multi().with(&counter.add_part(1)).commit()?;
+    /// assert!(matches!(results[0], OpResult::Added { after: 8, .. }));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn add_part(&self, number: i64) -> Part {
+        Part::of(Ok(self.session().multi().add(self.path(), number, self.form)))
     }
 
     both_forms! {

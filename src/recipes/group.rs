@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::api::nonblocking::{check_create, check_data};
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
@@ -401,6 +402,12 @@ impl Membership {
         /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
         pub fn update / update_async(&self, data: impl AsRef<[u8]>) -> Result<()>
             = request(self.updating(data));
+    }
+
+    /// [`Membership::update`] as a part of another write, which has no effect once the membership is lost: see
+    /// [`Part`].
+    pub fn update_part(&self, data: impl AsRef<[u8]>) -> Part {
+        Part::of(Ok(self.ephemeral.multi().set(self.path(), data)))
     }
 
     async fn updating(&self, data: impl AsRef<[u8]>) -> Result<()> {

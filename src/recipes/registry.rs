@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "json")]
 use self::json::InJson;
+use crate::api::multi::Multi;
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::recipes::blocking::both_forms;
 #[cfg(feature = "json")]
@@ -262,14 +264,24 @@ impl Registration {
             = request(self.updating(instance));
     }
 
+    /// [`Registration::update`] as a part of another write, which has no effect once the registration is lost: see
+    /// [`Part`].
+    pub fn update_part(&self, instance: &Instance) -> Part {
+        Part::of(self.update_multi(instance))
+    }
+
     async fn updating(&self, instance: &Instance) -> Result<()> {
+        inner(self.update_multi(instance)?.submit().await).map(drop)
+    }
+
+    fn update_multi(&self, instance: &Instance) -> Result<Multi<'_>> {
         let path = self.path();
         if path::name(path) != instance.id {
             let reason = format!("the instance has the id {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = self.form.encode(path, instance)?;
-        inner(self.ephemeral.multi().set(path, data).submit().await).map(drop)
+        Ok(self.ephemeral.multi().set(path, data))
     }
 }
 

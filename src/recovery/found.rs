@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
 use super::plan::Plan;
+use crate::addressing::peers::check_address;
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
@@ -13,7 +14,6 @@ use crate::runtime::entropy;
 use crate::storage::{
     DiskStore, FsPath, LogStore, Replacement, StorageError, StoreOptions, identity_of,
 };
-use crate::transport::peers::check_address;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Genesis, Member, node_id};
 use crate::types::start_error::StartError;

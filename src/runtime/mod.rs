@@ -21,24 +21,20 @@ pub(crate) mod availability;
 pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;
-pub(crate) mod discovery;
 pub(crate) mod disk;
 pub(crate) mod disk_watch;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod holder;
 pub(crate) mod host;
-pub(crate) mod listening;
 #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]
 pub(crate) mod mailbox;
-pub(crate) mod naming;
 pub(crate) mod node_thread;
 pub(crate) mod offload;
 pub(crate) mod own_thread;
 pub(crate) mod pending;
 #[cfg(any(feature = "gateway", feature = "admin"))]
 pub(crate) mod port;
-mod repeated;
 pub(crate) mod session;
 pub(crate) mod shared;
 mod spans;

@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
+use crate::addressing::discovery::Discovery;
+use crate::addressing::listening::Listening;
+use crate::addressing::names::Resolver;
+use crate::addressing::naming::Naming;
 use crate::node::io::{Dial, Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
-use crate::runtime::discovery::Discovery;
 use crate::runtime::disk::Disk;
 use crate::runtime::disk_watch::DiskWatch;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::listening::Listening;
-use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::runtime::watchdog::GAP_MAX;
 use crate::security::Security;
 use crate::security::auth::Schemes;
 use crate::storage::LogStore;
-use crate::transport::names::Resolver;
 use crate::transport::tcp::{Handler, Network, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::error::{Error, Result};

@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
+use crate::addressing::listening::NotListening;
 use crate::machine::Tree;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
@@ -22,7 +23,6 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::listening::NotListening;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;

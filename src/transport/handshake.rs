@@ -39,7 +39,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use super::LocalPeer;
-use crate::transport::peers::check_address;
+use crate::addressing::peers::check_address;
 use crate::types::membership::NodeId;
 
 /// The longest hello or answer.

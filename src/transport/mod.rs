@@ -6,17 +6,15 @@
 
 pub(crate) mod frame;
 pub(crate) mod handshake;
-pub(crate) mod names;
-pub(crate) mod peers;
 pub(crate) mod secure;
 pub(crate) mod tcp;
 
 use std::time::Duration;
 
+use crate::addressing::names::Resolver;
 use crate::node::message::PeerMessage;
 use crate::node::replica::server::CLIENTS_MAX;
 use crate::security::Security;
-use crate::transport::names::Resolver;
 use crate::types::membership::NodeId;
 
 /// Whether a read that does not fill its buffer has emptied the socket, so that the next event comes with the

@@ -7,6 +7,7 @@ mod agreement;
 mod election;
 mod locks;
 mod partitions;
+mod parts;
 mod queues;
 mod rate_limiter;
 mod root;

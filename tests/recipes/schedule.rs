@@ -23,7 +23,7 @@ fn log_time(session: &Session) -> SystemTime {
 
 /// The next fire, with nothing handed over; `None` if none comes soon.
 fn next(schedule: &Schedule) -> Option<Fire> {
-    schedule.fire_timeout(|_, multi| Ok(multi), SOON).unwrap()
+    schedule.fire_timeout(|_, multi| multi, SOON).unwrap()
 }
 
 fn every_minute(missed: Missed) -> Timer {
@@ -42,7 +42,7 @@ fn an_interval_fires_at_its_multiples() {
     let mut due = one.get("sweep").unwrap().unwrap().next.unwrap();
     for number in 1..=5 {
         cluster.advance(MINUTE);
-        let fire = one.fire(|_, multi| Ok(multi)).unwrap();
+        let fire = one.fire(|_, multi| multi).unwrap();
         assert_eq!((fire.number(), fire.due(), fire.since()), (number, due, due));
         assert!(log_time(&session) >= due);
         due += MINUTE;
@@ -61,7 +61,7 @@ fn who_waits_is_woken_by_time_by_a_new_timer_and_by_a_change() {
         let waiting = schedule(&cluster, 0);
         scope.spawn(move || {
             for _ in 0..3 {
-                fired.send(waiting.fire(|_, multi| Ok(multi)).unwrap()).unwrap();
+                fired.send(waiting.fire(|_, multi| multi).unwrap()).unwrap();
             }
         });
         // There is no timer yet.
@@ -90,7 +90,7 @@ fn a_single_time_fires_once_and_not_before() {
     cluster.advance(9 * MINUTE);
     assert_eq!(next(&one), None);
     cluster.advance(2 * MINUTE);
-    let fire = one.fire(|_, multi| Ok(multi)).unwrap();
+    let fire = one.fire(|_, multi| multi).unwrap();
     assert_eq!(fire.data(), b"go");
     assert!((time - Duration::from_millis(1)..=time).contains(&fire.due()), "{fire:?}");
     assert_eq!(one.get("launch").unwrap().unwrap().next, None);
@@ -115,7 +115,7 @@ fn after_a_gap(missed: Missed) -> Vec<(SystemTime, SystemTime)> {
     assert!(fires.iter().map(Fire::number).eq(1..=fires.len() as u64), "{fires:?}");
     // It goes on as before.
     cluster.advance(MINUTE / 2);
-    let then = one.fire(|_, multi| Ok(multi)).unwrap();
+    let then = one.fire(|_, multi| multi).unwrap();
     assert_eq!((then.due(), then.since()), (first + 5 * MINUTE, first + 5 * MINUTE));
     let minutes = |time: SystemTime| UNIX_EPOCH + time.duration_since(first).unwrap();
     fires.iter().map(|fire| (minutes(fire.since()), minutes(fire.due()))).collect()
@@ -156,7 +156,7 @@ fn a_pause_holds_fires_back_and_one_by_request_comes_all_the_same() {
     assert_eq!(next(&other), None);
     one.fire_now("sweep").unwrap();
     one.fire_now("sweep").unwrap();
-    let fire = other.fire(|_, multi| Ok(multi)).unwrap();
+    let fire = other.fire(|_, multi| multi).unwrap();
     assert!(fire.is_requested() && fire.number() == 1);
     assert_eq!(next(&other), None, "asked for twice, it fires once");
     one.set("sweep", &every_minute(Missed::All).data("x")).unwrap();
@@ -193,13 +193,14 @@ fn each_fire_puts_one_item_whoever_claims_it() {
     let client = cluster.add_client();
     let queue = |node: usize| Queue::new(&cluster.node(node).session(), "/jobs").unwrap();
     schedule(&cluster, 0).set("sweep", &Timer::every(SECOND).unwrap().missed(Missed::All)).unwrap();
+    queue(0).prepare().unwrap();
     std::thread::scope(|scope| {
         for node in [0, 1, client] {
             let (schedule, jobs) = (schedule(&cluster, node), queue(node));
             scope.spawn(move || {
                 let next = || {
                     let put = schedule.fire_timeout(
-                        |fire, multi| jobs.put_in(multi, fire.number().to_string()),
+                        |fire, multi| multi.with(&jobs.put_part(fire.number().to_string())),
                         20 * SECOND,
                     );
                     put.unwrap()
@@ -233,12 +234,12 @@ fn a_hand_over_that_fails_leaves_the_fire() {
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let failed = one.fire(|_, multi| {
         let multi = multi.create("/b", b"", CreateMode::Persistent);
-        Ok(multi.create("/a", b"", CreateMode::Persistent))
+        multi.create("/a", b"", CreateMode::Persistent)
     });
     let exists = Box::new(Error::NodeExists { path: "/a".into() });
     assert_eq!(failed, Err(Error::Multi { index: 1, error: exists }));
-    let refused = Error::InvalidSetting { setting: "mine", reason: String::new() };
-    assert_eq!(one.fire(|_, _| Err(refused.clone())), Err(refused));
+    let refused = one.fire(|_, multi| multi.set("no path", b""));
+    assert!(matches!(refused, Err(Error::Multi { index: 0, .. })), "{refused:?}");
     assert!(session.exists("/b").unwrap().is_none());
     assert_eq!(next(&one).unwrap().number(), 1);
 }
@@ -264,10 +265,12 @@ fn a_run_is_taken_over_under_a_new_token() {
         assert_eq!(run.fire(), lost.fire());
         assert!(run.fencing_token() > lost.fencing_token() && !lost.is_held());
         cluster.heal();
-        assert!(lost.done_with(|multi| multi.set("/result", b"lost")).is_err());
+        let session = cluster.node(1).session();
+        let late = session.multi().set("/result", b"lost").with(&lost.done_part()).commit();
+        assert!(matches!(late, Err(Error::Multi { index: 1, .. })), "{late:?}");
         let failed = run.fenced().set("/none", b"").commit();
         assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
-        run.done_with(|multi| multi.set("/result", b"done")).unwrap();
+        session.multi().set("/result", b"done").with(&run.done_part()).commit().unwrap();
     });
     assert_eq!(&cluster.node(1).session().get("/result").unwrap().0[..], b"done");
     // What came due meanwhile fires once.
@@ -282,9 +285,13 @@ fn an_end_that_fails_leaves_the_run_and_a_removed_timer_takes_it() {
     let cluster = Cluster::new(1);
     let one = schedule(&cluster, 0);
     one.set("launch", &Timer::at(UNIX_EPOCH).unwrap()).unwrap();
-    let failed = one.take().unwrap().done_with(|multi| multi.set("/none", b""));
+    let session = cluster.node(0).session();
+    let run = one.take().unwrap();
+    let failed = session.multi().set("/none", b"").with(&run.done_part()).commit();
     let none = Box::new(Error::NoNode { path: "/none".into() });
     assert_eq!(failed, Err(Error::Multi { index: 0, error: none }));
+    assert!(run.is_held());
+    drop(run);
     let again = one.take().unwrap();
     assert_eq!(again.fire().number(), 1);
     assert_eq!(one.remove("launch"), Ok(true));
@@ -298,7 +305,7 @@ fn a_session_that_is_over_ends_the_waiting_with_its_error() {
     let one = schedule(&cluster, 0);
     one.set("sweep", &Timer::every(1440 * MINUTE).unwrap()).unwrap();
     std::thread::scope(|scope| {
-        let firing = scope.spawn(|| one.fire(|_, multi| Ok(multi)));
+        let firing = scope.spawn(|| one.fire(|_, multi| multi));
         let taking = scope.spawn(|| one.take());
         cluster.expire(&cluster.node(0).session());
         assert!(firing.join().unwrap().is_err_and(|error| error.is_session_lost()));

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use super::Builder;
+use crate::addressing::listening::{self, Attempt};
+use crate::addressing::names::{self, LookUps};
+use crate::addressing::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
-use crate::runtime::listening::{self, Attempt};
 use crate::security::Security;
-use crate::transport::names::{self, LookUps};
-use crate::transport::peers::{Peers, check_address};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;

@@ -2,14 +2,14 @@
 
 use std::net::{SocketAddr, TcpListener};
 
+use crate::addressing::discovery::canonical;
+use crate::addressing::names::{self, LookUps};
+use crate::addressing::peers::Peers;
 use crate::api::builder::Builder;
 use crate::api::builder::address::{NAMES_WAIT, OWN_NAME_PAUSE, bind};
 use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
-use crate::runtime::discovery::canonical;
 use crate::runtime::own_thread;
-use crate::transport::names::{self, LookUps};
-use crate::transport::peers::Peers;
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 

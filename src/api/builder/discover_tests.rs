@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::addressing::discovery::{Discovery, Wanted};
 use crate::api::builder::tests::{Names, PATIENCE, builder, free_port, waiting_for};
 use crate::runtime::clock::Clock;
-use crate::runtime::discovery::{Discovery, Wanted};
 use crate::{Availability, Builder, Coordinator, Error};
 
 const IPS: [&str; 10] = [

@@ -9,9 +9,9 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::addressing::names::LookUps;
+use crate::addressing::peers::Peers;
 use crate::runtime::shared::NodeShared;
-use crate::transport::names::LookUps;
-use crate::transport::peers::Peers;
 use crate::types::error::Error;
 use crate::types::start_error::StartError;
 

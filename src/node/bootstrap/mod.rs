@@ -38,7 +38,7 @@
 //! - A promise only grows. A pledge is made at the ballot that is promised.
 //! - After its outcome a founding sends and promises nothing more.
 //!
-//! All of this assumes that each address stands for one node. `crate::transport::names` checks that
+//! All of this assumes that each address stands for one node. `crate::addressing::names` checks that
 //! for the names of the list. A node whose names fail the check takes no part.
 //!
 //! Instances without names of their own found a cluster by [`discovery`].
@@ -101,7 +101,7 @@ pub(crate) struct Founding {
     peers: BTreeMap<NodeId, Peer>,
     /// The clusters that peers have announced since this process started, by the peers' addresses.
     vetoes: BTreeMap<String, u64>,
-    /// Why the names of the list forbid founding: see `crate::transport::names`.
+    /// Why the names of the list forbid founding: see `crate::addressing::names`.
     hindrance: Option<Hindrance>,
     /// The last failures to find a peer at addresses of the list.
     failures: BTreeMap<String, Problem>,

@@ -1,10 +1,11 @@
 //! An item taken by a consumer, and its end.
 
+use crate::api::multi::Multi;
+use crate::api::part::Part;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::inner;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::ItemName;
@@ -88,12 +89,33 @@ impl Item {
     }
 
     async fn finishing(self) -> Result<()> {
-        let done = self.finish().await;
+        let done = self.finish().submit().await;
         self.finished(done)
     }
 
-    fn finish(&self) -> Pending<Vec<OpResult>> {
-        self.claim.ephemeral.leave_in(self.session().multi()).delete(&self.item).submit()
+    /// [`Item::done`] as a part of another write, which has no effect if the item was lost: see [`Part`]. Once that
+    /// write is committed, drop the item: nothing is given back.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put("report")?;
+    /// let item = queue.take()?;
+    /// // The result is stored and the item is finished, or neither.
+    /// let result = session.multi().create("/result", b"ok", CreateMode::Persistent);
+    /// result.with(&item.done_part()).commit()?;
+    /// drop(item);
+    /// assert!(queue.is_empty()?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn done_part(&self) -> Part {
+        Part::of(Ok(self.finish()))
+    }
+
+    fn finish(&self) -> Multi<'_> {
+        self.claim.ephemeral.leave_in(self.session().multi()).delete(&self.item)
     }
 
     /// Gives the item back if it could not be finished. If a `done` in flight succeeds first, there

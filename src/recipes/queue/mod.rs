@@ -7,13 +7,14 @@
 //! `LockingQueue`.
 
 mod item;
+mod new_item;
+mod parts;
 mod put;
 mod take;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
@@ -26,72 +27,8 @@ use crate::types::path;
 use crate::types::queue::{CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, TAKEN, split_due};
 
 pub use item::Item;
+pub use new_item::NewItem;
 use take::{Lease, Removal};
-
-/// An item for a [`Queue`]: its data and options. Bytes and strings convert into one without
-/// options.
-///
-/// ```
-/// use std::time::Duration;
-/// use quorate::recipes::{NewItem, Queue};
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let queue = Queue::new(&session, "/jobs")?;
-/// queue.put("as usual")?;
-/// queue.put(NewItem::new("first").priority(-1))?;
-/// queue.put(NewItem::new("tomorrow").delay(Duration::from_secs(86_400)).id("report"))?;
-/// assert_eq!(queue.remove("report")?, 1);
-/// assert_eq!(queue.pop()?, b"first");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewItem {
-    data: Vec<u8>,
-    priority: i32,
-    delay: Duration,
-    id: Option<String>,
-}
-
-impl NewItem {
-    /// An item of priority 0, without delay and id.
-    pub fn new(data: impl AsRef<[u8]>) -> NewItem {
-        let data = data.as_ref().to_vec();
-        NewItem { data, priority: 0, delay: Duration::ZERO, id: None }
-    }
-
-    /// Items with lower numbers are taken first; those with equal numbers in the order in which
-    /// they were put.
-    #[must_use]
-    pub fn priority(self, priority: i32) -> NewItem {
-        NewItem { priority, ..self }
-    }
-
-    /// Nobody takes the item before this time has passed since it was put. The time is measured by the
-    /// cluster's clock, the log's time ([`guide::time`](crate::guide::time)), which never goes back. Rounded
-    /// up to milliseconds. Once due, the item has the place that it would have without a delay.
-    ///
-    /// Putting an item with a delay of more than [`TTL_MAX`](crate::TTL_MAX), 34 years, fails with
-    /// [`Error::InvalidSetting`].
-    #[must_use]
-    pub fn delay(self, delay: Duration) -> NewItem {
-        NewItem { delay, ..self }
-    }
-
-    /// An id for [`Queue::remove`]. Any string; several items may have the same id. It is part of
-    /// the znode's name, in which each byte that is neither an ASCII letter nor a digit takes three
-    /// bytes. If that makes the path longer than 4,096 bytes, putting the item fails with
-    /// [`Error::InvalidPath`].
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> NewItem {
-        NewItem { id: Some(id.into()), ..self }
-    }
-}
-
-impl<T: AsRef<[u8]>> From<T> for NewItem {
-    fn from(data: T) -> NewItem {
-        NewItem::new(data)
-    }
-}
 
 /// A queue that all instances put items into and take items from.
 ///
@@ -395,33 +332,6 @@ impl Queue {
         let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
         let busy = AtomicBool::new(false);
         blocking::request(&self.session, "put", &self.path, self.put_now(&items, &busy))
-    }
-
-    /// Adds the put of an item to a write: it is put if the write is done, and only then. The write's session needs the
-    /// same root as the queue's.
-    ///
-    /// The write fails with [`Error::NoNode`] if there is no znode at the queue's path. One that a queue makes is
-    /// deleted while it is unused; one that you create stays. With a [maximum](Queue::max), the write fails with
-    /// [`Error::QuotaExceeded`] if the queue is full.
-    ///
-    /// # Errors
-    /// [`Error::InvalidSetting`] if the item's delay is too long.
-    ///
-    /// ```
-    /// use quorate::{CreateMode, recipes::Queue};
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/mails", b"", CreateMode::Persistent)?;
-    /// let mails = Queue::new(&session, "/mails")?;
-    /// // The order and its mail, both or neither.
-    /// let order = session.multi().create("/order-7", b"", CreateMode::Persistent);
-    /// mails.put_in(order, "thanks for order 7")?.commit()?;
-    /// assert_eq!(mails.pop()?, b"thanks for order 7");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn put_in<'a>(&self, multi: Multi<'a>, item: impl Into<NewItem>) -> Result<Multi<'a>> {
-        let item = item.into();
-        Ok(multi.put_item(&self.path, &item.data, self.order(&item)?))
     }
 
     both_forms! {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::take::until_event;
 use super::{NewItem, Queue};
+use crate::api::multi::Multi;
 use crate::recipes::contenders::{PUTTER, predecessor};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
@@ -12,10 +13,13 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::queue::{COUNTED, Order, written};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
-use crate::types::znode::TTL_MAX;
+use crate::types::znode::{CreateMode, TTL_MAX};
 
 /// The resource in the error of a full queue, which distinguishes it from the error of a quota.
 const FULL: &str = "items";
+
+/// The parent of the ids of items that are unique, each for as long as its znode exists.
+const IDS: &str = "ids";
 
 /// Set while a write is in flight whose outcome is not known yet.
 pub(super) type InFlight = AtomicBool;
@@ -72,27 +76,46 @@ impl Queue {
         if items.is_empty() {
             return Ok(());
         }
-        let orders = items.iter().map(|item| self.order(item)).collect::<Result<Vec<Order>>>()?;
         let mut parents = Parents::of(&self.session, &self.path);
         loop {
             parents.make().await?;
-            let mut multi = self.session.multi();
-            for (item, order) in items.iter().zip(&orders) {
-                multi = multi.put_item(&self.path, &item.data, order.clone());
-            }
-            let put = multi.submit();
+            let put = self.put_multi(items)?.submit();
             busy.store(true, Ordering::Relaxed);
             let put = put.await;
             busy.store(false, Ordering::Relaxed);
             match inner(put) {
-                // The queue does not exist yet, or was unused and is deleted.
-                Err(Error::NoNode { .. }) => {}
+                // The queue does not exist yet, or was unused and is deleted; or it had no ids yet.
+                Err(Error::NoNode { .. }) => {
+                    if items.iter().any(|item| item.unique.is_some()) {
+                        self.preparing().await?;
+                    }
+                }
                 done => return done.map(drop),
             }
         }
     }
 
-    pub(super) fn order(&self, item: &NewItem) -> Result<Order> {
+    /// The write that puts all items.
+    pub(super) fn put_multi(&self, items: &[NewItem]) -> Result<Multi<'_>> {
+        items.iter().try_fold(self.session.multi(), |multi, item| {
+            let order = self.order(item)?;
+            let multi = match item.unique {
+                Some(time) => {
+                    let id = path::join(&self.ids(), &order.id);
+                    multi.create(&id, b"", CreateMode::PersistentWithTtl(time))
+                }
+                None => multi,
+            };
+            Ok(multi.put_item(&self.path, &item.data, order))
+        })
+    }
+
+    /// The path of the ids that are in use.
+    pub(super) fn ids(&self) -> String {
+        self.part(IDS)
+    }
+
+    fn order(&self, item: &NewItem) -> Result<Order> {
         let delay_ms = self.delay_ms(item)?;
         let (priority, id) = (item.priority, written(item.id.as_deref()));
         Ok(Order { priority, delay_ms, id, max: self.max.map(|max| max as u64) })

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use super::fire::{Fire, History, Run, of_caller};
+use super::fire::{Fire, History, Run};
 use super::log_time::{USED, missing, written};
 use super::timer::{NEVER, Plan};
 use super::{ASKED, Definition, HISTORY, NEXT, RUN, RUNNER, Schedule};
 use crate::api::multi::Multi;
+use crate::api::part::Part;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::codec::{Codec, Postcard};
@@ -106,27 +107,18 @@ impl Schedule {
     /// See [`Schedule::fire`].
     pub(super) async fn firing(
         &self,
-        mut hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Result<Multi<'m>>,
+        mut hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Multi<'m>,
     ) -> Result<Fire> {
         let mut watch = None;
         loop {
             let Claim { fire, multi, from, .. } = self.next_claim(&mut watch, false).await?;
             let multi = multi.require(&self.part(&fire.timer, RUN), Condition::Absent);
             let own = multi.len();
-            let multi = multi.append(hand_over(&fire, self.session.multi())?);
-            let puts: Vec<bool> = (0..multi.len()).map(|index| multi.puts_at(index)).collect();
-            let done = match multi.submit().await {
-                Err(Error::Multi { index, error }) if index >= own => match *error {
-                    // The queue does not exist yet, or was unused and is deleted.
-                    Error::NoNode { path } if puts.get(index) == Some(&true) => {
-                        self.make(&path).await?;
-                        continue;
-                    }
-                    error => {
-                        let error = Error::Multi { index, error: Box::new(error) };
-                        return Err(of_caller(error, own));
-                    }
-                },
+            let work = Part::of(Ok(hand_over(&fire, self.session.multi())));
+            let done = match multi.with(&work).submit().await {
+                Err(Error::Multi { index, error }) if index >= own => {
+                    return Err(Error::Multi { index: index - own, error });
+                }
                 done => done,
             };
             if let Some(results) = self.unless_refused(done, from)? {

@@ -6,11 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::timer::time;
 use crate::api::multi::Multi;
+use crate::api::part::Part;
 use crate::recipes::blocking::both_forms;
 #[cfg(any(test, feature = "simulator"))]
 use crate::recipes::codec::{Codec, Postcard};
+use crate::recipes::errors::inner;
 use crate::recipes::held::{Held, guard};
-use crate::types::error::{Error, Result};
+#[cfg(doc)]
+use crate::types::error::Error;
+use crate::types::error::Result;
 
 /// So many fires are kept.
 const KEPT: usize = 16;
@@ -25,7 +29,7 @@ const KEPT: usize = 16;
 /// let schedule = Schedule::new(&session, "/schedule")?;
 /// let time = UNIX_EPOCH + Duration::from_secs(7);
 /// schedule.set("report", &Timer::at(time)?.data("weekly"))?;
-/// let fire = schedule.fire(|_, multi| Ok(multi))?;
+/// let fire = schedule.fire(|_, multi| multi)?;
 /// assert_eq!((fire.timer(), fire.due(), fire.data()), ("report", time, &b"weekly"[..]));
 /// assert_eq!((fire.number(), fire.since(), fire.is_requested()), (1, time, false));
 /// # Ok::<(), quorate::Error>(())
@@ -47,7 +51,7 @@ pub struct Fire {
 /// let schedule = Schedule::new(&session, "/schedule")?;
 /// let time = UNIX_EPOCH + Duration::from_secs(7);
 /// schedule.set("report", &Timer::at(time)?)?;
-/// schedule.fire(|_, multi| Ok(multi))?;
+/// schedule.fire(|_, multi| multi)?;
 /// let state = schedule.get("report")?.expect("it is there");
 /// let fired = &state.history[0];
 /// assert!(fired.due == time && fired.at > time, "it was late");
@@ -179,7 +183,7 @@ impl Fire {
 /// assert!(run.is_held());
 /// println!("{} runs with token {}", run.fire().timer(), run.fencing_token());
 /// // The result and the end of the run, both or neither: the result is there exactly once.
-/// run.done_with(|multi| multi.set("/reports", b"1"))?;
+/// session.multi().set("/reports", b"1").with(&run.done_part()).commit()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -211,34 +215,37 @@ impl Run {
         /// session that is over, after which it runs again elsewhere; the errors of
         /// [`Session::create`](crate::Session::create), after which it runs again. After [`Error::Timeout`] the end is
         /// still in flight, and it is not known whether it runs again.
-        pub fn done / done_async(self) -> Result<()> = request(self.finishing(|multi| multi));
-
-        /// As [`Run::done`], together with further operations: all are done, or none. So what they write is written once,
-        /// however often the fire runs.
-        ///
-        /// # Errors
-        /// As [`Run::done`]; [`Error::Multi`] with the index of the operation among those of `add` that failed, after
-        /// which it runs again.
-        pub fn done_with / done_with_async(self, add: impl for<'m> FnOnce(Multi<'m>) -> Multi<'m>) -> Result<()>
-            = request(self.finishing(add));
+        pub fn done / done_async(self) -> Result<()> = request(self.finishing());
     }
 
-    async fn finishing(self, add: impl for<'m> FnOnce(Multi<'m>) -> Multi<'m>) -> Result<()> {
-        let session = self.claim.session();
-        let end = self.claim.ephemeral.leave_in(session.multi()).delete(&self.record);
-        let own = end.len();
-        let done = end.append(add(session.multi())).submit();
-        done.await.map_err(|error| of_caller(error, own))?;
+    async fn finishing(self) -> Result<()> {
+        inner(self.end().submit().await)?;
         self.claim.ephemeral.forget();
         Ok(())
     }
-}
 
-/// The error of a write whose first operations were not the caller's.
-pub(super) fn of_caller(error: Error, own: usize) -> Error {
-    match error {
-        Error::Multi { index, error } if index >= own => Error::Multi { index: index - own, error },
-        Error::Multi { error, .. } => *error,
-        error => error,
+    /// [`Run::done`] as a part of another write, which has no effect if the run was lost: see [`Part`]. So what is written
+    /// with it is written once, however often the fire runs. Once that write is committed, drop the run.
+    ///
+    /// ```
+    /// use std::time::UNIX_EPOCH;
+    /// use quorate::{CreateMode, recipes::{Schedule, Timer}};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("report", &Timer::at(UNIX_EPOCH)?)?;
+    /// let run = schedule.take()?;
+    /// let result = session.multi().create("/report", b"ok", CreateMode::Persistent);
+    /// result.with(&run.done_part()).commit()?;
+    /// drop(run);
+    /// assert!(!schedule.get("report")?.expect("it is there").is_running);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn done_part(&self) -> Part {
+        Part::of(Ok(self.end()))
+    }
+
+    fn end(&self) -> Multi<'_> {
+        self.claim.ephemeral.leave_in(self.claim.session().multi()).delete(&self.record)
     }
 }

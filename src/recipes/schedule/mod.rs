@@ -58,7 +58,7 @@ const RUNNER: &str = "runner";
 ///   [`Queue`](super::Queue), or does any other operations. The work is there exactly once.
 /// - [`Schedule::take`] returns a [`Run`], which this instance carries out under a fencing token. If its session ends,
 ///   another instance runs it again under a new token: it runs at least once, and what it writes by
-///   [`Held::fenced`](super::Held::fenced) and [`Run::done_with`] has effect only while it holds the token. A timer does
+///   [`Held::fenced`](super::Held::fenced) and [`Run::done_part`] has effect only while it holds the token. A timer does
 ///   not fire while its last fire runs.
 ///
 /// Call one of them in a loop on each instance. There is no thread of its own, and nothing fires while no instance
@@ -80,11 +80,12 @@ const RUNNER: &str = "runner";
 /// let session = cluster.node(0).session();
 /// let (schedule, mails) = (Schedule::new(&session, "/schedule")?, Queue::new(&session, "/mails")?);
 /// // Every instance may do this at its start.
+/// mails.prepare()?;
 /// schedule.set("report", &Timer::every(Duration::from_secs(3600))?.missed(Missed::Skip))?;
 /// schedule.set("launch", &Timer::at(UNIX_EPOCH)?.data("now"))?;
 ///
 /// // In a loop, on each instance: who claims a fire puts its mail, in one write.
-/// let fire = schedule.fire(|fire, multi| mails.put_in(multi, fire.timer()))?;
+/// let fire = schedule.fire(|fire, multi| multi.with(&mails.put_part(fire.timer())))?;
 /// assert_eq!((fire.timer(), fire.data()), ("launch", &b"now"[..]));
 /// assert_eq!(mails.pop()?, b"launch");
 /// # Ok::<(), quorate::Error>(())
@@ -155,10 +156,10 @@ impl Schedule {
         /// a timeout, a fire whose write is in flight by then may still happen, with its work.
         ///
         /// `hand_over` is called for each attempt, and most attempts are those of instances that come too late: it must
-        /// have no other effects. A queue of [`Queue::put_in`](super::Queue::put_in) is made if it is missing.
+        /// have no other effects. Recipes give their parts for it, as [`Queue::put_part`](super::Queue::put_part).
         ///
         /// # Errors
-        /// The errors of a session that is over; the errors of `hand_over`; [`Error::Multi`] with the index of the operation
+        /// The errors of a session that is over; [`Error::Multi`] with the index of the operation
         /// among those of `hand_over` that failed; the errors of [`Session::create`], except [`Error::Timeout`]. After an
         /// error the timer has not fired, except that its outcome may be unknown ([`Error::is_outcome_unknown`]): call it
         /// again.
@@ -170,11 +171,11 @@ impl Schedule {
         /// # let session = quorate::testing::Cluster::new(1).node(0).session();
         /// let schedule = Schedule::new(&session, "/schedule")?;
         /// schedule.set("close", &Timer::at(UNIX_EPOCH)?)?;
-        /// schedule.fire(|_, multi| Ok(multi.create("/closed", b"", CreateMode::Persistent)))?;
+        /// schedule.fire(|_, multi| multi.create("/closed", b"", CreateMode::Persistent))?;
         /// assert!(session.exists("/closed")?.is_some());
         /// # Ok::<(), quorate::Error>(())
         /// ```
-        pub fn fire / fire_timeout / fire_async(&self, hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Result<Multi<'m>>) -> Result<Fire>
+        pub fn fire / fire_timeout / fire_async(&self, hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Multi<'m>) -> Result<Fire>
             = forever(self.firing(hand_over));
 
         /// Takes the next fire, to run it on this instance: a fire that is due, or one whose runner was lost. Blocks until

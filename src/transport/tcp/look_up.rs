@@ -9,7 +9,7 @@ use super::HelperResult;
 use super::event_loop::Context;
 use super::failure::Failure;
 use super::peer::Target;
-use crate::transport::names;
+use crate::addressing::names;
 
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;

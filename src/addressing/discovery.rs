@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::addressing::names::{LookUps, Resolver};
+use crate::addressing::repeated::Repeated;
 use crate::node::io::{Discovered, Time};
-use crate::runtime::repeated::Repeated;
-use crate::transport::names::{LookUps, Resolver};
 
 /// The pause between two look-ups.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Discovery {
     wanted: Wanted,
-    pub(super) look_ups: Repeated,
+    pub(crate) look_ups: Repeated,
     /// The addresses from the last look-up.
     last: Vec<String>,
     /// What was last reported to the node.

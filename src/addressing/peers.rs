@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use crossbeam_channel::Receiver;
 
-use crate::transport::names::{LookUps, several};
+use crate::addressing::names::{LookUps, several};
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 
@@ -171,7 +171,7 @@ mod tests {
     use crossbeam_channel::never;
 
     use super::*;
-    use crate::transport::names::Resolver;
+    use crate::addressing::names::Resolver;
 
     fn bind_own(peers: &Peers) -> Result<(String, TcpListener)> {
         let mut names = LookUps::start(&Resolver::default(), peers.addresses());

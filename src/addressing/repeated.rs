@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
+use crate::addressing::names::{Answer, LookUps, Resolver};
 use crate::node::io::Time;
-use crate::transport::names::{Answer, LookUps, Resolver};
 
 /// How often to check for answers while names are being looked up.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ impl Repeated {
     }
 
     /// The time until [`Repeated::poll`] should be called again. Answers do not wake the thread.
-    pub(super) fn pause(&self, now: Time) -> Duration {
+    pub(crate) fn pause(&self, now: Time) -> Duration {
         self.next_at.map_or(CHECK_EVERY, |at| at.saturating_sub(now))
     }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use crate::addressing::names::{LookUps, OwnName, Resolver};
+use crate::addressing::repeated::Repeated;
 use crate::node::io::{Hindrance, Input, Time};
-use crate::runtime::repeated::Repeated;
-use crate::transport::names::{LookUps, OwnName, Resolver};
 
 /// The pause between two look-ups of all names.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Naming {
     own: OwnName,
-    pub(super) look_ups: Repeated,
+    pub(crate) look_ups: Repeated,
     /// What was last reported to the node.
     hindrance: Option<Hindrance>,
 }

@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::addressing::names::{LookUps, Resolver};
+use crate::addressing::repeated::Repeated;
 use crate::node::io::Time;
-use crate::runtime::repeated::Repeated;
-use crate::transport::names::{LookUps, Resolver};
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl NotListening {
 pub(crate) struct Listening {
     /// The name, with its port.
     address: String,
-    pub(super) look_ups: Repeated,
+    pub(crate) look_ups: Repeated,
     /// Whether connections from other hosts would not be protected.
     on_loopback_only: bool,
 }

@@ -1,0 +1,71 @@
+//! Items that are put and taken in one write with other operations.
+
+use super::{NewItem, Queue};
+use crate::api::part::Part;
+use crate::recipes::blocking::both_forms;
+use crate::recipes::parents::create_unless_there;
+#[cfg(doc)]
+use crate::types::error::Error;
+use crate::types::error::Result;
+
+impl Queue {
+    both_forms! {
+        /// Creates the queue's znodes, which then stay when the queue is unused: writes with [`Queue::put_part`] need
+        /// them. Does nothing if they are there. Blocks for the request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Session::create`](crate::Session::create).
+        pub fn prepare / prepare_async(&self) -> Result<()> = request(self.preparing());
+    }
+
+    pub(super) async fn preparing(&self) -> Result<()> {
+        // A container with a child stays.
+        create_unless_there(&self.session, &self.ids()).await
+    }
+
+    /// An item that is put as a part of another write: see [`Part`]. [`Queue::prepare`] must have been called once,
+    /// by anybody. The write does not wait for room: if the queue is full, it fails with [`Error::QuotaExceeded`] within
+    /// [`Error::Multi`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.prepare()?;
+    /// session.create("/stock", b"3", CreateMode::Persistent)?;
+    /// let sold = session.transact(|txn| {
+    ///     let left = txn.get("/stock")?.0[0] - b'0';
+    ///     if left > 0 {
+    ///         txn.set("/stock", [b'0' + left - 1]);
+    ///         txn.with(&queue.put_part("ship one"));
+    ///     }
+    ///     Ok(left > 0)
+    /// })?;
+    /// assert!(sold.value);
+    /// assert_eq!(queue.len()?, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn put_part(&self, item: impl Into<NewItem>) -> Part {
+        Part::of(self.put_multi(&[item.into()]))
+    }
+
+    /// The first item, popped as a part of another write: see [`Part`]. Its data is in
+    /// [`OpResult::Taken`](crate::OpResult::Taken). If there is no item, the write fails with [`Error::NoNode`] within
+    /// [`Error::Multi`].
+    ///
+    /// ```
+    /// use quorate::{OpResult, recipes::Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let (inbox, archive) = (Queue::new(&session, "/inbox")?, Queue::new(&session, "/archive")?);
+    /// inbox.put("letter")?;
+    /// archive.prepare()?;
+    /// let moved = session.multi().with(&inbox.pop_part()).with(&archive.put_part("a letter"));
+    /// assert!(matches!(&moved.commit()?[0], OpResult::Taken { data, .. } if data == b"letter"));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn pop_part(&self) -> Part {
+        Part::of(Ok(self.session.multi().take_item(&self.path, false)))
+    }
+}

@@ -526,6 +526,18 @@ bugs! {
         ["I31 no node stops by itself"],
     FullDisksIgnored: "writes go on although the disks of a majority are nearly full";
         ["U7 nearly full disks take no new data"],
+    FireTwice: "two instances that claim one fire of a timer both get it";
+        ["timers fire once"],
+    FireEarly: "a timer fires by the estimate of the instance that claims it";
+        ["timers fire in time"],
+    FireLost: "a timer goes on with the next time to come, and leaves out one that is due";
+        ["timers leave nothing out"],
+    MissedForgotten: "a timer makes up for all fires that were missed, whatever it says";
+        ["timers fire in time"],
+    RunForgotten: "a fire whose runner was lost does not run again";
+        ["lost runs run again"],
+    RunShared: "a fire that runs is taken for one that has lost its runner";
+        ["one instance runs a fire"],
 }
 
 impl Bug {

@@ -61,6 +61,7 @@ pages! {
         persistent_ephemeral: "recipes/persistent-ephemeral.md"
         queue: "recipes/queue.md"
         rate_limiter: "recipes/rate-limiter.md"
+        schedule: "recipes/schedule.md"
         state: "recipes/state.md"
         two_phase_commit: "recipes/two_phase_commit.md"
     }

@@ -21,6 +21,7 @@ pub(crate) mod sessions;
 pub(crate) mod shares;
 pub(crate) mod state;
 pub(crate) mod stopping;
+pub(crate) mod timers;
 pub(crate) mod versions;
 pub(crate) mod watches;
 
@@ -30,7 +31,7 @@ use std::rc::Rc;
 use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
-use crate::recipes::{Item, LockGuard};
+use crate::recipes::{Item, LockGuard, Run};
 use crate::types::znode::SessionId;
 
 /// A broken invariant.
@@ -84,6 +85,7 @@ pub(crate) struct Checks {
     pub(crate) limits: limits::Limits,
     pub(crate) state: state::State,
     pub(crate) stopping: stopping::Stopping,
+    pub(crate) timers: timers::Timers,
     pub(crate) watches: watches::Watches,
 }
 
@@ -109,6 +111,7 @@ impl Checks {
             limits: limits::Limits::default(),
             state: state::State::default(),
             stopping: stopping::Stopping::default(),
+            timers: timers::Timers::new(plan.clocks_are_fair()),
             watches: watches::Watches::new(plan.watch_capacity),
         }
     }
@@ -134,6 +137,12 @@ impl Checks {
     pub(crate) fn taken(&mut self, item: &Rc<Item>, session: SessionId) -> Result<(), Violation> {
         let Checks { queues, oracle, sessions, .. } = self;
         queues.taken(oracle, item, session, |session| sessions.is_forced(session))
+    }
+
+    /// A client has taken a fire of a timer, to run it.
+    pub(crate) fn runs(&mut self, run: &Rc<Run>, session: SessionId) -> Result<(), Violation> {
+        let Checks { timers, sessions, .. } = self;
+        timers.runs(run, session, |session| sessions.is_forced(session))
     }
 
     /// A client has acquired a lock.

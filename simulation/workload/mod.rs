@@ -16,6 +16,7 @@ mod registers;
 mod sessions;
 mod state;
 pub(crate) mod steady;
+mod timers;
 mod watches;
 mod writers;
 mod znodes;
@@ -81,6 +82,11 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if kernel.plan.limits {
         for _ in 0..2 {
             kernel.executor.spawn(place, limits::run(new_client(kernel, place, coordinator)));
+        }
+    }
+    if kernel.plan.timers {
+        for _ in 0..2 {
+            kernel.executor.spawn(place, timers::run(new_client(kernel, place, coordinator)));
         }
     }
     if kernel.plan.usage {

@@ -315,6 +315,16 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), op)
     }
 
+    /// Requires that the log's time has come to the time that a znode's data show, and is at most `until`, both in
+    /// nanoseconds. Replaces the time in the znode by a meaningless one: set it again in the same write.
+    ///
+    /// Too early, it fails with [`Error::QuotaExceeded`]: `needed - limit` are missing. Too late, with
+    /// [`Error::InvalidData`], since the sum is no number any more.
+    pub(crate) fn require_time(self, path: &str, until: i64) -> Multi<'a> {
+        let rest = i64::MAX - until.max(0);
+        self.move_time(path, rest, rest.cast_unsigned())
+    }
+
     /// Puts an item into a queue.
     pub(crate) fn put_item(self, queue: &str, data: &[u8], order: Order) -> Multi<'a> {
         let op = |root: &Root| Op::Put {
@@ -388,6 +398,10 @@ impl<'a> Multi<'a> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.ops.is_empty() && self.checked.is_ok()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len()
     }
 
     /// The operations, and what is wrong with their arguments.

@@ -11,5 +11,6 @@ mod parts;
 mod queues;
 mod rate_limiter;
 mod root;
+mod schedule;
 mod signals;
 mod state;

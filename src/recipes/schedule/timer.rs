@@ -1,0 +1,363 @@
+//! When a timer fires, and what is done about fires that were missed. Nothing here reads a clock.
+//!
+//! Times are milliseconds since the Unix epoch, as the log's time is.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::error::{Error, Result};
+
+/// No time of the log: the last one that nanoseconds in a znode can show, in the year 2262.
+pub(crate) const NEVER: i64 = i64::MAX / 1_000_000;
+/// A fire that is this late is still in time.
+pub(crate) const IN_TIME: i64 = 10_000;
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// What to do about fires that were missed: see [`Timer::missed`].
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::recipes::{Missed, Timer};
+///
+/// let timer = Timer::every(Duration::from_secs(60))?;
+/// assert_eq!(timer, timer.clone().missed(Missed::Once), "the default");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Missed {
+    /// None of them fires. The timer goes on with the next time to come.
+    Skip,
+    /// The last of them fires, for all.
+    #[default]
+    Once,
+    /// All of them fire, one after the other.
+    All,
+}
+
+/// When something fires: at an interval, at one time, or by a cron expression.
+///
+/// A value that says nothing about a cluster: [`Schedule::set`](super::Schedule::set) gives it a name there.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use quorate::recipes::Timer;
+///
+/// let minute = Duration::from_secs(60);
+/// let timer = Timer::every(15 * minute)?;
+/// let times: Vec<_> = timer.upcoming(UNIX_EPOCH + 20 * minute).take(2).collect();
+/// assert_eq!(times, [UNIX_EPOCH + 30 * minute, UNIX_EPOCH + 45 * minute]);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    pub(super) when: When,
+    missed: Missed,
+    pub(super) data: Vec<u8>,
+}
+
+/// The first two are as builds without the feature `cron` have them, which never fire the third.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum When {
+    Every { ms: i64 },
+    At { ms: i64 },
+    Cron { expression: String, zone: String },
+}
+
+/// [`When`], ready to be asked for times.
+enum Times {
+    Every(i64),
+    At(i64),
+    #[cfg(feature = "cron")]
+    Cron(Box<cronexpr::Crontab>),
+    /// Of a cron expression that this build, or its time zone database, does not know.
+    Unknown,
+}
+
+/// What one write does about a timer whose next time is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The time that it fires for; `None` if it only skips.
+    pub(super) fires: Option<i64>,
+    /// The first time that this fire makes up for, if that is another one.
+    pub(super) since: Option<i64>,
+    /// The write has to come at this time of the log at the earliest, and at this one at the latest.
+    pub(super) from: i64,
+    pub(super) until: i64,
+    /// The next time after it.
+    pub(super) following: i64,
+}
+
+impl Timer {
+    /// Fires at all multiples of an interval, counted from the Unix epoch: every 15 minutes is at the quarters of an
+    /// hour, and every day at midnight, UTC.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it is shorter than a second or longer than 100 years; parts of a millisecond are cut
+    /// off.
+    pub fn every(interval: Duration) -> Result<Timer> {
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+        if interval < INTERVAL_MIN || interval > CENTURY {
+            let reason = format!("{interval:?} is not between a second and a hundred years");
+            return Err(Error::InvalidSetting { setting: "interval", reason });
+        }
+        Ok(Timer::of(When::Every { ms: millis(interval) }))
+    }
+
+    /// Fires at one time. If that is over already, [`Timer::missed`] decides.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it is before 1970 or after 2261.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use quorate::recipes::Timer;
+    ///
+    /// let launch = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    /// let timer = Timer::at(launch)?;
+    /// assert_eq!(timer.upcoming(UNIX_EPOCH).collect::<Vec<_>>(), [launch]);
+    /// assert!(timer.upcoming(launch).next().is_none(), "after that there is none");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn at(time: SystemTime) -> Result<Timer> {
+        match time.duration_since(UNIX_EPOCH).map(millis) {
+            Ok(ms) if ms < NEVER - IN_TIME => Ok(Timer::of(When::At { ms })),
+            _ => {
+                let reason = format!("{time:?} is not between the years 1970 and 2261");
+                Err(Error::InvalidSetting { setting: "time", reason })
+            }
+        }
+    }
+
+    /// Fires by a cron expression in a time zone of the IANA database. With the feature `cron`.
+    ///
+    /// The expression has five fields: minute, hour, day of the month, month and day of the week, as `cron` has them,
+    /// with names, lists, ranges and steps, and `L`, `W` and `#` as [the crate `cronexpr`](https://docs.rs/cronexpr)
+    /// explains them. If both kinds of days are given, one of them is enough.
+    ///
+    /// It fires when the clocks in that zone show a matching time. So when they are set forward, times that they leave
+    /// out do not fire, and when they are set back, times that they show twice fire twice. A timer that must fire once a
+    /// day stays away from those hours, or has the zone `UTC`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] with what is wrong in the expression, or if the zone is unknown here.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use quorate::recipes::Timer;
+    ///
+    /// let timer = Timer::cron("0 9 * * MON-FRI", "Europe/Berlin")?;
+    /// // 1970 began on a Thursday.
+    /// let first = timer.upcoming(UNIX_EPOCH).next();
+    /// assert_eq!(first, Some(UNIX_EPOCH + Duration::from_secs(8 * 3600)));
+    /// assert!(Timer::cron("0 25 * * *", "UTC").is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    pub fn cron(expression: &str, zone: &str) -> Result<Timer> {
+        let fields = expression.split_whitespace().collect::<Vec<_>>();
+        let wrong = |reason: String| Error::InvalidSetting { setting: "cron", reason };
+        if fields.len() != 5 || zone.is_empty() || zone.contains(char::is_whitespace) {
+            let reason = format!("{expression:?} in {zone:?} is not five fields in one time zone");
+            return Err(wrong(reason));
+        }
+        let expression = fields.join(" ");
+        crontab(&expression, zone).map_err(|error| wrong(error.to_string()))?;
+        Ok(Timer::of(When::Cron { expression, zone: zone.to_owned() }))
+    }
+
+    fn of(when: When) -> Timer {
+        Timer { when, missed: Missed::default(), data: Vec::new() }
+    }
+
+    /// What to do about missed fires: those that are more than ten seconds late. Fires are late if no instance ran, if
+    /// the timer was paused, if its last fire was still running, or if the cluster had no leader.
+    #[must_use]
+    pub fn missed(self, missed: Missed) -> Timer {
+        Timer { missed, ..self }
+    }
+
+    /// Data for each fire: [`Fire::data`](super::Fire::data).
+    #[must_use]
+    pub fn data(self, data: impl AsRef<[u8]>) -> Timer {
+        Timer { data: data.as_ref().to_vec(), ..self }
+    }
+
+    /// The times after this one. A pure function: it knows neither clock nor cluster.
+    ///
+    /// Of a cron expression there are none if this build lacks the feature `cron`, or if the next would be more than four
+    /// years later.
+    pub fn upcoming(&self, after: SystemTime) -> impl Iterator<Item = SystemTime> + use<> {
+        // Before the epoch there are none.
+        let after = after.duration_since(UNIX_EPOCH).map_or(-1, millis);
+        let times = self.when.times();
+        let next = move |time: &i64| Some(times.after(*time)).filter(|time| *time != NEVER);
+        std::iter::successors(Some(after), next).skip(1).map(time)
+    }
+
+    /// The next time of a timer that is set at this time of the log, and has fired for that one last.
+    pub(super) fn first(&self, now: i64, fired: Option<i64>) -> i64 {
+        match self.when {
+            When::At { ms } if fired.is_none_or(|fired| fired < ms) => ms,
+            When::At { .. } => NEVER,
+            _ => self.when.times().after(now),
+        }
+    }
+
+    /// What to do about a timer with this next time, at this time of the log.
+    pub(super) fn plan(&self, next: i64, now: i64) -> Plan {
+        let times = self.when.times();
+        let late = next.saturating_add(IN_TIME).min(NEVER);
+        let missed = unless!(MissedForgotten, self.missed, Missed::All);
+        if now <= late || missed == Missed::All {
+            let until = if missed == Missed::All { NEVER } else { late };
+            let following = times.after(unless!(FireLost, next, next.max(now)));
+            return Plan { fires: Some(next), since: None, from: next, until, following };
+        }
+        let from = late + 1;
+        if missed == Missed::Skip {
+            let following = times.after(now);
+            return Plan { fires: None, since: None, from, until: NEVER, following };
+        }
+        let last = times.last(next, now);
+        let following = times.after(last);
+        let until = following.saturating_add(IN_TIME).min(NEVER);
+        let since = (last != next).then_some(next);
+        Plan { fires: Some(last), since, from: from.max(last), until, following }
+    }
+}
+
+impl When {
+    fn times(&self) -> Times {
+        match self {
+            // At least a second, unless others have written it.
+            When::Every { ms } => Times::Every((*ms).max(1)),
+            When::At { ms } => Times::At(*ms),
+            #[cfg(feature = "cron")]
+            When::Cron { expression, zone } => {
+                crontab(expression, zone).map_or(Times::Unknown, |cron| Times::Cron(Box::new(cron)))
+            }
+            #[cfg(not(feature = "cron"))]
+            When::Cron { .. } => Times::Unknown,
+        }
+    }
+}
+
+impl Times {
+    /// The first time after this one.
+    fn after(&self, time: i64) -> i64 {
+        let next = match self {
+            Times::Every(ms) => time.div_euclid(*ms).saturating_add(1).saturating_mul(*ms),
+            Times::At(at) if *at > time => *at,
+            #[cfg(feature = "cron")]
+            Times::Cron(cron) => {
+                let next = cronexpr::MakeTimestamp::from_millisecond(time)
+                    .and_then(|time| cron.find_next(time));
+                next.map_or(NEVER, |next| next.timestamp().as_millisecond())
+            }
+            Times::At(_) | Times::Unknown => NEVER,
+        };
+        next.min(NEVER)
+    }
+
+    /// The last time until then, of which `first` is the first.
+    fn last(&self, first: i64, until: i64) -> i64 {
+        // It is the first moment after which no time comes until then.
+        let (mut low, mut high) = (first - 1, until);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.after(middle) <= until {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high.max(first)
+    }
+}
+
+#[cfg(feature = "cron")]
+fn crontab(
+    expression: &str,
+    zone: &str,
+) -> std::result::Result<cronexpr::Crontab, cronexpr::Error> {
+    cronexpr::parse_crontab(&format!("{expression} {zone}"))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(NEVER)
+}
+
+/// A time of the log.
+pub(super) fn time(ms: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(seconds: u64, missed: Missed) -> Timer {
+        Timer::every(Duration::from_secs(seconds)).unwrap().missed(missed)
+    }
+
+    fn fires(due: i64, since: Option<i64>, bounds: (i64, i64), following: i64) -> Plan {
+        let (from, until) = bounds;
+        Plan { fires: Some(due), since, from, until, following }
+    }
+
+    #[test]
+    fn a_fire_in_time_is_as_planned() {
+        for now in [60_000, 69_999, 70_000] {
+            for missed in [Missed::Skip, Missed::Once] {
+                let plan = every(60, missed).plan(60_000, now);
+                assert_eq!(plan, fires(60_000, None, (60_000, 70_000), 120_000), "{missed:?}");
+            }
+            let plan = every(60, Missed::All).plan(60_000, now);
+            assert_eq!(plan, fires(60_000, None, (60_000, NEVER), 120_000));
+        }
+    }
+
+    #[test]
+    fn a_missed_fire_is_as_the_timer_says() {
+        let plan = |missed, now| every(60, missed).plan(60_000, now);
+        assert_eq!(plan(Missed::All, 300_000), fires(60_000, None, (60_000, NEVER), 120_000));
+        let skips =
+            Plan { fires: None, since: None, from: 70_001, until: NEVER, following: 360_000 };
+        assert_eq!(plan(Missed::Skip, 300_000), skips);
+        let alone = fires(60_000, None, (70_001, 130_000), 120_000);
+        assert_eq!(plan(Missed::Once, 119_999), alone);
+        let for_two = fires(120_000, Some(60_000), (120_000, 190_000), 180_000);
+        assert_eq!(plan(Missed::Once, 120_000), for_two);
+        let last = fires(300_000, Some(60_000), (300_000, 370_000), 360_000);
+        assert_eq!(plan(Missed::Once, 359_999), last);
+        // With a short interval, a later one may be in time: all are made up for when the first is missed.
+        let short = every(1, Missed::Once).plan(60_000, 70_001);
+        assert_eq!(short, fires(70_000, Some(60_000), (70_001, 81_000), 71_000));
+        let once = Timer::of(When::At { ms: 60_000 });
+        assert_eq!(once.plan(60_000, 300_000), fires(60_000, None, (70_001, NEVER), NEVER));
+    }
+
+    #[test]
+    fn times_end_where_nanoseconds_do() {
+        let timer = Timer::every(Duration::from_secs(1)).unwrap();
+        assert_eq!(timer.when.times().after(NEVER - 1), NEVER);
+        assert_eq!(timer.when.times().after(-1), 0);
+        assert_eq!(timer.plan(NEVER - 5, NEVER).following, NEVER);
+        // Others may have written this.
+        let strange = Timer::of(When::Every { ms: -7 });
+        assert_eq!(strange.when.times().after(5), 6);
+        assert_eq!(When::Every { ms: 1000 }.times().last(3000, 3000), 3000);
+    }
+
+    #[test]
+    fn the_first_time_of_a_timer_is_after_those_for_which_it_has_fired() {
+        let at = Timer::of(When::At { ms: 60_000 });
+        assert_eq!(at.first(90_000, None), 60_000, "it was missed");
+        assert_eq!(at.first(30_000, Some(59_999)), 60_000);
+        assert_eq!(at.first(90_000, Some(60_000)), NEVER);
+        assert_eq!(every(60, Missed::Once).first(60_000, Some(60_000)), 120_000);
+    }
+}

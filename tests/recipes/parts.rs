@@ -116,7 +116,7 @@ fn an_id_is_put_once_in_its_time() {
     let queue = Queue::new(&session, "/jobs").unwrap();
     let there = Queue::new(&other, "/jobs").unwrap();
     let order = |id: &str| NewItem::new("order").unique(id, Duration::from_secs(60));
-    let refused = |id: &str| Err(Error::NodeExists { path: format!("/jobs/ids/{id}").into() });
+    let refused = |id: &str| Err(Error::NodeExists { path: format!("/jobs/ids/{id}") });
     queue.put(order("a/7")).unwrap();
     assert_eq!(there.put(order("a/7")), refused("ia%2f7"));
     assert_eq!(queue.put_all([order("b"), order("a/7")]), refused("ia%2f7"), "all or none");
@@ -147,7 +147,11 @@ fn what_is_wrong_with_a_part_is_told_when_it_is_written() {
     assert!(matches!(error, Error::InvalidSetting { setting: "delay", .. }), "{error:?}");
     assert_eq!(index, 1);
     // A transaction with nothing else fails, too.
-    let (index, _) = failed(session.transact(|txn| Ok(txn.with(&late))));
+    let alone = session.transact(|txn| {
+        txn.with(&late);
+        Ok(())
+    });
+    let (index, _) = failed(alone);
     assert_eq!(index, 0);
     let large = queue.put_part(vec![0; 2 << 20]);
     assert_eq!(failed(session.multi().with(&large).commit()).0, 0);

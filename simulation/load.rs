@@ -132,6 +132,7 @@ impl Plan {
             takers: false,
             foreign: false,
             limits: false,
+            partitions: false,
             zones: vec![""; nodes],
             client_instances: 0,
             client_instance_tasks: 0,

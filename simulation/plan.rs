@@ -66,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) foreign: bool,
     /// Whether there is a limit that all share.
     pub(crate) limits: bool,
+    /// Whether there are partitions that all share.
+    pub(crate) partitions: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// The number of clients without a replica, whose places come after those of the members.
@@ -176,6 +178,7 @@ impl Plan {
             takers: false,
             foreign: false,
             limits: false,
+            partitions: false,
             zones: Vec::new(),
             client_instances: 0,
             client_instance_tasks: 1,
@@ -208,6 +211,7 @@ impl Plan {
         plan.draw_store(&random.fork(310));
         plan.foreign = random.fork(320).percent(30);
         plan.limits = random.fork(390).percent(15);
+        plan.partitions = random.fork(430).percent(15);
         plan
     }
 
@@ -299,6 +303,7 @@ impl Plan {
             takers: false,
             foreign: false,
             limits: false,
+            partitions: false,
             client_instances: 980,
             client_instance_tasks: 1,
             damages: false,

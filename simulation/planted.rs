@@ -277,8 +277,6 @@ bugs! {
         ["a rate is never passed"],
     PermitsKept: "permits of a rate limiter are used whatever their age";
         ["permits are used in time"],
-    PartitionKeptTooLong: "a partition counts as held until its release is applied";
-        ["a partition has one owner"],
     PositionUnfenced: "the position of an owner that has lost its partition is stored";
         ["positions are their owner's"],
     PositionUnread: "the next owner of a partition begins without its position";
@@ -287,8 +285,6 @@ bugs! {
         ["every partition has an owner"],
     MovesUnbounded: "a plan moves as many partitions as it likes";
         ["moves are bounded"],
-    ClaimByOldPlan: "a partition is taken by a plan that was replaced";
-        ["a claim follows the plan"],
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";

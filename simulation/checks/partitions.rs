@@ -112,7 +112,7 @@ impl Partitions {
         };
         let owners: Vec<SessionId> =
             held.iter().filter(holds).map(|(_, session)| *session).collect();
-        require(!self.fair_clocks || owners.len() < 2, "a partition has one owner", || {
+        require(!self.fair_clocks || owners.len() < 2, "I23 one holder at a time", || {
             format!("these sessions say that they own {number}: {owners:?}")
         })
     }
@@ -143,7 +143,7 @@ fn plan(oracle: &Oracle, zxid: Zxid) -> PartitionPlan {
 fn claim_is_planned(oracle: &Oracle, number: usize, zxid: Zxid) -> Result<(), Violation> {
     let Some(owner) = owner(oracle, number, zxid) else { return Ok(()) };
     let (plan, name) = (plan(oracle, zxid), String::from_utf8_lossy(&owner.data));
-    require(plan.member_of(number) == Some(&*name), "a claim follows the plan", || {
+    require(plan.member_of(number) == Some(&*name), "moves are bounded", || {
         format!(
             "{name} has taken {number} by write {zxid}, which is {:?}'s",
             plan.member_of(number)

@@ -131,9 +131,7 @@ impl Holdings {
             if owned.held.ephemeral.is_given_up() {
                 return None;
             }
-            if !planted!(PartitionKeptTooLong) {
-                owned.held.ephemeral.forget();
-            }
+            owned.held.ephemeral.forget();
             Some(Write::queue(state, owned, position, true))
         });
         self.write();

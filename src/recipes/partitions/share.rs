@@ -460,8 +460,7 @@ impl Driver {
         self.holdings.lock().claiming.extend(&numbers);
         let own = &self.holdings.membership;
         let plan = self.partitions.part(PLAN);
-        let as_planned =
-            unless!(ClaimByOldPlan, Condition::Version(plan_version), Condition::Exists);
+        let as_planned = Condition::Version(plan_version);
         let mut multi = session.multi().require(&plan, as_planned);
         multi = multi.require(own.path(), Condition::Czxid(own.fencing_token()));
         let paths: Vec<String> =

@@ -1,16 +1,22 @@
 //! The cost of recipes, on a cluster of three over TCP with real disks, all on this machine.
 //!
 //! `cargo bench --bench recipes` prints, for each, the number per second, and the median and the 99th
-//! percentile of the time that one takes.
+//! percentile of the time that one takes. With `-- partitions`, it prints what a change of the members of 10,000
+//! partitions costs, on a cluster in memory.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use quorate::recipes::{Counter, Queue, RateLimiter, ReadWriteLock, Semaphore};
+use quorate::recipes::{
+    Counter, Partition, Partitions, Queue, RateLimiter, ReadWriteLock, Semaphore, Share,
+};
+use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Session};
 
 const TIME: Duration = Duration::from_secs(3);
@@ -19,6 +25,13 @@ const CONTENDERS: usize = 16;
 fn main() {
     // `cargo test --benches` only sees whether this runs.
     let time = if std::env::args().any(|arg| arg == "--bench") { TIME } else { Duration::ZERO };
+    if std::env::args().any(|arg| arg == "partitions") || time.is_zero() {
+        let (partitions, members) = if time.is_zero() { (20, 4) } else { (10_000, 100) };
+        shares(partitions, members);
+        if !time.is_zero() {
+            return;
+        }
+    }
     println!("{:44} {:>10} {:>10} {:>10}", "", "a second", "p50", "p99");
     let dir = tempfile::tempdir().unwrap();
     let members = start(dir.path());
@@ -26,6 +39,78 @@ fn main() {
     queues(&members, time);
     counters("an addition of 16 callers at one counter", &members, time);
     limits("a permit of 15 callers at one limit", &members, time);
+}
+
+/// What a change of the members costs: writes, and the time of all instances together, which are in this thread.
+fn shares(partitions: usize, members: usize) {
+    let cluster = Cluster::new(3);
+    let join = |number: usize| {
+        let session = cluster.node(number % 3).open_session().unwrap();
+        let partitions = Partitions::new(&session, "/partitions", partitions).unwrap();
+        (partitions.join(format!("10.0.0.{number}:8080")).unwrap(), session, Vec::new())
+    };
+    let observer = cluster.node(0).open_session().unwrap();
+    let measure = |what: &str, all: &mut Vec<Member>, change: &dyn Fn(&mut Vec<Member>)| {
+        let (before, start) = (observer.sync().unwrap(), Instant::now());
+        change(all);
+        settle(&cluster, all, partitions);
+        let writes = observer.sync().unwrap() - before;
+        println!("{what:44} {writes:>6} writes {:>8.2} s", start.elapsed().as_secs_f64());
+    };
+    println!("{partitions} partitions, {members} members");
+    let mut all = Vec::new();
+    measure("all join", &mut all, &|all| all.extend((0..members).map(join)));
+    measure("one more joins", &mut all, &|all| all.push(join(members)));
+    measure("one is lost", &mut all, &|all| {
+        let (_, session, _) = &all[members / 2];
+        cluster.expire(session);
+        all.remove(members / 2);
+    });
+    measure("one leaves", &mut all, &|all| {
+        let (share, _, mut owned) = all.remove(members / 2);
+        let mut leaving = pin!(share.leave_async());
+        let mut task = Context::from_waker(Waker::noop());
+        while leaving.as_mut().poll(&mut task).is_pending() {
+            hand_over(&mut owned);
+            all.iter_mut().for_each(turn);
+            cluster.advance(Duration::from_millis(1));
+        }
+    });
+}
+
+type Member = (Share, Session, Vec<Partition>);
+
+/// Takes what is there, and hands over what is asked for.
+fn turn((share, _, owned): &mut Member) {
+    loop {
+        let taking = pin!(share.take_async());
+        let Poll::Ready(taken) = taking.poll(&mut Context::from_waker(Waker::noop())) else {
+            break;
+        };
+        owned.push(taken.unwrap());
+    }
+    hand_over(owned);
+}
+
+fn hand_over(owned: &mut Vec<Partition>) {
+    for partition in owned.extract_if(.., |partition| partition.is_asked()) {
+        let mut handing = Box::pin(partition.hand_over_async("17"));
+        let _ = handing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// Until all partitions are owned, as evenly as may be.
+fn settle(cluster: &Cluster, all: &mut [Member], partitions: usize) {
+    let part = partitions / all.len();
+    loop {
+        all.iter_mut().for_each(turn);
+        let counts: Vec<usize> = all.iter().map(|(_, _, owned)| owned.len()).collect();
+        let even = counts.iter().all(|count| (part..=part + 1).contains(count));
+        if even && counts.iter().sum::<usize>() == partitions {
+            return;
+        }
+        cluster.advance(Duration::from_millis(1));
+    }
 }
 
 /// Permits of one limit, which has more of them than the callers can use. Their times are measured together for each

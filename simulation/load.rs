@@ -133,6 +133,7 @@ impl Plan {
             foreign: false,
             limits: false,
             timers: false,
+            partitions: false,
             zones: vec![""; nodes],
             client_instances: 0,
             client_instance_tasks: 0,

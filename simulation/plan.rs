@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) limits: bool,
     /// Whether there are timers.
     pub(crate) timers: bool,
+    /// Whether there are partitions that all share.
+    pub(crate) partitions: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// The number of clients without a replica, whose places come after those of the members.
@@ -179,6 +181,7 @@ impl Plan {
             foreign: false,
             limits: false,
             timers: false,
+            partitions: false,
             zones: Vec::new(),
             client_instances: 0,
             client_instance_tasks: 1,
@@ -212,6 +215,7 @@ impl Plan {
         plan.foreign = random.fork(320).percent(30);
         plan.limits = random.fork(390).percent(15);
         plan.timers = random.fork(391).percent(15);
+        plan.partitions = random.fork(430).percent(15);
         plan
     }
 
@@ -304,6 +308,7 @@ impl Plan {
             foreign: false,
             limits: false,
             timers: false,
+            partitions: false,
             client_instances: 980,
             client_instance_tasks: 1,
             damages: false,

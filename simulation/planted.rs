@@ -277,6 +277,14 @@ bugs! {
         ["a rate is never passed"],
     PermitsKept: "permits of a rate limiter are used whatever their age";
         ["permits are used in time"],
+    PositionUnfenced: "the position of an owner that has lost its partition is stored";
+        ["positions are their owner's"],
+    PositionUnread: "the next owner of a partition begins without its position";
+        ["positions never go back"],
+    PartitionForgotten: "a plan forgets the last partition whose member has gone";
+        ["every partition has an owner"],
+    MovesUnbounded: "a plan moves as many partitions as it likes";
+        ["moves are bounded"],
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";

@@ -498,6 +498,7 @@ impl World {
         checks.sessions.check_opening(place)?;
         checks.queues.committed(oracle, self.now())?;
         checks.timers.committed(oracle, self.now())?;
+        checks.partitions.committed(oracle, self.now())?;
         let (from, to) = (before.zxid, node.machine().zxid());
         let moved = Moved { place, from, to, installed, attached: None };
         if moved.from != moved.to {

@@ -58,6 +58,7 @@ pages! {
         election: "recipes/election.md"
         group: "recipes/group.md"
         locks: "recipes/locks.md"
+        partitions: "recipes/partitions.md"
         persistent_ephemeral: "recipes/persistent-ephemeral.md"
         queue: "recipes/queue.md"
         rate_limiter: "recipes/rate-limiter.md"

@@ -15,6 +15,7 @@ pub(crate) mod locks;
 pub(crate) mod log_time;
 pub(crate) mod membership;
 pub(crate) mod order;
+pub(crate) mod partitions;
 pub(crate) mod promises;
 pub(crate) mod queues;
 pub(crate) mod sessions;
@@ -83,6 +84,7 @@ pub(crate) struct Checks {
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
     pub(crate) limits: limits::Limits,
+    pub(crate) partitions: partitions::Partitions,
     pub(crate) state: state::State,
     pub(crate) stopping: stopping::Stopping,
     pub(crate) timers: timers::Timers,
@@ -109,6 +111,7 @@ impl Checks {
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
             limits: limits::Limits::default(),
+            partitions: partitions::Partitions::new(plan.clocks_are_fair()),
             state: state::State::default(),
             stopping: stopping::Stopping::default(),
             timers: timers::Timers::new(plan.clocks_are_fair()),

@@ -11,6 +11,7 @@ mod foreign;
 mod limits;
 mod lock_family;
 mod locks;
+mod partitions;
 mod queues;
 mod registers;
 mod sessions;
@@ -87,6 +88,11 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if kernel.plan.timers {
         for _ in 0..2 {
             kernel.executor.spawn(place, timers::run(new_client(kernel, place, coordinator)));
+        }
+    }
+    if kernel.plan.partitions {
+        for _ in 0..2 {
+            kernel.executor.spawn(place, partitions::run(new_client(kernel, place, coordinator)));
         }
     }
     if kernel.plan.usage {

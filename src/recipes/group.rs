@@ -239,7 +239,7 @@ impl Group {
         self.members_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
-    fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
+    pub(super) fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
         let zxid = snapshot.zxid();
         let names = children_or_none(snapshot.children(&self.path))?;
         let member = |name: String| {

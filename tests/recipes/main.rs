@@ -5,6 +5,7 @@ mod common;
 
 mod agreement;
 mod election;
+mod isolation;
 mod locks;
 mod partitions;
 mod parts;

@@ -1,353 +1,405 @@
-//! Recipes during partitions: never two holders, tokens only increase, nothing is done twice, and no call
-//! waits for ever once the partition is healed.
+//! Partitions: work that is shared out over the live members.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quorate::recipes::{
-    Barrier, DoubleBarrier, LeaderSelector, MultiLock, NodeList, Phase, Queue, ReentrantLock,
-    TwoPhaseCommit, Vote,
-};
+use quorate::recipes::{Lost, Partition, PartitionMember, Partitions, Share};
 use quorate::testing::Cluster;
-use quorate::{Result, Session};
+use quorate::{CreateMode, Error, Session};
 
+const STEP: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
+const PATH: &str = "/deep/shards";
 
-/// A cluster of three with short session timeouts.
-fn cluster() -> Cluster {
-    Cluster::builder().session_timeout(4 * SECOND).start(3)
+/// A member, and the partitions that it owns.
+struct Worker {
+    share: Share,
+    owned: BTreeMap<usize, Partition>,
+    /// Whether it hands over when it is asked.
+    obeys: bool,
+    error: Option<Error>,
 }
 
-/// Two threads on each node call `turn` with the node's current session, while one node after another is
-/// isolated. Ends after this many turns, and then waits for all threads.
-fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool + Sync) {
-    let (turns, done) = (AtomicU64::new(0), AtomicBool::new(false));
-    let waits_for_ever = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (turns, done, turn) = (&turns, &done, &turn);
-        let work = |thread: usize| {
-            move || {
-                while !done.load(Ordering::SeqCst) {
-                    if turn(&cluster.node(thread % 3).session(), thread) {
-                        turns.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
-            }
-        };
-        let threads: Vec<_> = (0..6).map(|thread| scope.spawn(work(thread))).collect();
-        let has_failed = || threads.iter().any(|thread| thread.is_finished());
-        let mut random = 11_u64;
-        // This many steps without a turn: no thread will get one any more.
-        let (mut last, mut stalled) = (0, 0);
-        while stalled < 60 && last < enough && !has_failed() {
-            let now = turns.load(Ordering::SeqCst);
-            stalled = if now > last { 0 } else { stalled + 1 };
-            last = now;
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            cluster.isolate(((random >> 33) % 3) as usize);
-            for _ in 0..(random >> 50) % 70 {
-                cluster.advance(SECOND / 10);
-            }
-            cluster.heal();
-            cluster.advance(SECOND);
-        }
-        done.store(true, Ordering::SeqCst);
-        // Far longer than any of them waits, and than any session lasts.
-        for _ in 0..3000 {
-            if threads.iter().all(|thread| thread.is_finished()) {
-                return;
-            }
-            cluster.advance(SECOND / 10);
-        }
-        waits_for_ever.store(true, Ordering::SeqCst);
-        // Stopping the nodes ends the threads, and with them the test.
-        (0..cluster.len()).for_each(|node| cluster.stop(node));
-    });
-    assert!(!waits_for_ever.into_inner(), "a call waits for ever");
-    assert!(turns.into_inner() >= enough, "there were too few turns");
-}
-
-/// The largest tokens that were held, by the name of what they protect.
-#[derive(Default)]
-struct Tokens(Mutex<BTreeMap<String, u64>>);
-
-impl Tokens {
-    /// Holds something for a while and returns whether it was held at all. While it is held, no other thread
-    /// may have held it with a later token.
-    fn hold(&self, tokens: &[(&str, u64)], is_held: impl Fn() -> bool) -> bool {
-        let last = |path: &str| self.0.lock().unwrap().get(path).copied().unwrap_or(0);
-        let before: Vec<u64> = tokens.iter().map(|(path, _)| last(path)).collect();
-        if !is_held() {
-            return false;
-        }
-        for ((path, token), before) in tokens.iter().zip(before) {
-            assert!(*token > before, "{path}: {token} after {before}");
-            let mut all = self.0.lock().unwrap();
-            let last = all.entry((*path).to_owned()).or_default();
-            *last = (*last).max(*token);
-        }
-        for _ in 0..50 {
-            let now: Vec<u64> = tokens.iter().map(|(path, _)| last(path)).collect();
-            if !is_held() {
-                break;
-            }
-            for ((path, token), now) in tokens.iter().zip(now) {
-                assert_eq!(*token, now, "two hold {path}");
-            }
-            std::thread::yield_now();
-        }
-        true
+impl Worker {
+    fn join(partitions: &Partitions, member: impl Into<PartitionMember>) -> Worker {
+        let share = partitions.join(member).unwrap();
+        Worker { share, owned: BTreeMap::new(), obeys: true, error: None }
     }
-}
 
-#[test]
-fn a_reentrant_lock_has_one_owner() {
-    let (cluster, tokens) = (cluster(), Tokens::default());
-    storm(&cluster, 60, |session, _| {
-        let lock = ReentrantLock::new(session, "/lock").unwrap();
-        let Ok(Some(outer)) = lock.acquire_timeout(10 * SECOND) else { return false };
-        let again = lock.clone().try_acquire();
-        if outer.is_held() {
-            let inner = again.as_ref().unwrap().as_ref().expect("it is its own");
-            assert_eq!(inner.fencing_token(), outer.fencing_token());
-        }
-        drop(again);
-        tokens.hold(&[("/lock", outer.fencing_token())], || outer.is_held())
-    });
-}
-
-#[test]
-fn locks_that_are_taken_together_have_one_holder_each() {
-    let (cluster, tokens) = (cluster(), Tokens::default());
-    storm(&cluster, 60, |session, thread| {
-        let paths = [["/a", "/b"], ["/c", "/b"], ["/a", "/c"]][thread % 3];
-        let lock = MultiLock::new(session, paths).unwrap();
-        let Ok(Some(guard)) = lock.acquire_timeout(20 * SECOND) else { return false };
-        let held: Vec<(&str, u64)> = guard
-            .guards()
-            .iter()
-            .map(|guard| (&guard.path()[..2], guard.fencing_token()))
-            .collect();
-        tokens.hold(&held, || guard.is_held())
-    });
-}
-
-#[test]
-fn one_selector_runs_at_a_time() {
-    let (cluster, tokens) = (cluster(), Tokens::default());
-    storm(&cluster, 60, |session, thread| {
-        let selector = LeaderSelector::new(session, "/leader", format!("{thread}")).unwrap();
-        let led = selector.run(|leadership| {
-            let token = leadership.fencing_token();
-            ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_held()))
-        });
-        led.is_ok_and(|led| led == ControlFlow::Break(true))
-    });
-}
-
-#[test]
-fn a_bounded_queue_is_never_too_full_and_loses_nothing() {
-    #[derive(Default)]
-    struct Items {
-        put: BTreeSet<String>,
-        done: BTreeMap<String, u32>,
-        perhaps_done: BTreeSet<String>,
-    }
-    const MAX: usize = 3;
-    let cluster = cluster();
-    let (items, next) = (Mutex::new(Items::default()), AtomicU64::new(0));
-    storm(&cluster, 80, |session, thread| {
-        let queue = Queue::new(session, "/queue").unwrap().max(MAX);
-        assert!(queue.len().unwrap_or(0) <= MAX);
-        if thread < 3 {
-            let item = next.fetch_add(1, Ordering::SeqCst).to_string();
-            let put = queue.put_timeout(item.as_str(), 5 * SECOND);
-            if let Ok(true) = put {
-                items.lock().unwrap().put.insert(item);
-            }
-            return false;
-        }
-        let Ok(Some(item)) = queue.take_timeout(5 * SECOND) else { return false };
-        let data = String::from_utf8(item.data().to_vec()).unwrap();
-        // Recorded beforehand: the write may succeed although its reply is lost.
-        items.lock().unwrap().perhaps_done.insert(data.clone());
-        let is_done = item.done().is_ok();
-        if is_done {
-            *items.lock().unwrap().done.entry(data).or_default() += 1;
-        }
-        is_done
-    });
-    let items = items.into_inner().unwrap();
-    let session = cluster.node(0).session();
-    session.sync().unwrap();
-    let queue = Queue::new(&session, "/queue").unwrap();
-    let mut left = BTreeSet::new();
-    while let Some(data) = queue.try_pop().unwrap() {
-        assert!(left.insert(String::from_utf8(data).unwrap()), "an item is there twice");
-    }
-    for item in &items.put {
-        let found = items.perhaps_done.contains(item) || left.contains(item);
-        assert!(found, "{item} is lost");
-    }
-    for (item, times) in &items.done {
-        assert_eq!(*times, 1, "{item}");
-        assert!(!left.contains(item), "{item} was done, and is there");
-    }
-}
-
-#[test]
-fn a_list_has_each_item_once_and_in_order() {
-    let cluster = cluster();
-    let (pushed, next) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
-    storm(&cluster, 200, |session, _| {
-        let list = NodeList::new(session, "/list").unwrap();
-        let data = next.fetch_add(1, Ordering::SeqCst).to_string();
-        let item = list.push(&data);
-        if let Ok(item) = &item {
-            pushed.lock().unwrap().insert(data, item.path().to_owned());
-        }
-        item.is_ok()
-    });
-    let session = cluster.node(0).session();
-    session.sync().unwrap();
-    let items = NodeList::new(&session, "/list").unwrap().items().unwrap();
-    assert!(items.is_sorted_by_key(|item| item.stat().czxid));
-    let found: BTreeMap<String, String> = items
-        .iter()
-        .map(|item| (String::from_utf8_lossy(item.data()).into_owned(), item.path().to_owned()))
-        .collect();
-    assert_eq!(found.len(), items.len(), "an item is there twice");
-    for (data, path) in pushed.into_inner().unwrap() {
-        assert_eq!(found.get(&data), Some(&path));
-    }
-}
-
-#[test]
-fn all_participants_learn_the_same_outcome_of_a_transaction() {
-    let cluster = cluster();
-    // The outcomes that threads have learned, and whether one has surely voted against it.
-    let known: Mutex<BTreeMap<u64, (BTreeSet<String>, bool)>> = Mutex::default();
-    let number = AtomicU64::new(0);
-    storm(&cluster, 40, |session, thread| {
-        // All threads take part in each transaction: they begin it, vote, and decide.
-        let at = number.fetch_add(1, Ordering::SeqCst) / 6;
-        let transaction = TwoPhaseCommit::new(session, &format!("/tx-{at}")).unwrap();
-        let decided = (|| -> Result<Phase> {
-            let _ = transaction.begin(&["a", "b"], b"");
-            if thread < 4 {
-                let part = transaction.join(["a", "b"][thread % 2])?;
-                let vote = match thread == 3 && at.is_multiple_of(3) {
-                    true => Vote::No,
-                    false => Vote::Yes,
-                };
-                part.vote(vote)?;
-                if vote == Vote::No {
-                    known.lock().unwrap().entry(at).or_default().1 = true;
-                }
-            }
-            transaction.decide_timeout(5 * SECOND)
-        })();
-        let mut known = known.lock().unwrap();
-        if let Ok(phase) = &decided {
-            known.entry(at).or_default().0.insert(format!("{phase:?}"));
-        }
-        decided.is_ok()
-    });
-    let session = cluster.node(1).session();
-    session.sync().unwrap();
-    for (at, (phases, against)) in known.into_inner().unwrap() {
-        assert!(phases.len() <= 1, "transaction {at}: {phases:?}");
-        assert!(!against || !phases.contains("Committed"), "transaction {at}: a vote is lost");
-        if let Some(phase) = phases.first() {
-            let transaction = TwoPhaseCommit::new(&session, &format!("/tx-{at}")).unwrap();
-            assert_eq!(format!("{:?}", transaction.decide().unwrap()), *phase, "it is for good");
-        }
-    }
-}
-
-#[test]
-fn an_isolated_instance_passes_a_barrier_when_it_is_back_or_knows_that_it_cannot() {
-    let cluster = cluster();
-    for cut in [SECOND, 30 * SECOND] {
-        let barriers: Vec<Barrier> = (0..3)
-            .map(|node| Barrier::new(&cluster.node(node).session(), "/barrier").unwrap())
-            .collect();
-        barriers[0].set().unwrap();
-        std::thread::scope(|scope| {
-            let wait = |node: usize| {
-                let barrier = barriers[node].clone();
-                scope.spawn(move || barrier.wait())
+    /// Takes all that is there now. Each future is dropped after one poll, which loses nothing.
+    fn turn(&mut self) {
+        loop {
+            let polled = {
+                let taking = pin!(self.share.take_async());
+                taking.poll(&mut Context::from_waker(Waker::noop()))
             };
-            let (near, far) = (wait(1), wait(2));
-            cluster.advance(SECOND);
-            assert!(!near.is_finished() && !far.is_finished(), "it is set");
-            cluster.isolate(2);
-            barriers[0].remove().unwrap();
-            while !near.is_finished() {
-                cluster.advance(SECOND / 100);
+            match polled {
+                Poll::Ready(Ok(partition)) => {
+                    let former = self.owned.insert(partition.number(), partition);
+                    assert!(former.is_none_or(|former| !former.is_held()), "it came twice");
+                }
+                Poll::Ready(Err(error)) => {
+                    self.error = Some(error);
+                    return;
+                }
+                Poll::Pending => break,
             }
-            assert_eq!(near.join().unwrap(), Ok(()));
-            assert!(!far.is_finished(), "it cannot know");
-            cluster.advance(cut);
-            cluster.heal();
-            while !far.is_finished() {
-                cluster.advance(SECOND / 100);
+        }
+        if self.obeys {
+            let asked: Vec<usize> =
+                self.owned.values().filter(|it| it.is_asked()).map(|it| it.number()).collect();
+            for number in asked {
+                let partition = self.owned.remove(&number).unwrap();
+                let position = format!("{} had {number}", self.share.member());
+                let mut handing = Box::pin(partition.hand_over_async(position));
+                let _ = handing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             }
-            let passed = far.join().unwrap();
-            match cut > 4 * SECOND {
-                true => assert!(passed.unwrap_err().is_session_lost()),
-                false => assert_eq!(passed, Ok(())),
-            }
-        });
+        }
+    }
+
+    fn numbers(&self) -> Vec<usize> {
+        let held = self.owned.iter().filter(|(_, partition)| partition.is_held());
+        held.map(|(number, _)| *number).collect()
     }
 }
 
-#[test]
-fn a_double_barrier_waits_for_isolated_participants_and_not_for_lost_ones() {
-    let cluster = cluster();
-    let double =
-        |node: usize| DoubleBarrier::new(&cluster.node(node).session(), "/double", 3).unwrap();
-    for _ in 0..2 {
-        // With new sessions where the former ones are over.
-        let doubles: Vec<DoubleBarrier> = (0..3).map(double).collect();
-        std::thread::scope(|scope| {
-            let near: Vec<_> = (0..2)
-                .map(|node| {
-                    let double = &doubles[node];
-                    scope.spawn(move || double.enter())
-                })
-                .collect();
-            cluster.advance(SECOND);
-            cluster.isolate(2);
-            let far = scope.spawn(|| doubles[2].enter());
-            cluster.advance(SECOND);
-            assert!(!near.iter().any(|entering| entering.is_finished()), "one is missing");
-            assert!(!far.is_finished(), "it reaches nobody");
-            cluster.heal();
-            while !far.is_finished() || near.iter().any(|entering| !entering.is_finished()) {
-                cluster.advance(SECOND / 100);
-            }
-            let far = far.join().unwrap().unwrap();
-            let near: Vec<_> = near.into_iter().map(|one| one.join().unwrap().unwrap()).collect();
-
-            // One participant is lost inside: the others wait for it no longer than for its session.
-            cluster.isolate(2);
-            let leaving: Vec<_> =
-                near.into_iter().map(|one| scope.spawn(move || one.leave())).collect();
-            cluster.advance(SECOND);
-            assert!(!leaving.iter().any(|leaving| leaving.is_finished()), "one is inside");
-            while leaving.iter().any(|leaving| !leaving.is_finished()) {
-                cluster.advance(SECOND / 10);
-            }
-            for left in leaving {
-                assert_eq!(left.join().unwrap(), Ok(()));
-            }
-            assert!(far.leave().unwrap_err().is_session_lost());
-            cluster.heal();
-            cluster.advance(SECOND);
-        });
+/// Lets all go on until nothing has changed for a while. Nobody ever owns what another one owns.
+fn settle(cluster: &Cluster, workers: &mut [&mut Worker]) {
+    let (mut before, mut same) = (Vec::new(), 0);
+    for _ in 0..1000 {
+        workers.iter_mut().for_each(|worker| worker.turn());
+        let now: Vec<Vec<usize>> = workers.iter().map(|worker| worker.numbers()).collect();
+        let all: Vec<usize> = now.iter().flatten().copied().collect();
+        assert_eq!(all.len(), all.iter().collect::<BTreeSet<_>>().len(), "two own one: {now:?}");
+        same = if now == before { same + 1 } else { 0 };
+        if same == 20 {
+            return;
+        }
+        before = now;
+        cluster.advance(STEP);
     }
+    panic!("it does not come to rest");
+}
+
+fn partitions(session: &Session, number: usize) -> Partitions {
+    Partitions::new(session, PATH, number).unwrap()
+}
+
+fn own_session(cluster: &Cluster, node: usize) -> Session {
+    cluster.node(node).open_session().unwrap()
+}
+
+fn counts(workers: &[&mut Worker]) -> Vec<usize> {
+    workers.iter().map(|worker| worker.numbers().len()).collect()
+}
+
+#[test]
+fn whoever_joins_gets_an_equal_share_with_its_positions() {
+    let cluster = Cluster::new(3);
+    let of = |node| partitions(&own_session(&cluster, node), 12);
+    let mut first = Worker::join(&of(0), "first");
+    settle(&cluster, &mut [&mut first]);
+    assert_eq!(first.numbers(), (0..12).collect::<Vec<_>>());
+    assert!(first.owned.values().all(|partition| partition.position().is_none()));
+    let (mut second, mut third) = (Worker::join(&of(1), "second"), Worker::join(&of(2), "third"));
+    let all = &mut [&mut first, &mut second, &mut third];
+    settle(&cluster, all);
+    assert_eq!(counts(all), [4, 4, 4]);
+    for worker in &all[1..] {
+        for (number, partition) in &worker.owned {
+            let position = String::from_utf8(partition.position().unwrap().to_vec()).unwrap();
+            assert!(position.ends_with(&format!(" had {number}")), "{position}");
+        }
+    }
+    // Every instance knows the owner of every key.
+    for node in 0..3 {
+        let of = of(node);
+        of.plan().unwrap();
+        for key in ["a", "b", "c", "d", "e"] {
+            let number = of.number_of(key).unwrap();
+            let owner = all.iter().find(|worker| worker.owned.contains_key(&number)).unwrap();
+            assert_eq!(of.owner_of(key).unwrap().as_deref(), Some(owner.share.member()));
+        }
+    }
+    let tokens: BTreeSet<u64> = all[0].owned.values().map(|it| it.fencing_token()).collect();
+    assert_eq!(tokens.len(), 1, "one write for the first ones");
+}
+
+#[test]
+fn whoever_leaves_hands_over_and_waits_for_the_successors() {
+    let cluster = Cluster::new(3);
+    let of = |node| partitions(&own_session(&cluster, node), 6);
+    // The oldest one, which makes the plans, leaves.
+    let mut first = Worker::join(&of(0), "first");
+    settle(&cluster, &mut [&mut first]);
+    let mut second = Worker::join(&of(1), "second");
+    settle(&cluster, &mut [&mut first, &mut second]);
+    let Worker { share, owned, .. } = first;
+    let mut leaving = Box::pin(share.leave_async());
+    let mut task = Context::from_waker(Waker::noop());
+    let mut owned: Vec<Partition> = owned.into_values().collect();
+    let mut left = false;
+    for _ in 0..200 {
+        left |= !left && leaving.as_mut().poll(&mut task).is_ready();
+        if let Some(at) = owned.iter().position(Partition::is_asked) {
+            assert!(!left, "it waits for the hand-over");
+            owned.swap_remove(at).hand_over("so far").unwrap();
+        }
+        second.turn();
+        cluster.advance(STEP);
+    }
+    assert!(left && owned.is_empty());
+    assert_eq!(second.numbers(), (0..6).collect::<Vec<_>>());
+    let with = second.owned.values().filter(|it| it.position() == Some(b"so far"));
+    assert_eq!(with.count(), 3);
+    assert_eq!(of(2).members().unwrap(), [PartitionMember::new("second")]);
+    // The last one leaves nobody behind, and waits for nobody.
+    let Worker { share, owned, .. } = second;
+    drop(owned);
+    share.leave().unwrap();
+    assert_eq!(of(2).members().unwrap(), []);
+    assert_eq!(of(2).owner_of("a").unwrap(), None);
+}
+
+#[test]
+fn the_partitions_of_a_lost_member_are_taken_at_once_with_what_it_has_committed() {
+    let cluster = Cluster::builder().session_timeout(4 * SECOND).start(3);
+    let session = own_session(&cluster, 0);
+    let mut lost = Worker::join(&partitions(&session, 6), "lost");
+    settle(&cluster, &mut [&mut lost]);
+    let mut other = Worker::join(&partitions(&own_session(&cluster, 1), 6), "other");
+    settle(&cluster, &mut [&mut lost, &mut other]);
+    for partition in lost.owned.values() {
+        partition.commit(b"1").unwrap();
+        partition.commit(format!("at {}", partition.number())).unwrap();
+    }
+    let had = lost.numbers();
+    cluster.isolate(0);
+    cluster.advance(5 * SECOND);
+    assert_eq!(lost.numbers(), [] as [usize; 0], "it knows that before another one has them");
+    settle(&cluster, &mut [&mut other]);
+    assert_eq!(other.numbers(), (0..6).collect::<Vec<_>>());
+    for number in had {
+        let expected = format!("at {number}");
+        assert_eq!(other.owned[&number].position(), Some(expected.as_bytes()));
+    }
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    let (number, partition) = lost.owned.pop_first().unwrap();
+    assert_eq!(partition.wait_lost(), Lost::SessionOver);
+    assert!(partition.commit("too late").is_err());
+    assert!(partition.hand_over("too late").is_err());
+    lost.turn();
+    assert!(lost.error.is_some_and(|error| error.is_session_lost()));
+    let stored = own_session(&cluster, 2).get(&format!("{PATH}/positions/{number}")).unwrap().0;
+    assert_eq!(*stored, *format!("at {number}").as_bytes());
+}
+
+#[test]
+fn no_more_partitions_move_at_a_time_than_may() {
+    let cluster = Cluster::new(3);
+    let of = |node| partitions(&own_session(&cluster, node), 20).with_moves_max(3).unwrap();
+    let mut first = Worker::join(&of(0), "first");
+    first.obeys = false;
+    settle(&cluster, &mut [&mut first]);
+    assert_eq!(first.numbers().len(), 20, "the partitions of nobody are no moves");
+    let mut second = Worker::join(&of(1), "second");
+    for handed in 0..10 {
+        settle(&cluster, &mut [&mut first, &mut second]);
+        let asked = |worker: &Worker| worker.owned.values().filter(|it| it.is_asked()).count();
+        assert!((1..=3).contains(&asked(&first)), "{} are asked", asked(&first));
+        assert_eq!(second.numbers().len(), handed);
+        let next = first.owned.values().find(|it| it.is_asked()).unwrap().number();
+        first.owned.remove(&next).unwrap().hand_over("").unwrap();
+    }
+    settle(&cluster, &mut [&mut first, &mut second]);
+    assert_eq!(counts(&[&mut first, &mut second]), [10, 10]);
+    assert!(first.owned.values().all(|it| !it.is_asked()));
+}
+
+#[test]
+fn who_does_not_hand_over_in_time_loses_the_partition() {
+    let cluster = Cluster::new(3);
+    let of = |node| partitions(&own_session(&cluster, node), 2).with_drain_limit(5 * SECOND);
+    let mut slow = Worker::join(&of(0), "slow");
+    slow.obeys = false;
+    settle(&cluster, &mut [&mut slow]);
+    let mut second = Worker::join(&of(1), "second");
+    settle(&cluster, &mut [&mut slow, &mut second]);
+    let asked: Vec<usize> =
+        slow.owned.values().filter(|it| it.is_asked()).map(|it| it.number()).collect();
+    assert_eq!((asked.len(), slow.numbers().len(), second.numbers().len()), (1, 2, 0));
+    slow.owned[&asked[0]].commit("a part of it").unwrap();
+    cluster.advance(6 * SECOND);
+    settle(&cluster, &mut [&mut slow, &mut second]);
+    assert_eq!((slow.numbers().len(), second.numbers()), (1, asked.clone()));
+    assert_eq!(second.owned[&asked[0]].position(), Some(&b"a part of it"[..]));
+    let late = slow.owned.remove(&asked[0]).unwrap();
+    assert!(matches!(late.commit("more"), Err(Error::NoNode { .. })));
+    assert!(matches!(late.hand_over("more"), Err(Error::NoNode { .. })));
+}
+
+#[test]
+fn a_partition_that_is_given_up_without_need_comes_again() {
+    let cluster = Cluster::new(1);
+    let partitions = partitions(&cluster.node(0).session(), 1);
+    let mut share = partitions.join("me").unwrap();
+    let partition = share.take().unwrap();
+    let first = partition.fencing_token();
+    assert_eq!(share.take_timeout(STEP).unwrap().map(|it| it.number()), None);
+    drop(partition);
+    let partition = share.take().unwrap();
+    assert!(partition.fencing_token() > first);
+    partition.release().unwrap();
+    let partition = share.take().unwrap();
+    // Somebody takes it away by hand.
+    cluster.node(0).session().delete(partition.path()).unwrap();
+    assert!(!partition.is_held());
+    assert_eq!(partition.wait_asked(), Ok(()));
+    assert!(matches!(partition.hand_over("x"), Err(Error::NoNode { .. })));
+    assert_eq!(share.take().unwrap().position(), None);
+}
+
+#[test]
+fn a_position_that_is_too_large_is_refused_alone() {
+    let cluster = Cluster::new(1);
+    let mut share = partitions(&cluster.node(0).session(), 3).join("me").unwrap();
+    let owned: Vec<Partition> = (0..3).map(|_| share.take().unwrap()).collect();
+    let large = vec![0; 2 << 20];
+    std::thread::scope(|scope| {
+        let committing: Vec<_> = owned
+            .iter()
+            .map(|partition| {
+                let position = if partition.number() == 1 { &large[..] } else { b"fine" };
+                scope.spawn(move || partition.commit(position))
+            })
+            .collect();
+        let results = committing.into_iter().map(|thread| thread.join().unwrap().is_ok());
+        assert_eq!(results.collect::<Vec<_>>(), [true, false, true]);
+    });
+    let [_, partition, _] = <[Partition; 3]>::try_from(owned).unwrap();
+    assert!(matches!(partition.hand_over(&large), Err(Error::TooLarge { .. })));
+    let again = std::iter::repeat_with(|| share.take().unwrap()).find(|it| it.number() == 1);
+    assert_eq!(again.unwrap().position(), None);
+}
+
+#[test]
+fn weights_and_zones_count() {
+    let cluster = Cluster::new(3);
+    let join = |node, name: &str, weight, zone| {
+        let partitions = partitions(&own_session(&cluster, node), 10);
+        Worker::join(&partitions, PartitionMember::new(name).weight(weight).zone(zone))
+    };
+    let mut standby = join(0, "standby", 0, "eu");
+    let (mut large, mut small) = (join(1, "large", 4, "eu"), join(2, "small", 1, "us"));
+    settle(&cluster, &mut [&mut standby, &mut large, &mut small]);
+    let all = &mut [&mut standby, &mut large, &mut small];
+    assert_eq!(counts(all), [0, 8, 2]);
+    let of_small = small.numbers();
+    let mut other = join(0, "other", 4, "us");
+    settle(&cluster, &mut [&mut standby, &mut large, &mut small, &mut other]);
+    assert_eq!(counts(&[&mut large, &mut small, &mut other]), [5, 1, 4]);
+    // It was of zone us, and stays there.
+    let stays = of_small.iter().filter(|number| !small.numbers().contains(number));
+    assert!(stays.into_iter().all(|number| other.numbers().contains(number)));
+}
+
+#[test]
+fn named_partitions_are_owned_by_their_names() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let tenants = Partitions::named(&session, "/tenants", ["c", "a", "b", "a"]).unwrap();
+    let mut share = tenants.join("me").unwrap();
+    let owned: Vec<Partition> = (0..3).map(|_| share.take().unwrap()).collect();
+    let names: BTreeSet<&str> = owned.iter().map(Partition::name).collect();
+    assert_eq!(names, BTreeSet::from(["a", "b", "c"]));
+    assert_eq!(tenants.owner_of("a").unwrap().as_deref(), Some("me"));
+    assert_eq!(tenants.owner_of("unknown").unwrap(), None);
+    assert!(session.exists("/tenants/owners/a").unwrap().is_some());
+}
+
+#[test]
+fn who_comes_with_other_settings_is_refused() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let _share = partitions(&session, 4).join("me").unwrap();
+    let others = [
+        partitions(&session, 5),
+        partitions(&session, 4).with_moves_max(7).unwrap(),
+        Partitions::named(&session, PATH, ["a"]).unwrap(),
+    ];
+    for other in others {
+        let Err(Error::InvalidSetting { setting, reason }) = other.join("other") else {
+            panic!("{other:?} was let in")
+        };
+        assert_eq!(setting, "partitions");
+        assert!(reason.contains("\"moves 100, partitions 4\""), "{reason}");
+    }
+    assert!(partitions(&session, 4).with_moves_max(0).is_err());
+    // A znode that is there already gets the settings; other data stay as they are.
+    session.create("/empty", b"", CreateMode::Persistent).unwrap();
+    session.create("/full", b"else", CreateMode::Persistent).unwrap();
+    assert!(Partitions::new(&session, "/empty", 4).unwrap().join("me").is_ok());
+    let full = Partitions::new(&session, "/full", 4).unwrap().join("me");
+    assert!(matches!(full, Err(Error::InvalidSetting { .. })));
+    assert_eq!(&session.get("/full").unwrap().0[..], b"else");
+}
+
+#[test]
+fn a_damaged_plan_is_reported_and_a_share_goes_on_once_it_is_repaired() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let partitions = partitions(&session, 2);
+    let mut share = partitions.join("me").unwrap();
+    let _owned = [share.take().unwrap(), share.take().unwrap()];
+    let plan = format!("{PATH}/plan");
+    let whole = session.get(&plan).unwrap().0;
+    session.set(&plan, b"abc").unwrap();
+    assert!(matches!(share.take(), Err(Error::InvalidData { .. })));
+    assert!(matches!(partitions.plan(), Err(Error::InvalidData { .. })));
+    session.set(&plan, whole).unwrap();
+    assert!(share.take_timeout(STEP).unwrap().is_none());
+    // A share whose member's znode was deleted ends.
+    session.delete(&format!("{PATH}/members/me")).unwrap();
+    assert!(matches!(share.take(), Err(Error::NoNode { .. })));
+}
+
+/// Writes are what a change of the members costs. There are as many zxids as writes.
+#[test]
+fn a_change_of_the_members_costs_few_writes() {
+    const PARTITIONS: usize = 1000;
+    const MEMBERS: usize = 20;
+    let cluster = Cluster::new(3);
+    let join = |number: usize| {
+        let partitions = partitions(&own_session(&cluster, number % 3), PARTITIONS);
+        Worker::join(&partitions, format!("member-{number}"))
+    };
+    let session = own_session(&cluster, 0);
+    let mut workers: Vec<Worker> = (0..MEMBERS).map(join).collect();
+    let settled = |workers: &mut Vec<Worker>| {
+        let before = session.sync().unwrap();
+        settle(&cluster, &mut workers.iter_mut().collect::<Vec<_>>());
+        session.sync().unwrap() - before
+    };
+    let (plans, claims) = (MEMBERS as u64, MEMBERS as u64);
+    let start = settled(&mut workers);
+    assert!(start <= plans + 4 * claims, "{start} writes to start");
+
+    // A join: a member, a plan, a hand-over of each of the others (of two partitions at most together), and its claims.
+    let before = session.sync().unwrap();
+    workers.push(join(MEMBERS));
+    let joined = session.sync().unwrap() - before + settled(&mut workers);
+    assert!(joined <= 2 + 3 * MEMBERS as u64 + 30, "{joined} writes to join");
+
+    // A loss: the end of the session, a plan, and a claim of each of the others.
+    let before = session.sync().unwrap();
+    drop(workers.pop());
+    cluster.advance(STEP);
+    let lost = session.sync().unwrap() - before + settled(&mut workers);
+    assert!(lost <= 2 * MEMBERS as u64 + 10, "{lost} writes for a loss");
+    println!("start {start}, join {joined}, loss {lost}");
+    assert!(workers.iter().all(|worker| worker.numbers().len() == PARTITIONS / MEMBERS));
 }

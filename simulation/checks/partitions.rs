@@ -1,0 +1,168 @@
+//! What partitions promise, checked against the committed log: one owner each, as the plan says; bounded moves; positions
+//! that are their owner's and never go back; and that no partition stays without an owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+
+use super::{Violation, require};
+use crate::machine::command::ChangeKind;
+use crate::recipes::{Partition, PartitionPlan};
+use crate::simulation::clock::Nanos;
+use crate::simulation::oracle::{Oracle, ZnodeState};
+use crate::types::znode::{SessionId, Zxid};
+
+/// The partitions of the workload, their number, and how many may move at a time.
+pub(crate) const PATH: &str = "/partitions/shared";
+pub(crate) const COUNT: usize = 5;
+pub(crate) const MOVES: usize = 2;
+
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    fair_clocks: bool,
+    /// The number of changes that were checked.
+    seen: usize,
+    /// How far the work on each partition is.
+    positions: BTreeMap<usize, u64>,
+    /// Since when each partition is without an owner.
+    unowned: BTreeMap<usize, Nanos>,
+    held: BTreeMap<usize, Vec<(Weak<Partition>, SessionId)>>,
+    /// The tokens of owners whose znodes somebody has deleted by hand.
+    robbed: BTreeSet<Zxid>,
+}
+
+/// A position in the workload: the owner's token, and how far it is.
+pub(crate) fn parse_position(data: &[u8]) -> Option<(Zxid, u64)> {
+    let (token, count) = std::str::from_utf8(data).ok()?.split_once(' ')?;
+    Some((token.parse().ok()?, count.parse().ok()?))
+}
+
+impl Partitions {
+    pub(crate) fn new(fair_clocks: bool) -> Partitions {
+        Partitions {
+            fair_clocks,
+            seen: 0,
+            positions: BTreeMap::new(),
+            unowned: BTreeMap::new(),
+            held: BTreeMap::new(),
+            robbed: BTreeSet::new(),
+        }
+    }
+
+    /// Checks the changes since the last call.
+    pub(crate) fn committed(&mut self, oracle: &Oracle, now: Nanos) -> Result<(), Violation> {
+        for change in &oracle.changes()[self.seen..] {
+            self.seen += 1;
+            let Some(below) = change.path.strip_prefix(PATH) else { continue };
+            let zxid = change.zxid;
+            let mut parts = below.split('/').skip(1);
+            let part = parts.next();
+            let number = parts.next().and_then(|number| number.parse().ok());
+            match (part, number, change.kind) {
+                (None, None, ChangeKind::Created) => {
+                    self.unowned = (0..COUNT).map(|number| (number, now)).collect();
+                }
+                (Some("plan"), None, _) => moves_are_bounded(oracle, zxid)?,
+                (Some("owners"), Some(number), ChangeKind::Created) => {
+                    self.unowned.remove(&number);
+                    claim_is_planned(oracle, number, zxid)?;
+                    moves_are_bounded(oracle, zxid)?;
+                }
+                (Some("owners"), Some(number), ChangeKind::Deleted) => {
+                    self.unowned.insert(number, now);
+                }
+                (Some("positions"), Some(number), _) => self.moved_on(oracle, number, zxid)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A position was stored.
+    fn moved_on(&mut self, oracle: &Oracle, number: usize, zxid: Zxid) -> Result<(), Violation> {
+        let stored = oracle.at(&format!("{PATH}/positions/{number}"), zxid);
+        let Some((token, count)) = stored.and_then(|stored| parse_position(&stored.data)) else {
+            return Ok(());
+        };
+        let owner = owner(oracle, number, zxid - 1).map(|owner| owner.stat.czxid);
+        require(owner == Some(token), "positions are their owner's", || {
+            format!("{token} has stored that of {number} by write {zxid}, and {owner:?} owned it")
+        })?;
+        let before = self.positions.insert(number, count).unwrap_or(0);
+        require(count > before, "positions never go back", || {
+            format!("that of {number} was {before} and is {count} by write {zxid}")
+        })
+    }
+
+    /// A client has got a partition.
+    pub(crate) fn taken(
+        &mut self,
+        partition: &Rc<Partition>,
+        session: SessionId,
+        forced: impl Fn(SessionId) -> bool,
+    ) -> Result<(), Violation> {
+        let number = partition.number();
+        let held = self.held.entry(number).or_default();
+        held.retain(|(other, _)| other.strong_count() > 0);
+        held.push((Rc::downgrade(partition), session));
+        let robbed = &self.robbed;
+        let holds = |(other, session): &&(Weak<Partition>, SessionId)| {
+            other.upgrade().is_some_and(|other| {
+                other.is_held() && !forced(*session) && !robbed.contains(&other.fencing_token())
+            })
+        };
+        let owners: Vec<SessionId> =
+            held.iter().filter(holds).map(|(_, session)| *session).collect();
+        require(!self.fair_clocks || owners.len() < 2, "I23 one holder at a time", || {
+            format!("these sessions say that they own {number}: {owners:?}")
+        })
+    }
+
+    /// Somebody is about to delete the owner's znode.
+    pub(crate) fn robs(&mut self, partition: &Partition) {
+        self.robbed.insert(partition.fencing_token());
+    }
+
+    /// A member has been there since `since`, while nothing was wrong.
+    pub(crate) fn all_are_owned(&self, since: Nanos) -> Result<(), Violation> {
+        let unowned = self.unowned.iter().find(|(_, from)| **from < since);
+        require(unowned.is_none(), "every partition has an owner", || {
+            format!("nobody has taken {unowned:?}")
+        })
+    }
+}
+
+fn owner(oracle: &Oracle, number: usize, zxid: Zxid) -> Option<&ZnodeState> {
+    oracle.at(&format!("{PATH}/owners/{number}"), zxid)
+}
+
+fn plan(oracle: &Oracle, zxid: Zxid) -> PartitionPlan {
+    let data = oracle.at(&format!("{PATH}/plan"), zxid).map(|plan| plan.data.to_vec());
+    PartitionPlan::decoded(&data.unwrap_or_default(), COUNT).unwrap_or(PartitionPlan::new(COUNT))
+}
+
+fn claim_is_planned(oracle: &Oracle, number: usize, zxid: Zxid) -> Result<(), Violation> {
+    let Some(owner) = owner(oracle, number, zxid) else { return Ok(()) };
+    let (plan, name) = (plan(oracle, zxid), String::from_utf8_lossy(&owner.data));
+    require(plan.member_of(number) == Some(&*name), "moves are bounded", || {
+        format!(
+            "{name} has taken {number} by write {zxid}, which is {:?}'s",
+            plan.member_of(number)
+        )
+    })
+}
+
+/// Partitions move while their owner is a member, and not the one of the plan.
+fn moves_are_bounded(oracle: &Oracle, zxid: Zxid) -> Result<(), Violation> {
+    let plan = plan(oracle, zxid);
+    let moves = |number: &usize| {
+        let Some(owner) = owner(oracle, *number, zxid) else { return false };
+        let name = String::from_utf8_lossy(&owner.data);
+        let member = oracle.at(&format!("{PATH}/members/{name}"), zxid);
+        let session = member.and_then(|member| member.stat.ephemeral_owner);
+        session == owner.stat.ephemeral_owner && plan.member_of(*number) != Some(&*name)
+    };
+    let moving: Vec<usize> = (0..COUNT).filter(moves).collect();
+    require(moving.len() <= MOVES, "moves are bounded", || {
+        format!("{moving:?} are moving after write {zxid}")
+    })
+}

@@ -1,0 +1,153 @@
+//! What a member has: its partitions, what it is about to own, and the writes that wait.
+//!
+//! Its share and the guards of its partitions use it together, in any threads.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::writes::Write;
+use crate::api::session::Session;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::recipes::{Held, Membership};
+use crate::sync::slot::Slot;
+use crate::sync::wakers::{Place, Wakers};
+use crate::types::error::{Error, Result};
+
+#[derive(Debug)]
+pub(super) struct Holdings {
+    pub(super) session: Session,
+    pub(super) membership: Membership,
+    state: Mutex<State>,
+    /// Those who wait for a change of this.
+    changed: Arc<Wakers>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// By number.
+    pub(super) owned: BTreeMap<usize, Arc<Owned>>,
+    /// Those that nobody has taken from the share yet.
+    pub(super) ready: VecDeque<Arc<Owned>>,
+    /// Those whose owner's znode is being created, or was just created.
+    pub(super) claiming: BTreeSet<usize>,
+    pub(super) claimed: VecDeque<(usize, OwnedEphemeral)>,
+    /// Why the last claim has failed, if the share has to tell.
+    pub(super) failure: Option<Error>,
+    pub(super) writes: VecDeque<Write>,
+    pub(super) is_writing: bool,
+    /// Whether the share leaves.
+    pub(super) leaves: bool,
+    /// Whether the share is gone.
+    pub(super) is_over: bool,
+    /// Goes up with each change that the share has to look at.
+    pub(super) changes: u64,
+}
+
+/// A partition that this member owns.
+#[derive(Debug)]
+pub(super) struct Owned {
+    pub(super) number: usize,
+    pub(super) name: String,
+    /// Where its position is stored.
+    pub(super) position_path: String,
+    pub(super) held: Held,
+    /// The position when it was taken.
+    pub(super) position: Option<Arc<[u8]>>,
+    asked: AtomicBool,
+    /// When it is given up, by this instance's clock, while it is asked.
+    deadline: Mutex<Option<Duration>>,
+}
+
+impl Owned {
+    pub(super) fn new(
+        (number, name): (usize, String),
+        held: Held,
+        position_path: String,
+        position: Option<Arc<[u8]>>,
+    ) -> Owned {
+        let (asked, deadline) = (AtomicBool::new(false), Mutex::default());
+        Owned { number, name, position_path, held, position, asked, deadline }
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// It is planned for another member, or for this one again. Returns when it is to be given up, and whether this
+    /// has changed.
+    pub(super) fn ask(&self, asked: bool, deadline: Duration) -> (Option<Duration>, bool) {
+        let mut kept = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = asked.then(|| kept.unwrap_or(deadline));
+        (*kept, self.asked.swap(asked, Ordering::AcqRel) != asked)
+    }
+}
+
+impl Holdings {
+    pub(super) fn new(session: &Session, membership: Membership) -> Holdings {
+        let (session, state) = (session.clone(), Mutex::default());
+        Holdings { session, membership, state, changed: Arc::default() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change that the share, or somebody who waits, has to look at.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let done = change(&mut state);
+        state.changes += 1;
+        drop(state);
+        self.changed.wake();
+        done
+    }
+
+    /// Waits until `look` returns a value, looking again after each change.
+    pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        let mut place = Place::new(Arc::clone(&self.changed));
+        poll_fn(|task| place.poll(task.waker(), &mut look)).await
+    }
+
+    /// Gives up a partition: from here on it is not held. The znode is deleted soon, without a position.
+    pub(super) fn give_up(self: &Arc<Self>, owned: &Owned) {
+        drop(self.end(owned, None));
+    }
+
+    /// Gives up a partition, and writes its position with that, if there is one. `None` if it was given up already;
+    /// otherwise the result of the write.
+    pub(super) fn end(
+        self: &Arc<Self>,
+        owned: &Owned,
+        position: Option<Vec<u8>>,
+    ) -> Option<Arc<Slot<Result<()>>>> {
+        let done = self.change(|state| {
+            let is_current = |there: &Arc<Owned>| std::ptr::eq(&**there, owned);
+            if state.owned.get(&owned.number).is_some_and(is_current) {
+                state.owned.remove(&owned.number);
+            }
+            if owned.held.ephemeral.is_given_up() {
+                return None;
+            }
+            owned.held.ephemeral.forget();
+            Some(Write::queue(state, owned, position, true))
+        });
+        self.write();
+        done
+    }
+
+    /// Gives up everything, since the share is gone.
+    pub(super) fn give_up_all(self: &Arc<Self>) {
+        let (owned, claimed) = self.change(|state| {
+            state.is_over = true;
+            state.ready.clear();
+            (std::mem::take(&mut state.owned), std::mem::take(&mut state.claimed))
+        });
+        owned.values().for_each(|owned| self.give_up(owned));
+        // Their drop deletes the znodes.
+        drop(claimed);
+        self.membership.ephemeral.discard();
+    }
+}

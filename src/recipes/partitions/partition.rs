@@ -1,0 +1,176 @@
+//! A partition that a member owns, and its end.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::holdings::{Holdings, Owned};
+use super::writes::{self, Write};
+use crate::api::session::Session;
+use crate::recipes::Held;
+use crate::recipes::blocking::both_forms;
+use crate::recipes::errors::lost_anyway;
+use crate::recipes::waiting::either;
+use crate::types::error::{Error, Result};
+
+/// A partition of [`Partitions`](super::Partitions) that this member owns, from its [`Share`](super::Share). It
+/// dereferences to [`Held`], whose znode is that of the owner.
+///
+/// It ends by [`Partition::hand_over`], by a release or a drop, at its drain limit, with its share, or with the session.
+/// As for all guards, [`Held::is_held`] is false before anybody else can own the partition. A partition that ends while
+/// it is planned for this member comes again from its share.
+///
+/// It may be sent to another thread or task, where its work is done.
+///
+/// ```
+/// use quorate::recipes::{Partition, Partitions};
+///
+/// /// Works until the partition is to go elsewhere, or is lost.
+/// fn work(partition: Partition) -> quorate::Result<()> {
+///     let stored = partition.position().map(|position| String::from_utf8_lossy(position).parse());
+///     let mut done: u64 = stored.and_then(Result::ok).unwrap_or(0);
+///     while partition.is_held() && !partition.is_asked() {
+///         done += 1;
+///         if done % 100 == 0 {
+///             partition.commit(done.to_string())?;
+/// #           break;
+///         }
+///     }
+///     partition.hand_over(done.to_string())
+/// }
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let partitions = Partitions::new(&session, "/mails", 1)?;
+/// let mut share = partitions.join("me")?;
+/// work(share.take()?)?;
+/// assert_eq!(share.take()?.position(), Some(&b"100"[..]));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[must_use = "dropped, the partition is given up"]
+pub struct Partition {
+    pub(super) owned: Arc<Owned>,
+    pub(super) holdings: Arc<Holdings>,
+}
+
+impl fmt::Debug for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partition")
+            .field("name", &self.name())
+            .field("fencing_token", &self.fencing_token())
+            .field("is_asked", &self.is_asked())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for Partition {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.owned.held
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        // Nothing happens if it was given up already.
+        self.holdings.give_up(&self.owned);
+    }
+}
+
+impl Partition {
+    fn session(&self) -> &Session {
+        &self.holdings.session
+    }
+
+    /// Its name, or its number as text.
+    pub fn name(&self) -> &str {
+        &self.owned.name
+    }
+
+    /// Its number, from 0 on.
+    pub fn number(&self) -> usize {
+        self.owned.number
+    }
+
+    /// The position that was stored when this member got the partition; `None` if none ever was.
+    pub fn position(&self) -> Option<&[u8]> {
+        self.owned.position.as_deref()
+    }
+
+    /// Whether the partition is planned for another member: finish what has begun, and call [`Partition::hand_over`]. At
+    /// the drain limit, the partition is given up. Does not block. It may turn false again, if the plan changes back.
+    ///
+    /// It follows the plan while a thread or a task is in a call of the [`Share`](super::Share).
+    pub fn is_asked(&self) -> bool {
+        self.owned.is_asked()
+    }
+
+    both_forms! {
+        /// Blocks until the partition is asked for, or is no longer held, without a time limit.
+        ///
+        /// # Errors
+        /// None but [`Error::WouldBlock`], in a waker.
+        pub fn wait_asked / wait_asked_timeout / wait_asked_async(&self) -> Result<()>
+            = forever(self.waiting_for_request());
+    }
+
+    async fn waiting_for_request(&self) -> Result<()> {
+        let asked = self.holdings.until(|| (self.is_asked() || !self.is_held()).then_some(()));
+        either(asked, self.wait_lost_async()).await;
+        Ok(())
+    }
+
+    both_forms! {
+        /// Stores the position of the work, on the condition that the partition is still held: the position of one that
+        /// has lost it is never stored. Positions of several partitions that are stored at about the same time are one
+        /// write. Blocks until it is stored, for the request timeout at most.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if the partition is lost; the errors of a session that is over; otherwise as
+        /// [`Session::set`].
+        pub fn commit / commit_async(&self, position: impl AsRef<[u8]>) -> Result<()>
+            = request(self.committing(position.as_ref().to_vec()));
+    }
+
+    async fn committing(&self, position: Vec<u8>) -> Result<()> {
+        let stored = Write::queue(&mut self.holdings.lock(), &self.owned, Some(position), false);
+        self.holdings.write();
+        writes::done(&stored).await
+    }
+
+    both_forms! {
+        /// Stores the position and gives the partition up, both in one write, so that its next owner begins where this
+        /// one has ended. Partitions that are handed over at about the same time are one write. Blocks until that is
+        /// done, for the request timeout at most. From the call on, the partition is not held.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`] if the partition was lost before; the errors of a session that is over; otherwise as
+        /// [`Session::set`]. The partition is given up in any case, but the position is not stored then, except after
+        /// [`Error::Timeout`].
+        pub fn hand_over / hand_over_async(self, position: impl AsRef<[u8]>) -> Result<()>
+            = request(self.handing_over(position.as_ref().to_vec()));
+    }
+
+    async fn handing_over(self, position: Vec<u8>) -> Result<()> {
+        match self.holdings.end(&self.owned, Some(position)) {
+            Some(written) => writes::done(&written).await,
+            None => Err(Error::NoNode { path: self.path().to_owned() }),
+        }
+    }
+
+    both_forms! {
+        /// Gives the partition up, with the position that was committed last, and blocks until that is done, for the
+        /// request timeout at most.
+        ///
+        /// # Errors
+        /// As [`Held::release`].
+        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
+    }
+
+    async fn releasing(self) -> Result<()> {
+        match self.holdings.end(&self.owned, None) {
+            Some(released) => lost_anyway(writes::done(&released).await),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Positions and releases of a member's partitions. They wait in a queue, and those that wait together become one
+//! write: while one is in flight, the next ones gather.
+
+use std::sync::Arc;
+
+use super::holdings::{Holdings, Owned, State};
+use crate::node::query::Answer;
+use crate::recipes::errors::{gone, inner};
+use crate::sync::slot::Slot;
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Condition, CreateMode, Zxid};
+
+/// One write has at most so many positions and releases, three operations each, and about so many bytes.
+const TOGETHER_MAX: usize = 100;
+const BYTES_MAX: usize = 512 << 10;
+
+/// A position, a release, or both in one.
+#[derive(Debug)]
+pub(super) struct Write {
+    owner: (String, Zxid),
+    position: Option<(String, Vec<u8>)>,
+    releases: bool,
+    done: Arc<Slot<Result<()>>>,
+}
+
+impl Write {
+    /// Puts a write into the queue, and returns its result to wait for.
+    pub(super) fn queue(
+        state: &mut State,
+        owned: &Owned,
+        position: Option<Vec<u8>>,
+        releases: bool,
+    ) -> Arc<Slot<Result<()>>> {
+        let done = Arc::new(Slot::default());
+        let owner = (owned.held.path().to_owned(), owned.held.fencing_token());
+        let position = position.map(|position| (owned.position_path.clone(), position));
+        state.writes.push_back(Write { owner, position, releases, done: Arc::clone(&done) });
+        done
+    }
+
+    fn operations(&self) -> usize {
+        1 + usize::from(self.position.is_some()) + usize::from(self.releases)
+    }
+
+    fn bytes(&self) -> usize {
+        self.position.as_ref().map_or(0, |(_, data)| data.len())
+    }
+}
+
+impl State {
+    /// The next writes that go together, in order.
+    fn next_writes(&mut self) -> Vec<Write> {
+        let mut bytes = 0;
+        let fits = |write: &&Write| {
+            bytes += write.bytes();
+            bytes <= BYTES_MAX
+        };
+        let fit = self.writes.iter().take(TOGETHER_MAX).take_while(fits).count();
+        // One that is too large by itself goes alone.
+        let count = fit.max(1).min(self.writes.len());
+        self.writes.drain(..count).collect()
+    }
+}
+
+impl Holdings {
+    /// Sends what waits, unless something is in flight: then that does it when it is done.
+    pub(super) fn write(self: &Arc<Self>) {
+        let writes = {
+            let mut state = self.lock();
+            if state.is_writing || state.writes.is_empty() {
+                return;
+            }
+            state.is_writing = true;
+            state.next_writes()
+        };
+        let mut multi = self.session.multi();
+        for Write { owner: (path, czxid), position, releases, .. } in &writes {
+            // Each replica makes this check as it applies the write: it is still held.
+            let held = unless!(PositionUnfenced, Condition::Czxid(*czxid), Condition::Exists);
+            multi = multi.require(path, held);
+            if let Some((path, data)) = position {
+                multi = multi.create_or_set(path, data, CreateMode::Persistent);
+            }
+            if *releases {
+                multi = multi.delete(path);
+            }
+        }
+        let holdings = Arc::clone(self);
+        multi.submit().then(move |answer| holdings.written(writes, answer));
+    }
+
+    /// The answer to these writes. If one of them has failed, nothing was written: the others are sent again.
+    fn written(self: &Arc<Self>, mut writes: Vec<Write>, answer: Result<Answer>) {
+        let failed = match &answer {
+            Err(Error::Multi { index, .. }) => {
+                let mut end = 0;
+                writes.iter().position(|write| {
+                    end += write.operations();
+                    *index < end
+                })
+            }
+            _ => None,
+        };
+        // The share waits for the end of these.
+        let releases = writes.iter().any(|write| write.releases);
+        let again: Vec<Write> = match failed {
+            Some(at) => {
+                let again = writes.split_off(at + 1);
+                let failed = writes.split_off(at);
+                failed.into_iter().for_each(|write| self.fail(&write, &answer));
+                writes.into_iter().chain(again).collect()
+            }
+            None => {
+                for write in &writes {
+                    match &answer {
+                        Ok(_) => write.done.complete(Ok(())),
+                        Err(_) => self.fail(write, &answer),
+                    }
+                }
+                Vec::new()
+            }
+        };
+        let mut state = self.lock();
+        state.is_writing = false;
+        again.into_iter().rev().for_each(|write| state.writes.push_front(write));
+        drop(state);
+        self.write();
+        if releases {
+            self.change(|_| ());
+        }
+    }
+
+    fn fail(&self, write: &Write, answer: &Result<Answer>) {
+        let Err(error) = answer else { return };
+        let error = self.session.root.error(error.clone());
+        if write.releases && !error.is_session_lost() {
+            // It is given up in any case, without its position.
+            let (path, czxid) = &write.owner;
+            self.session.discarding()(self.session.root.full(path).into_owned(), *czxid);
+        }
+        let error = inner::<()>(Err(error)).map_err(gone);
+        write.done.complete(error);
+    }
+}
+
+/// Waits for the result of a write.
+pub(super) async fn done(slot: &Slot<Result<()>>) -> Result<()> {
+    std::future::poll_fn(|task| match slot.poll(task.waker()) {
+        Some(done) => std::task::Poll::Ready(done),
+        None => std::task::Poll::Pending,
+    })
+    .await
+}

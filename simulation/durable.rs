@@ -115,26 +115,28 @@ impl Condition {
         last: u64,
         alone: Option<NodeId>,
     ) -> bool {
-        let is = |contents: &Contents| {
+        let known = |contents: &Contents| {
             // What a checkpoint has is committed.
             let commit = contents.hard_state.commit.max(contents.checkpoint);
-            let known = HardState { commit, ..contents.hard_state };
-            let won = alone.map(|vote| HardState { term: known.term + 1, vote, ..known });
-            (known, contents.last()) == (hard_state, last)
-                || won.is_some_and(|won| (won, contents.last() + 1) == (hard_state, last))
+            (HardState { commit, ..contents.hard_state }, contents.last())
         };
-        let attempted = self.attempted.take();
+        let is = |contents: &Contents| known(contents) == (hard_state, last);
+        let has_won = |contents: &Contents| {
+            let (known, known_last) = known(contents);
+            let won = alone.map(|vote| HardState { term: known.term + 1, vote, ..known });
+            won.is_some_and(|won| (won, known_last + 1) == (hard_state, last))
+        };
+        let mut changed = self.confirmed.clone();
+        changed.change(self.attempted.take().unwrap_or(Change::Nothing));
         if is(&self.confirmed) {
             return true;
         }
-        let Some(change) = attempted else { return false };
-        let mut changed = self.confirmed.clone();
-        changed.change(change);
-        let is_changed = is(&changed);
+        // A write of the former process may look like the victory of this one: then it is durable now.
+        let is_changed = is(&changed) || !has_won(&self.confirmed) && has_won(&changed);
         if is_changed {
             self.confirmed = changed;
         }
-        is_changed
+        is_changed || has_won(&self.confirmed)
     }
 
     /// A member may have taken the place of this one: its store is empty.
@@ -321,5 +323,31 @@ impl LogStore for RecordedStore {
         let names = names.iter().filter_map(|name| name.to_str());
         let last = names.filter(|name| name.starts_with("gen-")).max().unwrap_or("gen-");
         self.change(&["log", last], change, |store| store.commit_checkpoint(meta, log))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A single member wrote the first entry of its term and was killed. The next start read it, and did not stand for
+    /// election in that term once more.
+    #[test]
+    fn a_start_goes_on_with_what_was_cut_short() {
+        let of_term = |term| HardState { term, vote: 7, commit: 2 };
+        let durable = Durable::founded(1, 2, of_term(12));
+        let mut condition = durable.condition();
+        let change = Change::Append { hard_state: Some(of_term(13)), first: 3, terms: vec![13] };
+        condition.attempted = Some(change.clone());
+        assert!(condition.started(of_term(13), 3, Some(7)));
+        assert!(condition.holds(3, 13));
+        // Without such a write it has won this term itself, and has yet to write the entry.
+        assert!(condition.started(of_term(14), 4, Some(7)));
+        assert!(!condition.holds(4, 14));
+        // The write was lost, or another one was read.
+        condition.attempted = Some(change.clone());
+        assert!(condition.started(of_term(13), 3, None));
+        condition.attempted = Some(change);
+        assert!(!condition.started(of_term(15), 5, Some(7)));
     }
 }

@@ -252,8 +252,9 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
                 break;
             }
             let calm = kernel.phase.get() == Phase::Calm;
-            // It may open a session, find the parent there, and create the znode: three writes, on slow disks.
-            let grace = GRACE + 30 * kernel.plan.sync;
+            // It may open a session, find the parent there, and create the znode: three writes, each of them behind
+            // those of others, on slow disks.
+            let grace = GRACE + 90 * kernel.plan.sync;
             let present = first(stays.wait_present_async(), kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
             // With a small limit, the requests of a former client may delay this one.

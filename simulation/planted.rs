@@ -546,6 +546,8 @@ bugs! {
         ["lost runs run again"],
     RunShared: "a fire that runs is taken for one that has lost its runner";
         ["one instance runs a fire"],
+    WorkForgotten: "a fire is claimed without the work that it hands over";
+        ["what fires is handed over in its write"],
 }
 
 impl Bug {

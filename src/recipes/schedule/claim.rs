@@ -115,7 +115,8 @@ impl Schedule {
             let multi = multi.require(&self.part(&fire.timer, RUN), Condition::Absent);
             let own = multi.len();
             let work = Part::of(Ok(hand_over(&fire, self.session.multi())));
-            let done = match multi.with(&work).submit().await {
+            let multi = unless!(WorkForgotten, multi.with(&work), multi);
+            let done = match multi.submit().await {
                 Err(Error::Multi { index, error }) if index >= own => {
                     return Err(Error::Multi { index: index - own, error });
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs::DirBuilder;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use quorate::{Error, Result, Snapshot, Stat, recovery};
 use serde_json::{Value, json};
 
 use super::cluster::bytes;
-use super::{Cluster, Shown, json_data};
+use super::{Cluster, Shown, json_data, system};
 use crate::Exit;
 use crate::text::line;
 
@@ -25,13 +26,24 @@ pub(crate) struct Diff {
     path: String,
 }
 
-/// A file that is removed at the end.
+/// A folder that nobody else can read or has made, and that is removed at the end.
 struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Result<Temporary> {
+        let folder = std::env::temp_dir().join(format!("quorate-diff-{}", std::process::id()));
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&folder).map_err(system("making a folder for a backup"))?;
+        Ok(Temporary(folder))
+    }
+}
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // It may not have been written.
-        let _ = std::fs::remove_file(&self.0);
+        // What is left there is private.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -121,8 +133,8 @@ fn running(cluster: &Cluster) -> Result<Snapshot> {
     }
     let coordinator = cluster.coordinator()?;
     let _session = cluster.session(&coordinator)?;
-    let name = format!("quorate-diff-{}", std::process::id());
-    let file = Temporary(std::env::temp_dir().join(name));
-    coordinator.backup(&file.0)?;
-    recovery::read_backup(&file.0)
+    let folder = Temporary::new()?;
+    let file = folder.0.join("backup");
+    coordinator.backup(&file)?;
+    recovery::read_backup(&file)
 }

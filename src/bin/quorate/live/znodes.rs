@@ -317,20 +317,25 @@ impl Create {
             let stat = session.exists(&created.path)?;
             Ok(stat.is_some_and(|stat| stat.czxid == created.stat.czxid))
         };
+        // It may have been deleted before it was watched.
+        let mut has_changed = true;
         let lost = loop {
             if is_over.load(Ordering::Relaxed) {
                 break None;
             }
-            match watch.events().recv_timeout(HELD_PERIOD) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break Some("the session is over"),
-                Ok(_) => match is_there() {
+            if has_changed {
+                match is_there() {
                     Ok(true) => {}
                     Ok(false) => break Some("somebody has deleted it"),
                     Err(error) if error.is_session_lost() => break Some("the session is over"),
                     Err(error) => return Err(error),
-                },
+                }
             }
+            has_changed = match watch.events().recv_timeout(HELD_PERIOD) {
+                Ok(_) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => break Some("the session is over"),
+            };
         };
         coordinator.close();
         let Some(reason) = lost else { return Ok(Exit::Well) };

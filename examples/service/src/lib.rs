@@ -1,7 +1,7 @@
 //! A service that takes jobs at any instance and does each once, at one of them.
 //!
-//! The shared state is a queue of jobs, their results, the limits that all instances follow, the list of
-//! instances, and the leader. All of it is in quorate, so the service needs no other servers.
+//! The shared state is queues of jobs, who does which of them, their results, the limits that all instances follow,
+//! and the list of instances. All of it is in quorate, so the service needs no other servers.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -11,29 +11,33 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use quorate::recipes::{Config, Discovery, Instance, LeaderSelector, NewItem, Queue, Registry};
+use quorate::recipes::{
+    Config, Counter, Discovery, Instance, NewItem, Partition, Partitions, Queue, RateLimiter,
+    Registry, Schedule, Timer,
+};
 use quorate::{Coordinator, CreateMode, Error, Result, Session};
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
+use tokio::task::JoinSet;
 
 /// Stored as JSON, so that `quorate set /service/limits` can change them, too.
 type Limited = Config<Limits, quorate::recipes::Json>;
 
 const RESULTS: &str = "/service/results";
 const TICKS: &str = "/service/ticks";
+/// So many instances at most have jobs to do.
+const PARTITIONS: usize = 24;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The limits, which `PUT /limits` can change while the service runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// How long the leader waits between two ticks.
-    pub tick_ms: u64,
     /// The maximal length of a job.
     pub job_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { tick_ms: 1000, job_bytes: 10_000 }
+        Limits { job_bytes: 10_000 }
     }
 }
 
@@ -48,7 +52,7 @@ pub struct App {
 }
 
 impl App {
-    /// Runs the service. For each session, the instance registers, works, and campaigns for leadership. When
+    /// Runs the service. For each session, the instance registers, and does its share of the work. When
     /// the session is lost, all of that ends, and starts again with the next session.
     pub async fn run(self) -> Result<()> {
         self.prepare().await?;
@@ -65,60 +69,68 @@ impl App {
         let instance = Instance::new(&self.name, &self.address, self.port);
         let registry = Registry::new(&session, "/service/instances")?;
         let _registered = registry.register_async("jobs", &instance).await?;
-        tokio::try_join!(self.do_jobs(&session), self.lead(&session))?;
+        tokio::try_join!(self.share_jobs(&session), self.count_ticks(&session))?;
         Ok(())
     }
 
-    /// Does one job after the other. If an instance dies, another one gets its job.
-    async fn do_jobs(&self, session: &Session) -> Result<()> {
-        let jobs = Queue::new(session, "/service/jobs")?;
+    /// Does the jobs of the partitions that are this instance's share, as long as each is.
+    async fn share_jobs(&self, session: &Session) -> Result<()> {
+        let mut share = partitions(session)?.join_async(self.name.as_str()).await?;
+        // All instances together do so many jobs a second.
+        let limit = RateLimiter::new(session, "/service/rate", 1000, SECOND)?;
+        let mut workers = JoinSet::new();
         loop {
-            let item = jobs.take_async().await?;
-            let id = item.id().unwrap_or_default().to_owned();
-            let text = String::from_utf8_lossy(item.data()).into_owned();
-            // Jobs for the same resource (the first word) are done one at a time, across all instances.
-            let resource = text.split_whitespace().next().unwrap_or("none").replace('/', "_");
-            let lock = session.lock(&format!("/service/locks/{resource}"))?;
-            let guard = lock.acquire_async().await?;
-            let result = format!("{} by {}", text.to_uppercase(), self.name);
-            // It has no effect if the lock was lost in the meantime, however long this process slept.
-            let write =
-                guard.fenced().create(&format!("{RESULTS}/{id}"), result, CreateMode::Persistent);
-            match write.submit().await {
-                Ok(_) => {}
-                // Another instance has done the job and died before it removed it from the queue.
-                Err(Error::Multi { error, .. }) if matches!(*error, Error::NodeExists { .. }) => {}
-                Err(error) => return Err(error),
+            tokio::select! {
+                partition = share.take_async() => {
+                    let (app, session, limit) = (self.clone(), session.clone(), limit.clone());
+                    workers.spawn(app.do_jobs(session, partition?, limit));
+                }
+                Some(worked) = workers.join_next() => worked.expect("a worker does not panic")?,
             }
-            item.done_async().await?;
-            guard.release_async().await?;
         }
     }
 
-    /// While this instance leads, it counts ticks with a fenced write: two instances never both count.
-    async fn lead(&self, session: &Session) -> Result<()> {
-        let selector = LeaderSelector::new(session, "/service/leader", &self.name)?;
-        let limits = Limited::with_codec(session, "/service/limits")?;
-        selector
-            .run_async(|leadership| {
-                let limits = &limits;
-                async move {
-                    tracing::info!(name = self.name, "leads");
-                    loop {
-                        let tick = leadership.fencing_token().to_string();
-                        let counted = leadership.fenced().set(TICKS, tick).submit().await;
-                        let limits = limits.get_async().await.ok().flatten();
-                        if let Err(error) = counted {
-                            tracing::warn!(%error, "a tick was not counted");
-                            return ControlFlow::<()>::Continue(());
-                        }
-                        let tick_ms = limits.map_or(1000, |limits| limits.value.tick_ms);
-                        sleep(Duration::from_millis(tick_ms)).await;
-                    }
+    /// Does the jobs of one partition, one after the other. If an instance dies, others go on with its partitions.
+    async fn do_jobs(
+        self,
+        session: Session,
+        partition: Partition,
+        limit: RateLimiter,
+    ) -> Result<()> {
+        let jobs = jobs(&session, partition.number())?;
+        loop {
+            let item = tokio::select! {
+                item = jobs.take_async() => item?,
+                _ = partition.wait_asked_async() => return partition.release_async().await,
+            };
+            limit.acquire_async(1).await?;
+            let text = String::from_utf8_lossy(item.data());
+            let result = format!("{} by {}", text.to_uppercase(), self.name);
+            let path = format!("{RESULTS}/{}", item.id().unwrap_or_default());
+            // The result is stored and the job is done, or neither: not if the partition was lost in the meantime,
+            // however long this process slept.
+            let write = partition.fenced().create(&path, result, CreateMode::Persistent);
+            match write.with(&item.done_part()).submit().await {
+                Ok(_) => {}
+                // It was sent again after it had been done.
+                Err(Error::Multi { error, .. }) if matches!(*error, Error::NodeExists { .. }) => {
+                    item.done_async().await?;
                 }
-            })
-            .await
-            .map(drop)
+                Err(_) if !partition.is_held() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Counts one tick each second: the instance that claims it counts it in the same write.
+    async fn count_ticks(&self, session: &Session) -> Result<()> {
+        let ticks = Counter::new(session, TICKS)?;
+        let schedule = Schedule::new(session, "/service/schedule")?;
+        schedule.set_async("tick", &Timer::every(SECOND)?).await?;
+        loop {
+            let tick = schedule.fire_async(|_, multi| multi.with(&ticks.add_part(1))).await?;
+            tracing::info!(name = self.name, number = tick.number(), "counted a tick");
+        }
     }
 
     /// The HTTP interface for its users.
@@ -128,7 +140,8 @@ impl App {
             .route("/results/{id}", get(result))
             .route("/limits", get(limits).put(set_limits))
             .route("/instances", get(instances))
-            .route("/leader", get(leader))
+            .route("/owners/{resource}", get(owner))
+            .route("/ticks", get(ticks))
             .route("/ready", get(ready))
             .route(
                 "/metrics",
@@ -140,15 +153,22 @@ impl App {
     /// Creates the znodes that all instances use, once there is a quorum.
     async fn prepare(&self) -> Result<()> {
         let session = self.coordinator.session();
-        let session = session.nonblocking();
-        for path in [RESULTS, TICKS] {
-            match session.create_with_parents(path, b"", CreateMode::Persistent).await {
-                Ok(_) | Err(Error::NodeExists { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        Counter::new(&session, TICKS)?.add_async(0).await?;
+        let results = session.nonblocking();
+        match results.create_with_parents(RESULTS, b"", CreateMode::Persistent).await {
+            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
+}
+
+fn partitions(session: &Session) -> Result<Partitions> {
+    Partitions::new(session, "/service/partitions", PARTITIONS)
+}
+
+/// The jobs of a partition.
+fn jobs(session: &Session, partition: usize) -> Result<Queue> {
+    Queue::new(session, &format!("/service/jobs/{partition}"))
 }
 
 type Answer<T> = std::result::Result<T, (StatusCode, String)>;
@@ -172,7 +192,10 @@ async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> 
     if job.len() > limits.unwrap_or_default().job_bytes {
         return Err((StatusCode::PAYLOAD_TOO_LARGE, "the job is too long".to_owned()));
     }
-    let jobs = Queue::new(&session, "/service/jobs").map_err(failed)?;
+    // Jobs for the same resource (the first word) are done one at a time, across all instances.
+    let resource = job.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let partition = partitions(&session).map_err(failed)?.number_of(resource).unwrap_or_default();
+    let jobs = jobs(&session, partition).map_err(failed)?;
     jobs.put_async(NewItem::new(job).id(id)).await.map_err(failed)?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -206,14 +229,16 @@ async fn instances(State(app): State<App>) -> Answer<Json<Vec<String>>> {
     Ok(Json(there.into_iter().map(|instance| instance.id).collect()))
 }
 
-async fn leader(State(app): State<App>) -> Answer<String> {
-    let latch = quorate::recipes::LeaderLatch::new(
-        &app.coordinator.session(),
-        "/service/leader",
-        &app.name,
-    );
-    let leader = latch.map_err(failed)?.leader_async().await.map_err(failed)?;
-    Ok(leader.map_or_else(|| "none".to_owned(), |leader| leader.name().into_owned()))
+/// Which instance does the jobs for a resource.
+async fn owner(State(app): State<App>, Path(resource): Path<String>) -> Answer<String> {
+    let partitions = partitions(&app.coordinator.session()).map_err(failed)?;
+    let owner = partitions.owner_of_async(resource).await.map_err(failed)?;
+    Ok(owner.unwrap_or_else(|| "none".to_owned()))
+}
+
+async fn ticks(State(app): State<App>) -> Answer<String> {
+    let ticks = Counter::new(&app.coordinator.session(), TICKS).map_err(failed)?;
+    Ok(ticks.get_async().await.map_err(failed)?.to_string())
 }
 
 /// For a load balancer: whether this instance can work.

@@ -91,13 +91,13 @@ async fn a_job_is_done_once_and_its_result_is_everywhere() {
 async fn an_instance_that_loses_its_sessions_comes_back_by_itself() {
     let service = Service::start();
     service.until(0, "/instances", |_, body| body == ALL).await;
-    let leader = service.until(0, "/leader", |_, body| body != "none").await;
-    let at: usize = leader.strip_prefix("instance-").unwrap().parse().unwrap();
+    let owner = service.until(0, "/owners/a", |_, body| body != "none").await;
+    let at: usize = owner.strip_prefix("instance-").unwrap().parse().unwrap();
     let other = (at + 1) % 3;
-    // The leader is isolated for longer than its session's timeout.
+    // The owner is isolated for longer than its session's timeout.
     service.cluster.isolate(at);
     service.cluster.advance(Duration::from_secs(60));
-    service.until(other, "/leader", |_, body| body != "none" && body != leader).await;
+    service.until(other, "/owners/a", |_, body| body != "none" && body != owner).await;
     service.until(other, "/instances", |_, body| body != ALL).await;
     // Its session is lost, and what a new one reads has to wait until that is open.
     let limits = service.ask(at, "GET", "/limits", "");
@@ -113,11 +113,23 @@ async fn an_instance_that_loses_its_sessions_comes_back_by_itself() {
 async fn limits_change_while_it_runs() {
     let service = Service::start();
     service.until(0, "/instances", |_, body| body == ALL).await;
-    let small = r#"{"tick_ms":10,"job_bytes":3}"#;
+    let small = r#"{"job_bytes":3}"#;
     assert_eq!(service.ask(0, "PUT", "/limits", small).await.0, StatusCode::NO_CONTENT);
     service.until(2, "/limits", |_, body| body == small).await;
     let (status, _) = service.ask(2, "POST", "/jobs/long", "four").await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     let metrics = service.ask(1, "GET", "/metrics", "").await.1;
     assert!(metrics.contains("quorate_znodes"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ticks_go_on_without_the_instance_that_counted() {
+    let service = Service::start();
+    let counted = |more_than: u64| {
+        move |_, body: &str| body.parse().is_ok_and(|ticks: u64| ticks > more_than)
+    };
+    service.until(0, "/ticks", counted(1)).await;
+    service.running[0].abort();
+    let before = service.ask(1, "GET", "/ticks", "").await.1.parse().unwrap();
+    service.until(1, "/ticks", counted(before)).await;
 }

@@ -12,6 +12,11 @@ use crate::types::start_error::StartError;
 /// A node whose replica is older than this is not ready.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
 
+/// Whether a node that was up to date at this time counts as ready.
+pub(super) fn is_fresh(at: Option<Time>, now: Time) -> bool {
+    at.is_some_and(|at| now.saturating_sub(at) < FRESH_WITHIN)
+}
+
 impl NodeStatus {
     /// Why the node is not ready; `None` if it is.
     pub(crate) fn not_ready(
@@ -22,7 +27,7 @@ impl NodeStatus {
         if self.leader.is_none() {
             return Some(self.no_leader(address));
         }
-        let is_fresh = self.fresh_at.is_some_and(|at| now.saturating_sub(at) < FRESH_WITHIN);
+        let is_fresh = is_fresh(self.fresh_at, now);
         let (kind, text) = match (is_fresh, self.is_placed) {
             (true, true) => return None,
             (true, false) => (

@@ -14,6 +14,7 @@ use crate::node::io::{Availability, NodeStatus, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
 use crate::node::raft::core::Role;
+use crate::node::reason::is_fresh;
 use crate::node::sessions::audit;
 use crate::node::stored::Identity;
 use crate::types::membership::{Member, NodeId};
@@ -87,6 +88,11 @@ impl Node {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
         self.raft.term_at(index)
+    }
+
+    /// Whether its replica was up to date lately.
+    pub(crate) fn is_fresh(&self, now: Time) -> bool {
+        is_fresh(self.local.read_index.fresh_at(), now)
     }
 
     /// The state machine.

@@ -3,7 +3,7 @@
 use crate::machine::{Machine, Tree};
 use crate::node::Node;
 use crate::node::client::Client;
-use crate::node::io::{Effects, Input, NodeStatus, Now, WatchId};
+use crate::node::io::{Effects, Input, NodeStatus, Now, Time, WatchId};
 use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
@@ -104,6 +104,14 @@ impl Engine {
         match self {
             Engine::Node(node) => node.machine().version(),
             Engine::Client(client) => client.version(),
+        }
+    }
+
+    /// Whether it was up to date lately.
+    pub(crate) fn is_fresh(&self, now: Time) -> bool {
+        match self {
+            Engine::Node(node) => node.is_fresh(now),
+            Engine::Client(client) => client.is_fresh(now),
         }
     }
 

@@ -100,7 +100,7 @@ pub(crate) struct Host {
     readers_behind: bool,
     status_at: Time,
     /// The important parts of the status when it was last updated.
-    status_key: ((u64, NodeId, bool), u16),
+    status_key: ((u64, NodeId, bool), u16, bool),
     /// Set while the host is closing.
     closing: Option<Closing>,
     /// Dropped when the host has closed.
@@ -130,7 +130,7 @@ impl Host {
             timers: Timers::new(),
             readers_behind: false,
             status_at: Time::ZERO,
-            status_key: ((0, 0, false), 0),
+            status_key: ((0, 0, false), 0, false),
             closing: None,
             closers: Vec::new(),
         };
@@ -391,6 +391,13 @@ impl Host {
                 session.ids.store(Arc::new(ids));
             }
         }
+        if let Some(members) = members {
+            self.shared.members.store(members);
+        }
+        if let Some(cluster) = effects.cluster {
+            self.shared.cluster.store(cluster, Ordering::Relaxed);
+        }
+        self.publish_status(now, effects.stopped.is_some());
         // Before the replies, so that who has one has seen its write.
         self.shared.note_seen(effects.zxid.max(self.engine.zxid()));
         for answered in effects.replies {
@@ -413,13 +420,6 @@ impl Host {
             sink.complete(answered, &mut self.outgoing);
         }
         self.outgoing.send(effects.zxid);
-        if let Some(members) = members {
-            self.shared.members.store(members);
-        }
-        if let Some(cluster) = effects.cluster {
-            self.shared.cluster.store(cluster, Ordering::Relaxed);
-        }
-        self.publish_status(now, effects.stopped.is_some());
         if effects.stopped.is_some() {
             self.shared.availability.end();
         }
@@ -453,7 +453,8 @@ impl Host {
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
-        let key = (self.engine.leadership(), self.engine.version());
+        // Who has waited until it is ready finds that it is.
+        let key = (self.engine.leadership(), self.engine.version(), self.engine.is_fresh(now));
         let changed = at_once || key != self.status_key;
         if !changed && now < self.status_at + STATUS_EVERY {
             return;

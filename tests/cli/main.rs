@@ -8,7 +8,9 @@ mod files;
 mod held;
 mod hostile;
 mod live;
+mod screen;
 mod scripts;
 #[cfg(all(feature = "gateway", feature = "admin"))]
 mod serve_secrets;
+mod shell;
 mod top;

@@ -1,108 +1,16 @@
 //! `quorate top` in a real terminal: tmux, whose keys are typed and whose screen is read.
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::common::addresses;
 use crate::common::cluster::Cluster;
+use crate::screen::{Screen, has_tmux, wait_for};
 use quorate::CreateMode;
 
-/// Longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A terminal of 80 columns and 24 lines, with a tmux server of its own, which ends with it.
-struct Screen {
-    socket: String,
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = self.tmux(&["kill-server"]).output();
-    }
-}
-
-impl Screen {
-    /// Runs `quorate top` in a terminal; then the shell prints its exit code and the terminal's settings.
-    fn start(peers: &str, no_color: &str) -> Screen {
-        Screen::start_with("", peers, no_color)
-    }
-
-    /// The same, after other commands of the shell.
-    fn start_with(before: &str, peers: &str, no_color: &str) -> Screen {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let screen = Screen { socket: format!("quorate-test-{}-{number}", std::process::id()) };
-        let top = env!("CARGO_BIN_EXE_quorate");
-        let script = format!("{before}'{top}' top; echo exited with $?; stty -a; exec cat");
-        let mut tmux = screen.tmux(&["new-session", "-d", "-x", "80", "-y", "24", &script]);
-        tmux.env("QUORATE_PEERS", peers).env("NO_COLOR", no_color).env("SHELL", "/bin/sh");
-        assert!(tmux.status().unwrap().success());
-        screen
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> Command {
-        let mut tmux = Command::new("tmux");
-        tmux.args(["-u", "-L", &self.socket, "-f", "/dev/null"]).args(arguments);
-        tmux.env_remove("TMUX").env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
-        tmux
-    }
-
-    fn output(&self, arguments: &[&str]) -> String {
-        let output = self.tmux(arguments).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        self.output(&[&["send-keys"], keys].concat());
-    }
-
-    /// The process id that the screen shows.
-    fn process(&self) -> String {
-        let shell = self.output(&["display-message", "-p", "#{pane_pid}"]);
-        let shell = shell.trim();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
-        children.unwrap().trim().to_owned()
-    }
-
-    /// Waits until one line of the screen contains all of these.
-    fn wait(&self, what: &[&str]) -> String {
-        let screen = std::cell::RefCell::default();
-        let is_shown = || {
-            *screen.borrow_mut() = self.output(&["capture-pane", "-p"]);
-            screen.borrow().lines().any(|line| what.iter().all(|part| line.contains(part)))
-        };
-        wait_for(is_shown, || format!("{what:?}:\n{}", screen.borrow()));
-        screen.into_inner()
-    }
-
-    /// Waits until the program has ended, and checks that the terminal's settings are restored.
-    fn wait_restored(&self) {
-        let screen = self.wait(&["exited with 0"]);
-        assert!(!screen.contains("Members"), "{screen}");
-        let settings = self.wait(&["icanon", "isig"]);
-        let words: Vec<&str> = settings.split_whitespace().collect();
-        assert!(words.contains(&"icanon") && words.contains(&"echo"), "{settings}");
-        let flags = self.output(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
-        assert_eq!(flags.trim(), "0 1", "the first screen, with a cursor");
-    }
-}
-
-#[allow(clippy::disallowed_methods, reason = "a test that fails should end")]
-fn wait_for(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited for {}", what());
-    }
-}
-
-fn has_tmux() -> bool {
-    let has = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
-    if !has {
-        eprintln!("skipped: there is no tmux");
-    }
-    has
+/// Runs `quorate top` in a terminal, after other commands of the shell.
+fn top(before: &str, peers: &str, no_color: &str) -> Screen {
+    let program = env!("CARGO_BIN_EXE_quorate");
+    Screen::start(&format!("{before}'{program}' top"), peers, no_color)
 }
 
 #[test]
@@ -129,7 +37,7 @@ fn an_operator_watches_a_cluster() {
     let waiter = cluster.members[place(&cluster, true)].open_session().unwrap();
     let waiting = waiter.lock("/jobs/nightly").unwrap();
 
-    let screen = Screen::start(&cluster.peers, "");
+    let screen = top("", &cluster.peers, "");
     std::thread::scope(|scope| {
         let waited = scope.spawn(|| waiting.acquire().unwrap().release());
         screen.wait(&["leader", &leader, "3 members (3 vote)"]);
@@ -196,7 +104,7 @@ fn the_terminal_is_restored_however_it_ends() {
     }
     // No member answers at this address; the screen shows that, without colours.
     let nobody = addresses::address();
-    let screen = Screen::start(&nobody, "1");
+    let screen = top("", &nobody, "1");
     screen.wait(&["members: not read yet"]);
     let plain = screen.output(&["capture-pane", "-p", "-e"]);
     let is_color = |parameter: &str| matches!(parameter.as_bytes(), [b'3' | b'9', b'0'..=b'8', ..]);
@@ -207,7 +115,7 @@ fn the_terminal_is_restored_however_it_ends() {
     screen.wait_restored();
 
     if cfg!(target_os = "linux") {
-        let screen = Screen::start(&nobody, "");
+        let screen = top("", &nobody, "");
         screen.wait(&["members: not read yet"]);
         assert!(Command::new("kill").arg(screen.process()).status().unwrap().success());
         screen.wait_restored();
@@ -224,7 +132,7 @@ fn it_ends_with_its_terminal() {
     }
     // Once with SIGHUP, and once with SIGHUP ignored.
     for trap in ["", "trap '' HUP; "] {
-        let screen = Screen::start_with(trap, &addresses::address(), "");
+        let screen = top(trap, &addresses::address(), "");
         screen.wait(&["members: not read yet"]);
         let process = screen.process();
         drop(screen);

@@ -27,6 +27,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Its status was published up to 20 ms later, so that it waited and then said that it was not ready.
+#[test]
+fn who_has_waited_to_be_ready_is_ready() {
+    let cluster = Cluster::new(3);
+    for at in 0..20 {
+        let client = cluster.node(cluster.add_client());
+        client.wait_ready(Duration::from_secs(60)).unwrap();
+        assert!(client.is_ready(), "client {at}: {:?}", client.status().not_ready);
+    }
+    for node in 0..3 {
+        cluster.restart(node);
+        let member = cluster.node(node);
+        member.wait_ready(Duration::from_secs(60)).unwrap();
+        assert!(member.is_ready(), "member {node}: {:?}", member.status().not_ready);
+    }
+}
+
 #[test]
 fn a_client_reads_and_writes() {
     let cluster = Cluster::new(3);

@@ -161,6 +161,21 @@ enum Exit {
 }
 
 impl Exit {
+    fn of(error: &Error) -> Exit {
+        match error {
+            Error::NoNode { .. } => Exit::NoNode,
+            Error::DiskLow { .. } => Exit::WritesRefused,
+            Error::Timeout { .. }
+            | Error::Start(StartError::PeerRefused { .. })
+            | Error::SessionExpired { .. }
+            | Error::OutcomeUnknown { .. } => Exit::Unavailable,
+            Error::InvalidSetting { .. } | Error::InvalidPath { .. } | Error::InvalidAcl { .. } => {
+                Exit::Misused
+            }
+            _ => Exit::Failed,
+        }
+    }
+
     fn code(self) -> u8 {
         match self {
             Exit::Well => 0,
@@ -180,18 +195,7 @@ impl Exit {
 fn live(command: live::Command) -> ExitCode {
     let exit = live::run(command).unwrap_or_else(|error| {
         complain(&error);
-        match error {
-            Error::NoNode { .. } => Exit::NoNode,
-            Error::DiskLow { .. } => Exit::WritesRefused,
-            Error::Timeout { .. }
-            | Error::Start(StartError::PeerRefused { .. })
-            | Error::SessionExpired { .. }
-            | Error::OutcomeUnknown { .. } => Exit::Unavailable,
-            Error::InvalidSetting { .. } | Error::InvalidPath { .. } | Error::InvalidAcl { .. } => {
-                Exit::Misused
-            }
-            _ => Exit::Failed,
-        }
+        Exit::of(&error)
     });
     ExitCode::from(exit.code())
 }

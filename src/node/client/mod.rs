@@ -40,6 +40,7 @@ use super::io::{
     Availability, ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
 use super::message::PeerMessage;
+use super::reason::is_fresh;
 use super::versions::Gate;
 use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, HeldWatch, ToClient};
@@ -209,6 +210,11 @@ impl Client {
     /// The version that the cluster acts by, as last reported.
     pub(crate) fn version(&self) -> u16 {
         self.version
+    }
+
+    /// Whether its member has shown lately that it knows a leader.
+    pub(crate) fn is_fresh(&self, now: Time) -> bool {
+        is_fresh(self.fresh_at, now)
     }
 
     /// The leader, as its member last reported; 0: none known.

@@ -12,9 +12,8 @@ use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
 
-pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
-    let coordinator = cluster.coordinator()?;
-    let members = reports(cluster, &coordinator)?;
+pub(super) fn status(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+    let members = reports(cluster, coordinator)?;
     let leader = MemberReport::leader(&members);
     // Without a leader there is nothing to wait for.
     let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
@@ -68,9 +67,8 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
     }
 }
 
-pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
-    let coordinator = cluster.coordinator()?;
-    let members = reports(cluster, &coordinator)?;
+pub(super) fn members(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+    let members = reports(cluster, coordinator)?;
     let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
                   CHECKPOINT, ID";
     let table = table(titles, members.iter().map(row));

@@ -12,6 +12,7 @@ mod locks;
 mod moment;
 mod operate;
 mod sessions;
+mod shell;
 mod top;
 mod txn;
 mod watching;
@@ -73,6 +74,8 @@ pub(crate) enum Command {
     Bench(On<bench::Bench>),
     /// Shows members, sessions, locks and znodes live, in a terminal.
     Top(Cluster),
+    /// Reads commands and runs them one after the other, in one session.
+    Shell(On<shell::Shell>),
     /// Hands the lead to a voter.
     MoveLeader(On<operate::Member>),
     /// Removes a member that is dead for good.
@@ -269,12 +272,13 @@ fn json_data(data: &[u8]) -> Value {
 /// Runs a command on a running cluster.
 pub(crate) fn run(command: Command) -> Result<Exit> {
     match command {
-        Command::Status(cluster) => cluster::status(&cluster),
-        Command::Members(cluster) => cluster::members(&cluster),
-        Command::Sessions(cluster) => sessions::sessions(&cluster),
+        Command::Status(cluster) => cluster::status(&cluster, &cluster.coordinator()?),
+        Command::Members(cluster) => cluster::members(&cluster, &cluster.coordinator()?),
+        Command::Sessions(cluster) => sessions::sessions(&cluster, &cluster.coordinator()?),
         Command::Doctor(cluster) => doctor::run(&cluster),
         Command::Bench(On { what, cluster }) => what.run(&cluster),
         Command::Top(cluster) => top::run(cluster),
+        Command::Shell(On { what, cluster }) => what.run(cluster),
         Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),

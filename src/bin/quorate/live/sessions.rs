@@ -16,9 +16,8 @@ const NAMED_MAX: usize = 10;
 /// The digits of an id.
 const DIGITS: usize = 16;
 
-pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
-    let coordinator = cluster.coordinator()?;
-    reports(cluster, &coordinator)?;
+pub(super) fn sessions(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+    reports(cluster, coordinator)?;
     let sessions = coordinator.sessions()?;
     let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
     let rows = sessions.iter().map(|session| row(session, in_full(session)));

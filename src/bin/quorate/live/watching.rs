@@ -2,12 +2,17 @@
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use clap::Args;
-use quorate::{EventKind, Result, WatchEvent, WatchMode};
+use crossbeam_channel::RecvTimeoutError;
+use quorate::{EventKind, Result, Session, WatchEvent, WatchMode};
 
 use super::{Cluster, print, system};
 use crate::{Exit, complain, text};
+
+/// How often it is looked whether to end.
+const PERIOD: Duration = Duration::from_millis(50);
 
 /// What to watch.
 #[derive(Debug, Args)]
@@ -29,16 +34,29 @@ pub(crate) struct Watch {
 impl Watch {
     pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
-        let session = cluster.session(&coordinator)?;
+        self.follow(cluster, &cluster.session(&coordinator)?, || false)
+    }
+
+    /// Watches until the end, which may be said from outside.
+    pub(super) fn follow(
+        &self,
+        cluster: &Cluster,
+        session: &Session,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Exit> {
         let mode = match self.recursive {
             true => WatchMode::PersistentRecursive,
             false => WatchMode::Persistent,
         };
         let watch = session.watch(&self.path, mode)?;
         let mut left = self.count.unwrap_or(u64::MAX);
-        while left > 0
-            && let Some(event) = watch.recv()
-        {
+        while left > 0 {
+            let event = match watch.events().recv_timeout(PERIOD) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) if is_over() => return Ok(Exit::Well),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             match &self.command[..] {
                 [] if cluster.json => {
                     print(format!("{}\n", text::json_line(&super::json(&event))).as_bytes())?;

@@ -135,6 +135,7 @@ impl Plan {
             timers: false,
             partitions: false,
             zones: vec![""; nodes],
+            leader_priorities: vec![0; nodes],
             client_instances: 0,
             client_instance_tasks: 0,
             damages: false,

@@ -48,7 +48,8 @@ fn new_identity(random: &Random, address: String) -> Identity {
 fn empty(random: &Random, plan: &Plan, place: usize, address: String) -> NewDisk {
     let identity = new_identity(random, address.clone());
     let zone = plan.zones[place].to_owned();
-    let member = Member { node: identity.node, uid: identity.uid, address, zone };
+    let leader_priority = plan.leader_priorities[place];
+    let member = Member { node: identity.node, uid: identity.uid, address, zone, leader_priority };
     let device = Device::new(random.next());
     device.set_capacity(Some(CAPACITY));
     device.set_database(plan.database);
@@ -361,7 +362,16 @@ impl World {
             && alive
             && put_down
             && is_spread(&roster, |node| self.place_of(node).is_some())
+            && self.is_led_by_priority(&roster)
             && self.processes.iter().all(there)
+    }
+
+    /// Whether a voter of the highest priority leads. (Not while there is no leader.)
+    fn is_led_by_priority(&self, roster: &Roster) -> bool {
+        let voters = roster.seats.iter().filter(|seat| seat.votes);
+        let highest = voters.map(|seat| seat.member.leader_priority).max();
+        let leader = self.leader().map(|place| self.processes[place].member.leader_priority);
+        leader.is_none_or(|leader| highest.is_none_or(|highest| leader >= highest))
     }
 
     /// Describes places, voters and roster, for the message of a failure.

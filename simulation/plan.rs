@@ -72,6 +72,8 @@ pub(crate) struct Plan {
     pub(crate) partitions: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
+    /// How much the member at each place is wanted as the leader.
+    pub(crate) leader_priorities: Vec<i32>,
     /// The number of clients without a replica, whose places come after those of the members.
     pub(crate) client_instances: usize,
     /// The number of tasks at each of those.
@@ -183,6 +185,7 @@ impl Plan {
             timers: false,
             partitions: false,
             zones: Vec::new(),
+            leader_priorities: Vec::new(),
             client_instances: 0,
             client_instance_tasks: 1,
             damages: false,
@@ -205,6 +208,7 @@ impl Plan {
         plan.draw_members(&random.fork(8));
         plan.draw_client_instances(&random.fork(9));
         plan.draw_zones(&random.fork(10));
+        plan.draw_leader_priorities(&random.fork(410));
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
         plan.takers = random.fork(281).percent(20);
@@ -323,6 +327,7 @@ impl Plan {
             database: DatabaseOptions::default(),
             load: None,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
+            leader_priorities: vec![0; 20],
         }
     }
 
@@ -336,6 +341,7 @@ impl Plan {
         (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
         plan.damages = false;
         plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
+        plan.draw_leader_priorities(&random.fork(1));
         let rolls = match random.percent(40) {
             true => Rolls { wipes: false, kills: 0, quiet: true },
             false => Rolls {
@@ -380,6 +386,13 @@ impl Plan {
         let count = *random.pick(&[1, 3, 4]);
         let names = &["", "east", "west", "north"][..count];
         self.zones = (0..self.places).map(|_| *random.pick(names)).collect();
+    }
+
+    /// Most worlds have none: the lead is where the elections leave it.
+    fn draw_leader_priorities(&mut self, random: &Random) {
+        let highest = *random.pick(&[1, 1, 1, 2, 4]);
+        let priority = |_| i32::try_from(random.within(0..highest)).unwrap_or_default();
+        self.leader_priorities = (0..self.places).map(priority).collect();
     }
 
     /// Whether the clocks' rates are similar enough that `is_held` and `is_alive` are never wrong.

@@ -335,6 +335,8 @@ bugs! {
         ["I25 a majority is alive"],
     ZonesIgnored: "voters are chosen without regard to zones";
         ["I25 the members are as they should be"],
+    PriorityIgnored: "a leader keeps the lead though a fit voter has a higher priority";
+        ["I25 the members are as they should be"],
     TwoFounders: "each node founds a cluster with the peers that it sees, without their consent";
         ["I25 one cluster"],
     UnreachedAbsent: "an unreachable peer counts as one that has no cluster";

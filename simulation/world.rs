@@ -421,6 +421,7 @@ impl World {
             peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),
+            leader_priority: process.member.leader_priority,
             disk_low: None,
         };
         let clock = Clock::new(Arc::clone(&process.clock) as Arc<dyn TimeSource>);

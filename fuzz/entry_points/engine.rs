@@ -636,6 +636,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
         log,
         policy,
         zone,
+        leader_priority: 0,
         peers: Vec::new(),
         majority_after: None,
         disk_low: None,

@@ -137,6 +137,7 @@ fn fresh_node() -> Node {
         log,
         policy,
         zone,
+        leader_priority: 0,
         peers,
         majority_after,
         disk_low: None,

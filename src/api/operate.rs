@@ -76,6 +76,8 @@ pub struct MemberReport {
     pub id: String,
     /// The zone that it was configured with; empty if none.
     pub zone: String,
+    /// How much it is wanted as the leader: [`Builder::leader_priority`](crate::Builder::leader_priority).
+    pub leader_priority: i32,
     /// Its role in the cluster.
     pub role: Role,
     /// Whether it has not reported in time. If so, `state` is `None`.
@@ -348,6 +350,7 @@ impl Coordinator {
                 address: member.address.clone(),
                 id: format!("{node:016x}"),
                 zone: member.zone.clone(),
+                leader_priority: member.leader_priority,
                 role: match votes {
                     _ if leads => Role::Leader,
                     true => Role::Voter,

@@ -159,6 +159,7 @@ impl Node {
             uid: identity.uid,
             address: identity.address.clone(),
             zone: config.zone.clone(),
+            leader_priority: config.leader_priority,
         };
         let raft = Raft::start(id, &boot, &config, now.mono)?;
         let voting = &boot.checkpoint.voting;

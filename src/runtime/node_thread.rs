@@ -345,6 +345,7 @@ mod tests {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            leader_priority: 0,
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let booted = crate::runtime::boot(&mut store, config, now).unwrap();

@@ -129,6 +129,7 @@ impl Nodes {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            leader_priority: 0,
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
         let booted = match boot(&mut store, config.clone(), now) {

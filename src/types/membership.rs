@@ -44,21 +44,27 @@ pub(crate) struct Member {
     pub(crate) address: String,
     /// Voters are spread over different zones; empty if not set.
     pub(crate) zone: String,
+    /// A voter of the highest leads before long, if it is fit to.
+    pub(crate) leader_priority: i32,
 }
 
 /// As log lines show it.
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Member { node, uid, address, zone } = self;
+        let Member { node, uid, address, zone, leader_priority } = self;
         write!(f, "{address} ({node:016x}) of {uid:016x}")?;
-        if zone.is_empty() { Ok(()) } else { write!(f, " in {zone}") }
+        if !zone.is_empty() {
+            write!(f, " in {zone}")?;
+        }
+        if *leader_priority == 0 { Ok(()) } else { write!(f, " of priority {leader_priority}") }
     }
 }
 
 impl Member {
     /// A member without a zone, whose directory was never replaced.
     pub(crate) fn new(node: NodeId, address: impl Into<String>) -> Member {
-        Member { node, uid: node, address: address.into(), zone: String::new() }
+        let (address, zone) = (address.into(), String::new());
+        Member { node, uid: node, address, zone, leader_priority: 0 }
     }
 }
 
@@ -150,11 +156,15 @@ impl Roster {
     pub(crate) fn text(&self, zxid: Zxid) -> String {
         let mut text = String::new();
         for Seat { member, votes } in &self.seats {
-            let Member { node, uid, address, zone } = member;
+            let Member { node, uid, address, zone, leader_priority } = member;
             let part = if *votes { "participant" } else { "observer" };
             text.push_str(&format!(
-                "server.{node:016x}={address}:{part};uid={uid:016x};zone={zone}\n"
+                "server.{node:016x}={address}:{part};uid={uid:016x};zone={zone}"
             ));
+            if *leader_priority != 0 {
+                text.push_str(&format!(";leader_priority={leader_priority}"));
+            }
+            text.push('\n');
         }
         text.push_str(&format!("version={zxid:x}"));
         text
@@ -174,6 +184,10 @@ impl Roster {
             let (address, part) = parts.next()?.rsplit_once(':')?;
             let uid = parts.next()?.strip_prefix("uid=")?;
             let zone = parts.next()?.strip_prefix("zone=")?;
+            let leader_priority = match parts.next() {
+                Some(part) => part.strip_prefix("leader_priority=")?.parse().ok()?,
+                None => 0,
+            };
             let votes = match part {
                 "participant" => true,
                 "observer" => false,
@@ -184,6 +198,7 @@ impl Roster {
                 uid: u64::from_str_radix(uid, 16).ok()?,
                 address: address.to_owned(),
                 zone: zone.to_owned(),
+                leader_priority,
             };
             seats.push(Seat { member, votes });
         }
@@ -222,6 +237,7 @@ mod tests {
         let member = |node, zone: &str| Member {
             uid: node + 1,
             zone: zone.to_owned(),
+            leader_priority: if zone.is_empty() { 0 } else { -7 },
             ..Member::new(node, format!("[::1]:{node}"))
         };
         let seat = |node, zone, votes| Seat { member: member(node, zone), votes };
@@ -233,7 +249,7 @@ mod tests {
         let text = roster().text(28);
         assert_eq!(
             text,
-            "server.0000000000000002=[::1]:2:participant;uid=0000000000000003;zone=east\n\
+            "server.0000000000000002=[::1]:2:participant;uid=0000000000000003;zone=east;leader_priority=-7\n\
              server.000000000000012c=[::1]:300:observer;uid=000000000000012d;zone=\n\
              version=1c"
         );
@@ -252,6 +268,7 @@ mod tests {
             "server.1=a:1:participant",
             "server.x=a:1:participant;uid=1;zone=",
             "server.1=a:1:voter;uid=1;zone=",
+            "server.1=a:1:participant;uid=1;zone=;leader_priority=x",
             "server.1=a:1:participant;uid=;zone=",
             "\u{e9}",
         ] {

@@ -2,13 +2,46 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::common::addresses;
 use crate::common::cluster::Cluster;
-use quorate::StartError;
-use quorate::operate::ReasonKind;
-use quorate::{Coordinator, Error, Secret};
+use quorate::operate::{MemberReport, ReasonKind};
+use quorate::{Coordinator, CreateMode, Error, Secret, StartError};
 use serde_json::Value;
+
+/// The lead moves by itself, whoever was elected.
+#[test]
+fn the_member_that_is_wanted_leads() {
+    let addresses: Vec<_> = (0..3).map(|_| addresses::address()).collect();
+    let data = tempfile::tempdir().unwrap();
+    let start = |place: usize| {
+        let dir = data.path().join(place.to_string());
+        let builder = Coordinator::builder().advertise(&addresses[place]).data_dir(dir);
+        builder.leader_priority(i32::from(place == 2)).join(&addresses).unwrap()
+    };
+    let mut members: Vec<_> = (0..3).map(start).collect();
+    let until_it_leads = |member: &Coordinator| {
+        let changes = member.availability_changes();
+        let leads = (0..600).any(|_| {
+            // Looks again from time to time, also if nothing has changed.
+            let _ = changes.recv_timeout(Duration::from_millis(100));
+            member.status().leader.as_ref() == Some(&addresses[2])
+        });
+        assert!(leads, "{:?} leads", member.status().leader);
+    };
+    until_it_leads(&members[0]);
+    members[0].session().create("/a", b"", CreateMode::Persistent).unwrap();
+    let reports = members[0].reports().unwrap();
+    let leader = MemberReport::leader(&reports).unwrap();
+    assert_eq!((leader.leader_priority, &leader.address), (1, &addresses[2]));
+    // It is restarted, another one leads meanwhile, and it leads again.
+    members.pop().unwrap().close();
+    members.push(start(2));
+    members[2].wait_ready(Duration::from_secs(60)).unwrap();
+    until_it_leads(&members[0]);
+    members[1].session().set("/a", b"x").unwrap();
+}
 
 #[test]
 fn znodes_are_read_and_written() {

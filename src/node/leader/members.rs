@@ -16,10 +16,15 @@ use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
 use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
 use crate::node::room::Room;
-use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
+use crate::types::membership::{MEMBERS_MAX, Member, Named, NodeId};
 
 /// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+
+/// A voter that was offered the lead and did not take it is offered it again after this time, and after twice as
+/// long each time, so often.
+const PREFER_AGAIN: Duration = Duration::from_secs(10);
+const PREFER_DOUBLED_MAX: u32 = 6;
 
 /// What a leader has observed of the members since it leads.
 #[derive(Debug, Default)]
@@ -49,6 +54,9 @@ pub(in crate::node) struct Observed {
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
+    /// How often the lead was offered to a voter with a higher priority, and when that may be done again.
+    preferred: u32,
+    prefer_at: Time,
     /// The settled learners, as last reported.
     placed: BTreeSet<NodeId>,
 }
@@ -205,7 +213,7 @@ impl Leading {
         if now < serves_since + cx.patience() + cx.config.heartbeat || busy {
             return Some(Plan { placed: BTreeSet::new(), action: None });
         }
-        let view = self.view(raft, machine, membership, cx);
+        let view = self.view(raft, machine, (membership, room), cx);
         let action = plan(&view, &cx.config.policy);
         Some(Plan { placed: view.placed(&cx.config.policy), action })
     }
@@ -230,10 +238,25 @@ impl Leading {
             // again.
             Action::Vote(change) => raft.propose_change(&change),
             Action::HandOver => return self.resign(raft, membership, room, cx),
+            Action::Prefer(heir) => return self.prefer(heir, raft, cx),
         };
         if proposed {
             self.members.changing = Some(raft.last_index());
         }
+    }
+
+    /// Hands over to a voter with a higher priority. One that does not take the lead is tried again later and later,
+    /// since nothing can be proposed in the meantime.
+    fn prefer(&mut self, heir: NodeId, raft: &mut Raft, cx: &Context) {
+        let now = cx.now.mono;
+        if now < self.members.prefer_at {
+            return;
+        }
+        let tried = self.members.preferred;
+        self.members.preferred += 1;
+        self.members.prefer_at = now + (PREFER_AGAIN * 2u32.pow(tried.min(PREFER_DOUBLED_MAX)));
+        tracing::info!(heir = %Named::of(heir), "hands the lead to a voter with a higher priority");
+        self.hand_over_to(heir, raft, now);
     }
 
     /// Whether a member has stored nothing for longer than an election takes, though it lacks
@@ -270,10 +293,30 @@ impl Leading {
             level: answers && level >= cx.config.timings().answer(),
             // A vote given to a dead member may cost the majority.
             caught_up: answers && level >= cx.patience(),
+            is_fit: false,
         }
     }
 
-    fn view(&self, raft: &Raft, machine: &Machine, membership: &Membership, cx: &Context) -> View {
+    /// The same, and whether the member is fit to lead.
+    fn sight_for_lead(
+        &self,
+        node: NodeId,
+        membership: &Membership,
+        room: &Room,
+        cx: &Context,
+    ) -> Sight {
+        let sight = self.sight(node, membership, cx);
+        let is_whole = !self.is_disk_low(node, room, cx) && !membership.closing.is_closing(node);
+        Sight { is_fit: sight.caught_up && is_whole, ..sight }
+    }
+
+    fn view(
+        &self,
+        raft: &Raft,
+        machine: &Machine,
+        (membership, room): (&Membership, &Room),
+        cx: &Context,
+    ) -> View {
         let voting = raft.log().voting();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != cx.id);
         let (roster, _) = machine.roster();
@@ -284,7 +327,9 @@ impl Leading {
             own: cx.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
-            sights: others().map(|id| (*id, self.sight(*id, membership, cx))).collect(),
+            sights: others()
+                .map(|id| (*id, self.sight_for_lead(*id, membership, room, cx)))
+                .collect(),
             roster,
             reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),
             leaving: leavers.keys().copied().filter(|node| !is_back(node)).collect(),

@@ -16,6 +16,7 @@
 //! 7. If voters are spread badly over the zones, a vote moves from one zone to another that has fewer
 //!    votes by two or more.
 //! 8. A learner that was silent for ten times `replace_after` is removed.
+//! 9. If a voter that is fit to lead has a higher priority than the leader, it gets the lead.
 //!
 //! The plan never makes a change after which the live voters are no majority of the voters, because
 //! then nothing could be decided, and the change could not be taken back. It makes no change while
@@ -61,6 +62,8 @@ pub(crate) struct Sight {
     pub(crate) level: bool,
     /// Whether it has been level with the log for a while, and answers: it could vote.
     pub(crate) caught_up: bool,
+    /// Whether it has caught up, its disk is not nearly full, and it is not being closed: it could lead.
+    pub(crate) is_fit: bool,
 }
 
 /// All inputs of a plan.
@@ -85,6 +88,8 @@ pub(crate) enum Action {
     Vote(VotingChange),
     /// Another node is to lead, since this node is to leave.
     HandOver,
+    /// This voter is to lead, since its priority is higher.
+    Prefer(NodeId),
 }
 
 impl View {
@@ -125,7 +130,11 @@ impl View {
         for learner in &learners {
             later.sights.entry(*learner).or_default().caught_up = true;
         }
-        if plan(&later, policy).is_some() { BTreeSet::new() } else { learners }
+        match plan(&later, policy) {
+            // Who leads does not matter to them.
+            None | Some(Action::Prefer(_)) => learners,
+            Some(_) => BTreeSet::new(),
+        }
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
@@ -223,6 +232,7 @@ pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
         .or_else(|| promote(view, policy))
         .or_else(|| spread(view))
         .or_else(|| forget(view, policy))
+        .or_else(|| prefer(view))
 }
 
 /// Brings the roster up to date with the members and their own reports.
@@ -378,6 +388,22 @@ fn forget(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     view.vote([(*lost, Part::Gone)])
 }
 
+/// The fit voter of the highest priority, if that is higher than the leader's own.
+fn prefer(view: &View) -> Option<Action> {
+    let priority = |node: NodeId| {
+        let seat = view.roster.get(node);
+        seat.map_or(0, |seat| seat.member.leader_priority)
+    };
+    let is_fit = |voter: &NodeId| {
+        let sight = view.sights.get(voter);
+        sight.is_some_and(|sight| sight.is_fit) && !view.leaving.contains(voter)
+    };
+    let fit = view.voters.iter().copied().filter(is_fit);
+    let best = fit.max_by_key(|voter| (priority(*voter), *voter))?;
+    (priority(best) > priority(view.own) && !planted!(PriorityIgnored))
+        .then_some(Action::Prefer(best))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::{btree_set, vec};
@@ -388,8 +414,14 @@ mod tests {
 
     const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight =
-        Sight { silent: Duration::ZERO, sends: true, answers: true, level: true, caught_up: true };
+    const ALIVE: Sight = Sight {
+        silent: Duration::ZERO,
+        sends: true,
+        answers: true,
+        level: true,
+        caught_up: true,
+        is_fit: true,
+    };
 
     fn dead_for(seconds: u64) -> Sight {
         Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
@@ -427,6 +459,23 @@ mod tests {
         assert_eq!(plan(&[1, 2, 3, 4], &[5]), vote(&[(5, Part::Voter)]));
         assert_eq!(plan(&[1, 2, 3, 4, 5], &[6, 7, 8]), None);
         assert_eq!(plan(&[1, 2, 3, 4, 5, 6], &[]), vote(&[(6, Part::Learner)]));
+    }
+
+    #[test]
+    fn the_fit_voter_of_the_highest_priority_leads() {
+        let mut view = view(&[1, 2, 3, 4], &[]);
+        assert_eq!(plan(&view, &POLICY), None);
+        for (seat, priority) in view.roster.seats.iter_mut().zip([1, 2, 1, 3]) {
+            seat.member.leader_priority = priority;
+        }
+        assert_eq!(plan(&view, &POLICY), Some(Action::Prefer(4)));
+        view.sights.insert(4, Sight { is_fit: false, ..ALIVE });
+        assert_eq!(plan(&view, &POLICY), Some(Action::Prefer(2)));
+        view.own = 2;
+        assert_eq!(plan(&view, &POLICY), None);
+        plant(Some(Bug::PriorityIgnored));
+        view.own = 1;
+        assert_eq!(plan(&view, &POLICY), None);
     }
 
     #[test]
@@ -598,10 +647,12 @@ mod tests {
                     let sends = seconds == 0;
                     let answers = answers && sends;
                     let level = level && answers;
-                    *sight = Sight { silent, sends, answers, level, caught_up: caught_up && level };
+                    let caught_up = caught_up && level;
+                    *sight = Sight { silent, sends, answers, level, caught_up, is_fit: caught_up };
                 }
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();
+                    seat.member.leader_priority = i32::from(seat.member.zone == "east");
                 }
                 let report = |(node, at)| {
                     let zone = zones[node as usize].to_owned();
@@ -690,6 +741,14 @@ mod tests {
                         view.sights.remove(&next);
                         view.sights.insert(view.own, ALIVE);
                         view.own = next;
+                    }
+                    Some(Action::Prefer(heir)) => {
+                        let priority = |node| view.roster.get(node).unwrap().member.leader_priority;
+                        prop_assert!(priority(heir) > priority(view.own), "{view:?}");
+                        prop_assert!(view.voters.contains(&heir) && view.sights[&heir].is_fit);
+                        view.sights.remove(&heir);
+                        view.sights.insert(view.own, ALIVE);
+                        view.own = heir;
                     }
                     Some(Action::Configure(seats)) => view.roster = Roster { seats },
                     Some(Action::Vote(change)) => {

@@ -237,6 +237,8 @@ pub(crate) struct Cluster {
     pub(crate) elsewhere: Vec<(NodeId, NodeId, PeerMessage)>,
     /// A trace of all effects, to compare two runs.
     pub(crate) trace: Vec<String>,
+    /// How much each member is wanted as the leader; 0 if it is not there.
+    pub(crate) priorities: BTreeMap<NodeId, i32>,
 }
 
 fn member(id: NodeId) -> Member {
@@ -294,6 +296,7 @@ impl Cluster {
             renewed: 0,
             elsewhere: Vec::new(),
             trace: Vec::new(),
+            priorities: BTreeMap::new(),
         };
         for id in 1..=nodes {
             cluster.start(id);
@@ -377,6 +380,7 @@ impl Cluster {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            leader_priority: self.priorities.get(&id).copied().unwrap_or(0),
         };
         let mut me = member(id);
         let cluster = u64::from(self.peers.is_empty());

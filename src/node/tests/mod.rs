@@ -9,7 +9,8 @@ mod full_disk;
 #[cfg(test)]
 pub(crate) mod harness;
 #[cfg(test)]
-pub(crate) mod learners;
+pub(crate) mod leader_priority;
+mod learners;
 #[cfg(test)]
 pub(crate) mod many_sessions;
 #[cfg(test)]

@@ -102,6 +102,12 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "skipACL", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     skip_acl: bool,
+    /// Where this member is, such as a data centre or a rack: voters are spread over the zones.
+    #[arg(long, default_value = "")]
+    zone: String,
+    /// How much this member is wanted as the leader: before long, a voter of the highest priority leads.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    leader_priority: i32,
     /// Whether who changed what is written to the log, with the target `quorate::audit`.
     #[arg(long, alias = "audit.enable", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
@@ -199,6 +205,7 @@ impl Arguments {
             builder = builder.advertise(address);
         }
         builder = builder.audit(self.audit);
+        builder = builder.zone(&self.zone).leader_priority(self.leader_priority);
         if let Some(digest) = &self.super_digest {
             builder = builder.super_user(Id::new("digest", digest));
         }

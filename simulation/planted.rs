@@ -253,7 +253,7 @@ bugs! {
         ["items leave when they are done"],
     QueueOverfills: "two puts that both saw the last free place in a queue succeed";
         ["queues are never too full"],
-    QueuePriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
+    QueueLeadPriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";
         ["items are not taken before they are due"],
@@ -335,7 +335,7 @@ bugs! {
         ["I25 a majority is alive"],
     ZonesIgnored: "voters are chosen without regard to zones";
         ["I25 the members are as they should be"],
-    PriorityIgnored: "a leader keeps the lead though a fit voter has a higher priority";
+    LeadPriorityIgnored: "a leader keeps the lead though a fit voter has a higher priority";
         ["I25 the members are as they should be"],
     TwoFounders: "each node founds a cluster with the peers that it sees, without their consent";
         ["I25 one cluster"],

@@ -400,7 +400,7 @@ fn prefer(view: &View) -> Option<Action> {
     };
     let fit = view.voters.iter().copied().filter(is_fit);
     let best = fit.max_by_key(|voter| (priority(*voter), *voter))?;
-    (priority(best) > priority(view.own) && !planted!(PriorityIgnored))
+    (priority(best) > priority(view.own) && !planted!(LeadPriorityIgnored))
         .then_some(Action::Prefer(best))
 }
 
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(plan(&view, &POLICY), Some(Action::Prefer(2)));
         view.own = 2;
         assert_eq!(plan(&view, &POLICY), None);
-        plant(Some(Bug::PriorityIgnored));
+        plant(Some(Bug::LeadPriorityIgnored));
         view.own = 1;
         assert_eq!(plan(&view, &POLICY), None);
     }

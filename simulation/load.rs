@@ -134,6 +134,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            candidates: false,
             zones: vec![""; nodes],
             client_instances: 0,
             client_instance_tasks: 0,

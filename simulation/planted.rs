@@ -245,7 +245,7 @@ bugs! {
         ["elections: in the order of their priorities"],
     TokenKept: "a candidate that was passed over leads with the token that it had";
         ["elections: tokens grow"],
-    HandOverBlind: "a leader hands over without a look at who is next";
+    HandOverBlind: "a leader resigns without the check that the named candidate is next";
         ["elections: handed over to the named one"],
     HandOverHeld: "a leader believes that it leads until it sees that it has handed over";
         ["elections: one leader at a time"],

@@ -31,8 +31,6 @@ pub(crate) struct Elections {
     seen: usize,
     /// The candidates that are there, each with its first znode's arrival.
     arrivals: BTreeMap<String, Nanos>,
-    /// Since when nothing is wrong.
-    calm: Option<Nanos>,
     /// How long a candidate may take to come in front of others while nothing is wrong.
     grace: Nanos,
 }
@@ -49,7 +47,6 @@ impl Elections {
             token: 0,
             seen: 0,
             arrivals: BTreeMap::new(),
-            calm: None,
             grace,
         }
     }
@@ -61,7 +58,6 @@ impl Elections {
         now: Nanos,
         is_calm: bool,
     ) -> Result<(), Violation> {
-        self.calm = is_calm.then(|| self.calm.unwrap_or(now));
         for change in &oracle.changes()[self.seen..] {
             self.seen += 1;
             let name = change.path.strip_prefix(PATH).and_then(|name| name.strip_prefix('/'));
@@ -72,7 +68,10 @@ impl Elections {
                 }
                 ChangeKind::Deleted => {
                     self.arrivals.remove(name);
-                    self.next_leads(oracle, change.zxid, now)?;
+                    // In calm times, the sessions that were lost before have ended.
+                    if is_calm {
+                        self.next_leads(oracle, change.zxid, now)?;
+                    }
                 }
                 _ => {}
             }
@@ -98,7 +97,7 @@ impl Elections {
     fn next_leads(&self, oracle: &Oracle, zxid: Zxid, now: Nanos) -> Result<(), Violation> {
         let (before, after) = (candidates(oracle, zxid - 1), candidates(oracle, zxid));
         let settled = now.saturating_sub(self.grace);
-        if before.first() == after.first() || self.calm.is_none_or(|calm| calm > settled) {
+        if before.first() == after.first() {
             return Ok(());
         }
         let Some(next) = after.first() else { return Ok(()) };

@@ -34,6 +34,17 @@ pub(crate) async fn run(client: Client) {
         .await;
 }
 
+/// Only candidates, and now and then an observer.
+pub(crate) async fn run_candidates(client: Client) {
+    client
+        .in_sessions(async |handle| match client.random.below(8) {
+            0..6 => campaign(&client, handle).await,
+            6 => select(&client, handle).await,
+            _ => observe(&client, handle).await,
+        })
+        .await;
+}
+
 fn latch(client: &Client, handle: &Handle) -> Option<LeaderLatch> {
     LeaderLatch::new(handle.session(), PATH, client.place.to_string()).ok()
 }
@@ -98,7 +109,7 @@ async fn hand_over(client: &Client, handle: &Handle, latch: &LeaderLatch, from: 
     let patience = client.random.around(kernel.plan.think * 3);
     let handed = first(from.handing_over(named, false), kernel.sleep(patience)).await;
     let Ok(Ok(leader)) = handed else { return };
-    kernel.count("hand over");
+    kernel.count("hand the lead over");
     let session = handle.session().id();
     kernel.trace.note([14, session.number(), leader.fencing_token]);
     kernel.trace.log(format_args!(

@@ -33,7 +33,7 @@ pub(super) use self::name::{
     Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits, is_random,
     parse,
 };
-pub(super) use self::place::{Standing, behind, between};
+pub(super) use self::place::{Standing, behind, between, random};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::recipes::creating::create_ephemeral;

@@ -31,8 +31,9 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 
 /// An election of one leader among the candidates at a path.
 ///
-/// Candidates lead in the order in which they started to campaign, each until it resigns or its
-/// session is over. Each has an id, which others see. Ids need not be unique, and do not affect the
+/// Candidates lead in the order in which they started to campaign, each until it resigns, hands over or its
+/// session is over. [`LeaderLatch::with_priority`] changes the order, and [`Leadership::hand_over_to`] names the next
+/// leader. Each has an id, which others see. Ids need not be unique, and do not affect the
 /// election: two campaigns with the same id are two candidates. So a candidate waits for its own
 /// predecessor of an earlier session or an earlier run of the process, too.
 ///
@@ -40,7 +41,8 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// clocks differ by less than a tenth: see [`Session::is_alive`]. Writes by [`Held::fenced`]
 /// have effect only while this candidate leads, whatever the clocks do.
 ///
-/// A term costs two writes (a znode created and deleted), and its end wakes one candidate.
+/// A term costs two writes (a znode created and deleted), and its end wakes one candidate. Priorities and hand-overs
+/// cost more: see [`guide::recipes::election`](crate::guide::recipes::election).
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;

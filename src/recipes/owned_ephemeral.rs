@@ -284,11 +284,15 @@ impl OwnedEphemeral {
     /// Deletes the znode, without waiting for the reply.
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
-            self.discard_mark();
-            // Deletes the znode alone, in case somebody else has deleted the mark.
-            let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding()(path, self.czxid);
+            self.discard_given_up();
         }
+    }
+
+    fn discard_given_up(&self) {
+        self.discard_mark();
+        // Deletes the znode alone, in case somebody else has deleted the mark.
+        let path = self.session.root.full(&self.path).into_owned();
+        self.session.discarding()(path, self.czxid);
     }
 
     fn discard_mark(&self) {
@@ -322,8 +326,7 @@ impl GivingUp<'_> {
 impl Drop for GivingUp<'_> {
     fn drop(&mut self) {
         if let Some(ephemeral) = self.ephemeral {
-            ephemeral.given_up.store(false, Ordering::Release);
-            ephemeral.discard();
+            ephemeral.discard_given_up();
         }
     }
 }

@@ -77,7 +77,7 @@ fn priority(shown: &str) -> Option<(i32, &str)> {
 }
 
 /// The random part of a name.
-fn random(name: &str) -> Option<u64> {
+pub(in crate::recipes) fn random(name: &str) -> Option<u64> {
     let random = name.get(..RANDOM)?;
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     random.bytes().all(is_digit).then(|| u64::from_str_radix(random, 16).ok()).flatten()

@@ -15,7 +15,7 @@ use super::{LeaderLatch, Leadership, blocked_by};
 use crate::api::multi::Multi;
 use crate::api::watch::Watch;
 use crate::recipes::contenders::{
-    Contender, ListedContender, Standing, behind, between, digits, until_deleted,
+    Contender, ListedContender, Standing, behind, between, digits, random, until_deleted,
 };
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, unless_overtaken};
@@ -240,9 +240,16 @@ impl LeaderLatch {
         let origin = Some(standing.origin.unwrap_or(candidate.czxid()));
         let standing =
             Standing { origin, is_forward: is_forward || standing.is_forward, ..standing };
-        let Some((at, path)) = self.room(listed, Some(own), places, standing)? else {
-            return Ok(false);
+        let name = path::name(candidate.path());
+        let room = match (random(name), digits(name)) {
+            // It is the next one already, and stays where it is, with another name.
+            (Some(random), Some(number)) if is_forward && own == 1 => {
+                let shown = standing.shown();
+                Some((0, self.contenders.path_of(self.kind, random, &shown, number)))
+            }
+            _ => self.room(listed, Some(own), places, standing)?,
         };
+        let Some((at, path)) = room else { return Ok(false) };
         let behind = listed[at].path.clone();
         let Some(stat) = self.session().nonblocking().exists(&behind).await? else {
             return Ok(true);

@@ -257,18 +257,36 @@ mod tests {
         }
     }
 
-    /// kazoo counts the contenders with a smaller number (`Lock._get_predecessor`), and Go those with the smallest
-    /// one. The cluster gives each of these a number that nobody has. So it is the first of its group.
+    /// kazoo's rule, `Lock._get_predecessor`: the last one of those with a smaller number, in the order of the numbers.
+    fn predecessor_by_kazoo<'a>(names: &[&'a str], own: &str) -> Option<&'a str> {
+        let mut before: Vec<_> = names.iter().filter(|name| digits(name) < digits(own)).collect();
+        before.sort_by_key(|name| digits(name));
+        before.last().map(|name| **name)
+    }
+
+    /// The cluster gives each of the others a number that nobody has. So one of them is the first of its group.
     #[test]
     fn behind_a_contender_of_another_library_nobody_is_in_front_of_it() {
+        let after = HEX.replace("0000000007", "0000000008");
         for before in [UUID, HEX] {
-            let random = between(before, None, u64::MAX).expect("there is room");
+            let random = between(before, None, 1 << 20).expect("there is room");
             let ours = name(random, Standing::default(), 7);
-            assert!(before < &ours[..]);
-            assert_eq!(digits(before), digits(&ours));
             // A second one fits in between, and a third one behind it.
-            let between_them = between(before, Some(&ours), 1).expect("there is room");
-            assert!(between_them < random && between(&ours, None, 1) > Some(random));
+            let second = between(before, Some(&ours), 1).expect("there is room");
+            let third = between(&ours, None, 1).expect("there is room");
+            assert!(second < random && random < third);
+            let [second, third] = [second, third].map(|it| name(it, standing(1), 7));
+            // As the cluster lists them.
+            let mut names = vec![before, &ours, &second, &third, &after];
+            names.sort_unstable();
+            assert_eq!(predecessor_by_kazoo(&names, before), None);
+            assert!(
+                predecessor_by_kazoo(&names, &after).is_some_and(|it| digits(it) == digits(before))
+            );
+            // Go's rule: the first has the smallest number. And Curator's, whose sort is stable.
+            assert!(names.iter().all(|name| digits(before) <= digits(name)));
+            names.sort_by_key(|name| digits(name));
+            assert_eq!(names, [before, &second, &ours, &third, &after]);
         }
     }
 }

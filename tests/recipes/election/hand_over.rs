@@ -124,7 +124,7 @@ fn a_leader_leads_on_if_the_candidate_is_gone_or_does_not_come() {
     std::thread::scope(|scope| {
         let handing_over = scope.spawn(|| {
             leadership
-                .hand_over_to_timeout(&candidate, Duration::from_secs(5))
+                .hand_over_to_timeout(&candidate, Duration::from_secs(1))
                 .map(|it| it.is_some())
         });
         while !handing_over.is_finished() {

@@ -134,6 +134,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            candidates: false,
             zones: vec![""; nodes],
             leader_priorities: vec![0; nodes],
             client_instances: 0,

@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) timers: bool,
     /// Whether there are partitions that all share.
     pub(crate) partitions: bool,
+    /// Whether there is an election with many candidates.
+    pub(crate) candidates: bool,
     /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// How much the member at each place is wanted as the leader.
@@ -184,6 +186,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            candidates: false,
             zones: Vec::new(),
             leader_priorities: Vec::new(),
             client_instances: 0,
@@ -220,6 +223,7 @@ impl Plan {
         plan.limits = random.fork(390).percent(15);
         plan.timers = random.fork(391).percent(15);
         plan.partitions = random.fork(430).percent(15);
+        plan.candidates = random.fork(433).percent(15);
         plan
     }
 
@@ -313,6 +317,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            candidates: false,
             client_instances: 980,
             client_instance_tasks: 1,
             damages: false,

@@ -239,6 +239,16 @@ bugs! {
         ["I14 what was written opens"],
     TwoLeaders: "the second candidate of an election believes that it leads";
         ["elections: one leader at a time"],
+    PlacedBehindNobody: "a candidate gets a place behind one that is gone";
+        ["elections: nobody passes the first"],
+    PriorityIgnored: "a candidate stays behind others of a lower priority";
+        ["elections: in the order of their priorities"],
+    TokenKept: "a candidate that was passed over leads with the token that it had";
+        ["elections: tokens grow"],
+    HandOverBlind: "a leader resigns without the check that the named candidate is next";
+        ["elections: handed over to the named one"],
+    HandOverHeld: "a leader believes that it leads until it sees that it has handed over";
+        ["elections: one leader at a time"],
     LeaderChangeMissed: "an observer of an election misses a change of leader";
         ["elections: a change is reported"],
     SelectorRunsOn: "a leader selector's task goes on after the leadership is lost";

@@ -500,6 +500,8 @@ impl World {
         checks.queues.committed(oracle, self.now())?;
         checks.timers.committed(oracle, self.now())?;
         checks.partitions.committed(oracle, self.now())?;
+        let is_calm = self.kernel.phase.get() == Phase::Calm;
+        checks.elections.committed(oracle, self.now(), is_calm)?;
         let (from, to) = (before.zxid, node.machine().zxid());
         let moved = Moved { place, from, to, installed, attached: None };
         if moved.from != moved.to {

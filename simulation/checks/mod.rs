@@ -99,7 +99,7 @@ impl Checks {
             history: History::default(),
             moments: 0,
             consumers: consumers::Consumers::default(),
-            elections: elections::Elections::new(plan.clocks_are_fair()),
+            elections: elections::Elections::new(plan),
             handover: handover::Handover::default(),
             load: load::Load::new(plan.places),
             locks: locks::Locks::new(plan.clocks_are_fair()),

@@ -4,10 +4,11 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
-use crate::simulation::checks::elections::Notifications;
+use crate::recipes::{Group, LeaderLatch, LeaderSelector, Leadership, PersistentEphemeral};
+use crate::simulation::checks::elections::{Notifications, PATH, order};
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::SECOND;
@@ -16,7 +17,6 @@ use crate::simulation::kernel::Phase;
 use crate::types::error::Error;
 use crate::types::znode::{Stat, Zxid};
 
-const PATH: &str = "/election";
 const GROUP: &str = "/group";
 /// How long an observer may take to see the current state while nothing is wrong.
 const GRACE: u64 = 3 * SECOND;
@@ -34,6 +34,17 @@ pub(crate) async fn run(client: Client) {
         .await;
 }
 
+/// Only candidates, and now and then an observer.
+pub(crate) async fn run_candidates(client: Client) {
+    client
+        .in_sessions(async |handle| match client.random.below(8) {
+            0..6 => campaign(&client, handle).await,
+            6 => select(&client, handle).await,
+            _ => observe(&client, handle).await,
+        })
+        .await;
+}
+
 fn latch(client: &Client, handle: &Handle) -> Option<LeaderLatch> {
     LeaderLatch::new(handle.session(), PATH, client.place.to_string()).ok()
 }
@@ -41,6 +52,7 @@ fn latch(client: &Client, handle: &Handle) -> Option<LeaderLatch> {
 async fn campaign(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Some(latch) = latch(client, handle) else { return };
+    let latch = latch.with_priority(priority(client));
     let waits = kernel.wait("campaign", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
     let won = first(latch.campaign_async(), kernel.sleep(patience)).await;
@@ -70,11 +82,57 @@ async fn campaign(client: &Client, handle: &Handle) {
         }));
         lost |= !leading;
     }
+    if client.random.percent(60) {
+        hand_over(client, handle, &latch, &leadership).await;
+    }
+}
+
+/// Most candidates have no priority.
+fn priority(client: &Client) -> i32 {
+    match client.random.below(6) {
+        0 => -1,
+        1 => 1,
+        2 => 2,
+        _ => 0,
+    }
+}
+
+/// Hands over to a candidate somewhere in the order, or to the next one.
+async fn hand_over(client: &Client, handle: &Handle, latch: &LeaderLatch, from: &Leadership) {
+    let kernel = &client.kernel;
+    let Ok(candidates) = latch.candidates_async().await else { return };
+    let others = candidates.len().saturating_sub(1);
+    let named = match others > 0 && client.random.percent(70) {
+        true => candidates.get(1 + client.random.below(others as u64) as usize),
+        false => None,
+    };
+    let patience = client.random.around(kernel.plan.think * 3);
+    let handed = first(from.handing_over(named, false), kernel.sleep(patience)).await;
+    let Ok(Ok(leader)) = handed else { return };
+    kernel.count("hand the lead over");
+    let session = handle.session().id();
+    kernel.trace.note([14, session.number(), leader.fencing_token]);
+    kernel.trace.log(format_args!(
+        "node {}: session {session} with token {} has handed over to {}, token {}",
+        client.place,
+        from.fencing_token(),
+        leader.name(),
+        leader.fencing_token
+    ));
+    kernel.check(require(!from.is_held(), "elections: lost stays lost", || {
+        format!("{} leads after it has handed over", from.path())
+    }));
+    let checks = &*kernel.checks.borrow();
+    kernel.check(checks.elections.handed_over(&checks.oracle, from, &leader));
 }
 
 async fn select(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(selector) = LeaderSelector::new(handle.session(), PATH, "selector") else { return };
+    let mut selector = selector.with_priority(priority(client));
+    if client.random.percent(50) {
+        selector = selector.with_hand_over(Duration::from_nanos(kernel.plan.think));
+    }
     let waits = kernel.wait("select", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
     let selecting = selector.run_async(|leadership| async move {
@@ -98,12 +156,19 @@ async fn select(client: &Client, handle: &Handle) {
     drop(waits);
 }
 
-/// The current leader, read directly from the session's replica.
-async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
+/// The current leader, read directly from the session's replica, for an observer that has seen this token. A first
+/// candidate with a smaller one does not lead yet.
+async fn leader(handle: &Handle, seen: Zxid) -> Option<Option<Zxid>> {
     let snapshot = handle.view(PATH).await.ok()?;
     let Ok(children) = snapshot.children(PATH) else { return Some(None) };
-    let created = |name: &String| snapshot.exists(&format!("{PATH}/{name}")).ok().flatten();
-    Some(children.iter().filter_map(created).map(|stat| stat.czxid).min())
+    let first = children.iter().min_by_key(|name| order(name));
+    let stat = first.and_then(|name| snapshot.exists(&format!("{PATH}/{name}")).ok()?);
+    Some(stat.map(|stat| stat.czxid).filter(|token| *token >= seen))
+}
+
+/// Whether this is the leader now, too.
+async fn is_still(handle: &Handle, before: Option<Option<Zxid>>, seen: Zxid) -> bool {
+    before.is_some() && before == leader(handle, seen).await
 }
 
 async fn observe(client: &Client, handle: &Handle) {
@@ -115,7 +180,7 @@ async fn observe(client: &Client, handle: &Handle) {
             return;
         }
         let calm = kernel.phase.get() == Phase::Calm;
-        let before = leader(handle).await;
+        let before = leader(handle, notifications.token()).await;
         match first(changes.recv_async(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
                 let now = now.map(|leader| leader.fencing_token);
@@ -124,13 +189,14 @@ async fn observe(client: &Client, handle: &Handle) {
                 kernel.check(notifications.record(now));
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
-                let is = if same { leader(handle).await } else { Some(now) };
+                let seen = notifications.token();
+                let is = if same { leader(handle, seen).await } else { Some(now) };
                 kernel.check(require(is == Some(now), "elections: the present leader", || {
                     format!("{now:?} is reported while {is:?} leads")
                 }));
             }
             Ok(Err(_)) => return,
-            Err(()) if calm && before.is_some() && before == leader(handle).await => {
+            Err(()) if calm && is_still(handle, before, notifications.token()).await => {
                 kernel.check(require(
                     notifications.last() == before,
                     "elections: a change is reported",

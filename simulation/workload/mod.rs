@@ -95,6 +95,12 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             kernel.executor.spawn(place, partitions::run(new_client(kernel, place, coordinator)));
         }
     }
+    if kernel.plan.candidates {
+        for _ in 0..2 {
+            let client = new_client(kernel, place, coordinator);
+            kernel.executor.spawn(place, election::run_candidates(client));
+        }
+    }
     if kernel.plan.usage {
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, accounts::run_counted(client));

@@ -22,6 +22,7 @@
 
 mod contender;
 mod name;
+mod place;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +30,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) use self::contender::{Contender, change};
 pub use self::name::Naming;
 pub(super) use self::name::{
-    Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, is_random, parse,
+    Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits, is_random,
+    parse,
 };
+pub(super) use self::place::{Standing, behind, between, random};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::recipes::creating::create_ephemeral;
@@ -137,6 +140,12 @@ impl Contenders {
         Ok(Contender::new(ephemeral))
     }
 
+    /// The path of a contender with this random part, and the number of another one.
+    pub(super) fn path_of(&self, kind: &Kind, random: u64, shown: &str, number: &str) -> String {
+        let name = name::new(kind, self.naming, random, shown);
+        path::join(&self.path, &format!("{name}{number}"))
+    }
+
     /// Returns all contenders in order, including the effects of the session's earlier calls.
     pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
         let children = self.session.nonblocking().children(&self.path).await;
@@ -189,7 +198,7 @@ impl Contenders {
     /// # Errors
     /// [`Error::UnknownContender`] if one is an ephemeral sequential znode, which some recipe has created. The
     /// log names others.
-    async fn check(&self, children: &[String]) -> Result<()> {
+    pub(super) async fn check(&self, children: &[String]) -> Result<()> {
         let is_unknown = |name: &&String| name::is_unknown(name, self.kinds, self.naming);
         for name in children.iter().filter(is_unknown).take(UNKNOWN_MAX) {
             let path = path::join(&self.path, name);
@@ -291,7 +300,7 @@ impl Contenders {
 }
 
 /// Waits until a contender's znode is deleted or this session is over.
-async fn until_deleted(session: &Session, path: &str) -> Result<()> {
+pub(super) async fn until_deleted(session: &Session, path: &str) -> Result<()> {
     // Ephemeral znodes have no children, so this watch reports only the deletion. (kazoo's user may have made
     // one that is not ephemeral.)
     let watching = session.nonblocking().children_and_watch(path).await;

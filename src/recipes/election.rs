@@ -3,6 +3,9 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Leader Election; Curator, `LeaderLatch`.
 
+mod campaign;
+mod hand_over;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -11,11 +14,13 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::blocking::both_forms;
-use crate::recipes::contenders::{Contenders, Kind, LATCH, ListedContender, Naming, predecessor};
+use crate::recipes::contenders::{
+    Contenders, Kind, LATCH, ListedContender, Naming, Standing, predecessor,
+};
 use crate::recipes::errors::if_exists;
 use crate::recipes::held::{Held, guard};
-use crate::recipes::waiting::until_changed;
 use crate::types::error::Result;
+use crate::types::path;
 use crate::types::watch::WatchMode;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -26,8 +31,9 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 
 /// An election of one leader among the candidates at a path.
 ///
-/// Candidates lead in the order in which they started to campaign, each until it resigns or its
-/// session is over. Each has an id, which others see. Ids need not be unique, and do not affect the
+/// Candidates lead in the order in which they started to campaign, each until it resigns, hands over or its
+/// session is over. [`LeaderLatch::with_priority`] changes the order, and [`Leadership::hand_over_to`] names the next
+/// leader. Each has an id, which others see. Ids need not be unique, and do not affect the
 /// election: two campaigns with the same id are two candidates. So a candidate waits for its own
 /// predecessor of an earlier session or an earlier run of the process, too.
 ///
@@ -35,7 +41,8 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// clocks differ by less than a tenth: see [`Session::is_alive`]. Writes by [`Held::fenced`]
 /// have effect only while this candidate leads, whatever the clocks do.
 ///
-/// A term costs two writes (a znode created and deleted), and its end wakes one candidate.
+/// A term costs two writes (a znode created and deleted), and its end wakes one candidate. Priorities and hand-overs
+/// cost more: see [`guide::recipes::election`](crate::guide::recipes::election).
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -61,6 +68,7 @@ pub struct LeaderLatch {
     contenders: Contenders,
     kind: &'static Kind,
     id: Arc<[u8]>,
+    priority: i32,
 }
 
 /// A candidate, as everybody sees it.
@@ -83,10 +91,14 @@ pub struct Candidate {
     /// Its id: the data of its znode.
     pub id: Arc<[u8]>,
     /// The zxid that created its znode, which is its [`Held::fencing_token`] once it leads. No two
-    /// candidates ever have the same.
+    /// candidates ever have the same. It is another one, and larger, when the candidate changes its place, or leads
+    /// after others have passed it.
     pub fencing_token: Zxid,
-    /// The path of its znode, which no other candidate ever has.
+    /// The path of its znode, which no other candidate ever has. It is another one when the candidate changes its
+    /// place.
     pub path: String,
+    /// Its priority: see [`LeaderLatch::with_priority`].
+    pub priority: i32,
     /// Its session. (`None` only if somebody created the znode by hand.)
     pub session: Option<SessionId>,
 }
@@ -118,7 +130,7 @@ impl LeaderLatch {
     ) -> Result<LeaderLatch> {
         check_data(path, id.len())?;
         let contenders = Contenders::new(session, path, kinds)?;
-        Ok(LeaderLatch { contenders, kind: kinds[0], id: id.into() })
+        Ok(LeaderLatch { contenders, kind: kinds[0], id: id.into(), priority: 0 })
     }
 
     /// Returns the same election, with another name for the candidates of this handle, so that clients of another
@@ -136,6 +148,42 @@ impl LeaderLatch {
     #[must_use]
     pub fn with_naming(mut self, naming: Naming) -> LeaderLatch {
         self.contenders = self.contenders.with_naming(naming);
+        self
+    }
+
+    /// Returns the same election, with a priority of the candidates of this handle. Of those that wait, the ones with
+    /// a higher priority lead first, and equal ones in the order in which they started to campaign. A present leader
+    /// leads on, whatever its priority. Candidates without a priority have 0, and so do those of other libraries.
+    ///
+    /// A candidate that comes in front of others costs them one more write each, when they lead.
+    ///
+    /// ```
+    /// use quorate::recipes::LeaderLatch;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let latch = |node: usize, id| LeaderLatch::new(&cluster.node(node).session(), "/leader", id);
+    /// let observer = latch(0, "old")?;
+    /// let leadership = observer.campaign()?;
+    /// std::thread::scope(|scope| {
+    ///     for (number, latch) in [latch(1, "spare")?.with_priority(-1), latch(2, "strong")?].into_iter().enumerate() {
+    ///         scope.spawn(move || latch.campaign()?.release());
+    ///         while observer.candidates()?.len() < number + 2 {
+    /// #           cluster.advance(std::time::Duration::from_millis(10));
+    ///         }
+    ///     }
+    /// #   while observer.candidates()?[1].name() != "strong" {
+    /// #       cluster.advance(std::time::Duration::from_millis(10));
+    /// #   }
+    ///     let names: Vec<_> = observer.candidates()?.iter().map(|it| it.name().into_owned()).collect();
+    ///     assert_eq!(names, ["old", "strong", "spare"]);
+    ///     leadership.release()
+    /// })?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_priority(mut self, priority: i32) -> LeaderLatch {
+        self.priority = priority;
         self
     }
 
@@ -164,10 +212,6 @@ impl LeaderLatch {
             = forever(self.campaigning());
     }
 
-    async fn campaigning(&self) -> Result<Leadership> {
-        Ok(Leadership { held: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
-    }
-
     both_forms! {
         /// Leads if there is no other candidate, and returns `None` otherwise. Blocks for the request
         /// timeout at most.
@@ -176,11 +220,6 @@ impl LeaderLatch {
         /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
         pub fn try_campaign / try_campaign_async(&self) -> Result<Option<Leadership>>
             = request(self.trying());
-    }
-
-    async fn trying(&self) -> Result<Option<Leadership>> {
-        let held = self.contenders.try_acquire(self.kind, &self.id, blocked_by).await?;
-        Ok(held.map(|held| Leadership { held }))
     }
 
     both_forms! {
@@ -246,14 +285,22 @@ impl LeaderLatch {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn observe(&self) -> LeaderChanges {
-        LeaderChanges { latch: self.clone(), reported: None }
+        LeaderChanges { latch: self.clone(), reported: None, token_max: 0 }
     }
 }
 
 fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candidate> {
     let (id, stat) = snapshot.get(&contender.path)?;
-    let (fencing_token, session) = (stat.czxid, stat.ephemeral_owner);
-    Ok(Candidate { id, fencing_token, path: contender.path.clone(), session })
+    let (fencing_token, session, path) = (stat.czxid, stat.ephemeral_owner, contender.path.clone());
+    let priority = Standing::of(path::name(&path)).unwrap_or_default().priority;
+    Ok(Candidate { id, fencing_token, path, priority, session })
+}
+
+/// The priority of a candidate with this name. One that has come forward for a hand-over has the highest.
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) fn candidate_priority(name: &str) -> i32 {
+    let standing = Standing::of(name).unwrap_or_default();
+    if standing.is_forward { i32::MAX } else { standing.priority }
 }
 
 /// The changes of the leader: see [`LeaderLatch::observe`].
@@ -284,6 +331,8 @@ pub struct LeaderChanges {
     latch: LeaderLatch,
     /// The token of the leader last reported.
     reported: Option<Option<Zxid>>,
+    /// The largest token that was reported.
+    token_max: Zxid,
 }
 
 impl LeaderChanges {
@@ -301,13 +350,14 @@ impl LeaderChanges {
 
     async fn receiving(&mut self) -> Result<Option<Candidate>> {
         loop {
-            let leader = self.latch.leader_async().await?;
-            if self.has_changed(leader.as_ref()) {
-                return Ok(leader);
+            let first = self.latch.leader_async().await?;
+            let leader = self.leading(first.as_ref());
+            if self.has_changed(leader) {
+                return Ok(leader.cloned());
             }
-            match leader {
-                // While a candidate leads, only the deletion of its znode changes the leader.
-                Some(leader) => until_changed(self.latch.session(), &leader.path).await?,
+            match &first {
+                // While a candidate is the first, only the deletion of its znode changes the leader.
+                Some(first) => self.until_changed(first).await?,
                 None => self.until_some().await?,
             }
         }
@@ -319,12 +369,31 @@ impl LeaderChanges {
     /// # Errors
     /// As [`LeaderChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Option<Candidate>>> {
-        let leader = self.latch.leader()?;
-        Ok(self.has_changed(leader.as_ref()).then_some(leader))
+        let first = self.latch.leader()?;
+        let leader = self.leading(first.as_ref());
+        Ok(self.has_changed(leader).then(|| leader.cloned()))
+    }
+
+    /// The first candidate, unless it will get a larger token before it leads.
+    fn leading<'a>(&self, first: Option<&'a Candidate>) -> Option<&'a Candidate> {
+        let is_ours = |leader: &Candidate| Standing::of(path::name(&leader.path)).is_some();
+        first.filter(|leader| leader.fencing_token >= self.token_max || !is_ours(leader))
+    }
+
+    /// Waits until the candidate's znode is no longer there. It may be replaced under the same name.
+    async fn until_changed(&self, first: &Candidate) -> Result<()> {
+        let watching = self.session().nonblocking().exists_and_watch(&first.path);
+        let (there, watch) = watching.await?;
+        if there.is_some_and(|stat| stat.czxid == first.fencing_token) {
+            // `None` if this session is over.
+            watch.recv_async().await;
+        }
+        Ok(())
     }
 
     fn has_changed(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.fencing_token);
+        self.token_max = self.token_max.max(token.unwrap_or_default());
         let before = self.reported.replace(token);
         before.is_none_or(|reported| {
             let again = strikes!(LeaderToldAgain, 3);
@@ -411,6 +480,7 @@ impl LeaderChanges {
 #[derive(Debug)]
 pub struct Leadership {
     pub(super) held: Held,
+    contenders: Contenders,
 }
 
 guard!(Leadership, held: Held);

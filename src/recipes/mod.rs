@@ -133,6 +133,8 @@ pub use contenders::Naming;
 pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, InstancesWatch, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use election::candidate_priority;
 pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
 pub use group::{Group, Member, MemberChanges, Members, Membership};
 pub use held::{Held, Lost};

@@ -275,20 +275,58 @@ impl OwnedEphemeral {
         self.given_up.load(Ordering::Acquire)
     }
 
+    /// Gives it up as [`OwnedEphemeral::forget`] does, until the result says whether that is for good.
+    pub(super) fn give_up(&self) -> GivingUp<'_> {
+        self.forget();
+        GivingUp { ephemeral: Some(self) }
+    }
+
     /// Deletes the znode, without waiting for the reply.
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
-            self.discard_mark();
-            // Deletes the znode alone, in case somebody else has deleted the mark.
-            let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding()(path, self.czxid);
+            self.discard_given_up();
         }
+    }
+
+    fn discard_given_up(&self) {
+        self.discard_mark();
+        // Deletes the znode alone, in case somebody else has deleted the mark.
+        let path = self.session.root.full(&self.path).into_owned();
+        self.session.discarding()(path, self.czxid);
     }
 
     fn discard_mark(&self) {
         if let Some(mark) = &self.mark {
             // Deletes both or neither: the mark of a lost znode stays.
             self.session.discard_with(&self.path, self.czxid, mark);
+        }
+    }
+}
+
+/// An ephemeral that counts as given up while a write that deletes it is in flight. If that write's outcome is not
+/// waited for, the znode is deleted anyway.
+pub(super) struct GivingUp<'a> {
+    ephemeral: Option<&'a OwnedEphemeral>,
+}
+
+impl GivingUp<'_> {
+    /// The write has deleted the znode.
+    pub(super) fn done(mut self) {
+        self.ephemeral = None;
+    }
+
+    /// The write has certainly not deleted the znode.
+    pub(super) fn undo(mut self) {
+        if let Some(ephemeral) = self.ephemeral.take() {
+            ephemeral.given_up.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for GivingUp<'_> {
+    fn drop(&mut self) {
+        if let Some(ephemeral) = self.ephemeral {
+            ephemeral.discard_given_up();
         }
     }
 }

@@ -7,10 +7,12 @@ use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::contenders::SELECTOR;
 use crate::recipes::errors::is_root_missing;
+use crate::recipes::waiting::either;
 use crate::recipes::{LeaderLatch, Leadership, Naming, blocking};
 use crate::types::error::{Error, Result};
 
@@ -46,6 +48,8 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct LeaderSelector {
     latch: LeaderLatch,
+    /// How long the last term goes on until there is another candidate.
+    hand_over: Option<Duration>,
 }
 
 impl LeaderSelector {
@@ -55,7 +59,8 @@ impl LeaderSelector {
     /// # Errors
     /// As [`LeaderLatch::new`].
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderSelector> {
-        Ok(LeaderSelector { latch: LeaderLatch::of(session, path, id.as_ref(), &[&SELECTOR])? })
+        let latch = LeaderLatch::of(session, path, id.as_ref(), &[&SELECTOR])?;
+        Ok(LeaderSelector { latch, hand_over: None })
     }
 
     /// Returns the same election, with another name for the candidates of this handle: see
@@ -63,6 +68,37 @@ impl LeaderSelector {
     #[must_use]
     pub fn with_naming(mut self, naming: Naming) -> LeaderSelector {
         self.latch = self.latch.with_naming(naming);
+        self
+    }
+
+    /// Returns the same election, with a priority of the candidates of this handle: see
+    /// [`LeaderLatch::with_priority`].
+    #[must_use]
+    pub fn with_priority(mut self, priority: i32) -> LeaderSelector {
+        self.latch = self.latch.with_priority(priority);
+        self
+    }
+
+    /// Hands over at the end, as [`Leadership::hand_over`] does, instead of resigning: when the closure returns
+    /// [`ControlFlow::Break`], the selector waits for at most this time until there is another candidate, and returns
+    /// once that one leads. If there is none, it resigns when the time is over. Until then it leads, although the
+    /// closure has returned. At [`ControlFlow::Continue`] the next candidate leads at once, anyway.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    /// use quorate::recipes::LeaderSelector;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let selector = LeaderSelector::new(&session, "/leader", "me")?;
+    /// let selector = selector.with_hand_over(Duration::from_millis(10));
+    /// selector.run(|_| ControlFlow::Break(()))?;
+    /// assert!(selector.latch().leader()?.is_none(), "there was nobody else");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_hand_over(mut self, timeout: Duration) -> LeaderSelector {
+        self.hand_over = Some(timeout);
         self
     }
 
@@ -114,6 +150,11 @@ impl LeaderSelector {
         loop {
             let leadership = blocking::forever(self.latch.session(), self.campaign())?;
             let flow = body(&leadership);
+            if let (ControlFlow::Break(_), Some(timeout)) = (&flow, self.hand_over) {
+                // It resigns in any case, so an error means the same as no other candidate.
+                let handing_over = leadership.handing_over(None, true);
+                let _ = blocking::within(self.latch.session(), timeout, handing_over);
+            }
             let resigned = leadership.release();
             match (flow, resigned) {
                 (ControlFlow::Break(value), _) => return Ok(ControlFlow::Break(value)),
@@ -182,6 +223,11 @@ impl LeaderSelector {
             let term = Term(Arc::new(self.campaign().await?));
             let running = body(Arc::clone(&term.0));
             if let Some(ended @ ControlFlow::Break(_)) = while_leading(&term.0, running).await {
+                if let Some(timeout) = self.hand_over {
+                    let timeout = self.latch.session().nonblocking().sleep(timeout);
+                    // It resigns in any case, so an error means the same as no other candidate.
+                    let _ = either(term.0.handing_over(None, true), timeout).await;
+                }
                 return Ok(ended);
             }
         }

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use once_cell::sync::OnceCell;
 
 use super::{Kind, Naming, name};
+use crate::api::multi::Multi;
 use crate::api::watch::Watch;
 use crate::recipes::Held;
 use crate::recipes::creating::created_in_multi;
@@ -31,18 +32,36 @@ impl Deref for Contender {
 }
 
 impl Contender {
-    pub(super) fn new(ephemeral: OwnedEphemeral) -> Contender {
+    pub(in crate::recipes) fn new(ephemeral: OwnedEphemeral) -> Contender {
         Contender { ephemeral, watch: OnceCell::new() }
     }
 
     /// Watches its own znode, if that was not done yet. The znode has no children, so the watch
     /// fires only when it is deleted.
-    pub(super) async fn watch_own(&self) -> Result<()> {
+    pub(in crate::recipes) async fn watch_own(&self) -> Result<()> {
         if self.watch.get().is_none() {
             let (_, watch) = self.session().nonblocking().children_and_watch(self.path()).await?;
             // Nobody else sets it: a contender waits once at a time.
             let _ = self.watch.set(watch);
         }
+        Ok(())
+    }
+
+    /// Replaces its znode by another one in one write, to which `multi` is the start and `end` adds the rest. The
+    /// path may be the same.
+    pub(in crate::recipes) async fn replace<'a>(
+        &mut self,
+        multi: Multi<'a>,
+        path: &str,
+        data: &[u8],
+        end: impl FnOnce(Multi<'a>) -> Multi<'a>,
+    ) -> Result<()> {
+        let leaving = self.ephemeral.leave_in(multi);
+        let replacing = end(leaving.create(path, data, CreateMode::Ephemeral)).submit();
+        // If this ends early, both znodes are given up and deleted.
+        let new = created_in_multi(self.ephemeral.session(), replacing).await?;
+        self.ephemeral.forget();
+        *self = Contender::new(new);
         Ok(())
     }
 

@@ -138,7 +138,7 @@ fn split(name: &str) -> Option<(&str, &str)> {
 }
 
 /// The digits at the end of a contender's name.
-pub(super) fn digits(name: &str) -> Option<&str> {
+pub(in crate::recipes) fn digits(name: &str) -> Option<&str> {
     split(name).map(|(_, number)| number)
 }
 

@@ -2,7 +2,9 @@
 
 mod former_run;
 mod group;
+mod hand_over;
 mod persistent_ephemeral;
+mod priority;
 
 use std::future::Future;
 use std::ops::ControlFlow;

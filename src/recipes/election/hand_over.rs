@@ -1,0 +1,222 @@
+//! Handing a leadership over to another candidate.
+//!
+//! The write that ends the leadership requires that the successor is there, and that nobody was given a place since
+//! the leader has seen it as the next one. So the successor is the first candidate from that write on. Its znode is
+//! younger than every place that was given before, so its token is larger than all before.
+//!
+//! A candidate that is not the next one, or is older, is called forward: the leader sets the data of its znode.
+
+use super::campaign::Election;
+use super::{Candidate, Leadership, candidate};
+use crate::api::snapshot::Snapshot;
+use crate::recipes::blocking::both_forms;
+use crate::recipes::contenders::{ListedContender, Standing};
+use crate::recipes::errors::{if_exists, unless_overtaken};
+use crate::recipes::owned_ephemeral::GivingUp;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Condition, Zxid};
+
+/// What one look at the candidates leads to.
+enum Step {
+    Done(Candidate),
+    LookAgain,
+    Wait,
+}
+
+impl Leadership {
+    both_forms! {
+        /// Hands the leadership over to this candidate, wherever it waits in the order, and returns it as it leads,
+        /// with its token. Blocks until then, for as long as the session lives.
+        ///
+        /// At no moment do two candidates lead, and none does without one: a single write ends this leadership and
+        /// begins the other. [`Held::is_held`](crate::recipes::Held::is_held) turns false before it.
+        /// The candidate may not have noticed yet that it leads.
+        ///
+        /// A candidate that is not the next one comes forward when the leader calls it; the others keep their order.
+        /// Those of other libraries do not, so such a candidate is waited for until it is the next one.
+        ///
+        /// After an error this one still leads, unless it has lost the lead. If the time of the timed form runs out,
+        /// or the future is dropped, it still leads too, unless that was during the write that decides: then it
+        /// resigns, and the next one leads. `is_held` tells.
+        /// Returns at once if the candidate is this one, which still leads.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) with the path of the candidate if it no longer is one, or with the
+        /// path of this one if it has lost the lead; the errors of a session that is over;
+        /// [`Error::NoAuth`](crate::Error::NoAuth) if the session may not write to the candidate's znode.
+        ///
+        /// ```
+        /// use quorate::recipes::LeaderLatch;
+        /// use quorate::testing::Cluster;
+        ///
+        /// let cluster = Cluster::new(3);
+        /// let latch = |node: usize| {
+        ///     LeaderLatch::new(&cluster.node(node).session(), "/leader", format!("host-{node}"))
+        /// };
+        /// let (zero, two) = (latch(0)?, latch(2)?);
+        /// let mut leadership = zero.campaign()?;
+        /// let other = std::thread::spawn(move || two.campaign());
+        /// let candidate = loop {
+        ///     if let Some(candidate) = zero.candidates()?.into_iter().find(|it| it.name() == "host-2") {
+        ///         break candidate;
+        ///     }
+        /// #   cluster.advance(std::time::Duration::from_millis(10));
+        /// };
+        /// let leader = leadership.hand_over_to(&candidate)?;
+        /// assert!(!leadership.is_held());
+        /// let other = other.join().expect("no panic")?;
+        /// assert_eq!((&leader.id[..], leader.fencing_token), (&b"host-2"[..], other.fencing_token()));
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn hand_over_to / hand_over_to_timeout / hand_over_to_async(&mut self, candidate: &Candidate) -> Result<Candidate>
+            = forever(self.handing_over(Some(candidate), false));
+    }
+
+    both_forms! {
+        /// Hands the leadership over to the next candidate, and returns it as it leads, with its token: for a
+        /// shutdown. If there is no other candidate, blocks until there is one, for as long as the session lives.
+        ///
+        /// As [`Leadership::hand_over_to`] otherwise. A candidate of another library takes over when it is the next
+        /// one, too.
+        ///
+        /// # Errors
+        /// [`Error::NoNode`](crate::Error::NoNode) if this one has lost the lead; the errors of a session that is
+        /// over; [`Error::NoAuth`](crate::Error::NoAuth).
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use quorate::recipes::LeaderLatch;
+        ///
+        /// let session = quorate::testing::Cluster::new(1).node(0).session();
+        /// let mut leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
+        /// match leadership.hand_over_timeout(Duration::from_millis(1))? {
+        ///     Some(leader) => println!("{} leads now", leader.name()),
+        ///     // There is nobody else: the cluster has no leader until somebody comes.
+        ///     None => leadership.release()?,
+        /// }
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        pub fn hand_over / hand_over_timeout / hand_over_async(&mut self) -> Result<Candidate>
+            = forever(self.handing_over(None, false));
+    }
+
+    /// Hands over to a candidate, or to the next one. If this `ends` the leadership in any case, nothing is taken
+    /// back from the first attempt on.
+    pub(crate) async fn handing_over(
+        &self,
+        to: Option<&Candidate>,
+        ends: bool,
+    ) -> Result<Candidate> {
+        let (session, election) = (self.contenders.session(), self.contenders.path());
+        let mut giving_up = None;
+        loop {
+            let watching = session.nonblocking().children_and_watch(election).await;
+            let Some((_, watch)) = if_exists(watching)? else { return Err(self.is_lost()) };
+            let snapshot = session.snapshot_soon(election).await?;
+            let stepped = self.step(&snapshot, to, &mut giving_up).await;
+            let is_unknown = stepped.as_ref().is_err_and(Error::is_outcome_unknown);
+            if !ends
+                && !is_unknown
+                && let Some(giving_up) = giving_up.take()
+            {
+                giving_up.undo();
+            }
+            match stepped? {
+                Step::Done(leader) => return Ok(leader),
+                Step::LookAgain => {}
+                Step::Wait => {
+                    if watch.recv_async().await.is_none() {
+                        session.check_alive()?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_lost(&self) -> Error {
+        Error::NoNode { path: self.path().to_owned() }
+    }
+
+    async fn step<'a>(
+        &'a self,
+        snapshot: &Snapshot,
+        to: Option<&Candidate>,
+        giving_up: &mut Option<GivingUp<'a>>,
+    ) -> Result<Step> {
+        let czxid = snapshot.exists(self.path())?.map(|stat| stat.czxid);
+        if czxid != Some(self.held.ephemeral.czxid()) {
+            return Err(self.is_lost());
+        }
+        let listed = self.contenders.list_in(snapshot)?;
+        let own = listed.iter().position(|contender| contender.path == self.path());
+        let next = own.map_or(0, |own| own + 1);
+        let at = match to {
+            Some(to) => Some(find(snapshot, &listed, to)?),
+            None => (next < listed.len()).then_some(next),
+        };
+        let Some(at) = at else { return Ok(Step::Wait) };
+        let (listed, successor) = (&listed[at], candidate(snapshot, &listed[at])?);
+        if own == Some(at) {
+            return Ok(Step::Done(successor));
+        }
+        let election = Election::new(snapshot.get(self.contenders.path())?);
+        let is_ours = Standing::of(path::name(&listed.path)).is_some();
+        let is_ready = at == next && (!is_ours || successor.fencing_token >= election.placed);
+        if is_ready || planted!(HandOverBlind) {
+            return self.commit(successor, election.placed, giving_up).await;
+        }
+        if is_ours && snapshot.exists(&listed.path)?.is_some_and(|stat| stat.version == 0) {
+            let call = (self.held.ephemeral.multi())
+                .require(&listed.path, Condition::Czxid(successor.fencing_token))
+                .require(&listed.path, Condition::Version(0))
+                .set(&listed.path, &successor.id);
+            if unless_overtaken(call.submit().await)?.is_none() {
+                return Ok(Step::LookAgain);
+            }
+        }
+        Ok(Step::Wait)
+    }
+
+    /// Ends the leadership, if this successor leads from then on.
+    async fn commit<'a>(
+        &'a self,
+        successor: Candidate,
+        placed: Zxid,
+        giving_up: &mut Option<GivingUp<'a>>,
+    ) -> Result<Step> {
+        // No longer held from here on, so that two do not lead when the write takes effect.
+        if giving_up.is_none() && !planted!(HandOverHeld) {
+            *giving_up = Some(self.held.ephemeral.give_up());
+        }
+        let mut multi = self.held.ephemeral.multi();
+        if !planted!(HandOverBlind) {
+            multi = multi
+                .require(&successor.path, Condition::Czxid(successor.fencing_token))
+                .require(self.contenders.path(), Condition::Mzxid(placed));
+        }
+        let committed = multi.delete(self.path()).submit().await;
+        if unless_overtaken(committed)?.is_none() {
+            return Ok(Step::LookAgain);
+        }
+        if let Some(giving_up) = giving_up.take() {
+            giving_up.done();
+        }
+        Ok(Step::Done(successor))
+    }
+}
+
+/// Where a candidate is now. Its znode may be another one since it was listed.
+fn find(snapshot: &Snapshot, listed: &[ListedContender], to: &Candidate) -> Result<usize> {
+    let origin = Standing::of(path::name(&to.path)).and_then(|standing| standing.origin);
+    let origin = origin.unwrap_or(to.fencing_token);
+    for (at, contender) in listed.iter().enumerate() {
+        let is_same = contender.path == to.path
+            && snapshot.exists(&contender.path)?.is_some_and(|stat| stat.czxid == to.fencing_token);
+        let standing = Standing::of(path::name(&contender.path));
+        if is_same || standing.and_then(|standing| standing.origin) == Some(origin) {
+            return Ok(at);
+        }
+    }
+    Err(Error::NoNode { path: to.path.clone() })
+}

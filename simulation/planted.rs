@@ -263,7 +263,7 @@ bugs! {
         ["items leave when they are done"],
     QueueOverfills: "two puts that both saw the last free place in a queue succeed";
         ["queues are never too full"],
-    QueueLeadPriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
+    QueuePriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";
         ["items are not taken before they are due"],

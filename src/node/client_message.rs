@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
 use crate::node::io::{Availability, Holding};
-use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
+use crate::node::query::{Answer, EventData, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -85,7 +85,7 @@ pub(crate) struct HeldWatch {
     pub(crate) existed: bool,
     /// Set when it is sent.
     pub(crate) from: Zxid,
-    pub(crate) data: bool,
+    pub(crate) data: EventData,
 }
 
 /// The session of a request, and its place among the session's requests: after the write `after`.
@@ -308,8 +308,9 @@ impl ToClient {
         FIXED
             + match self {
                 ToClient::Event { event, .. } => {
-                    let data = event.znode.as_ref().and_then(|znode| znode.data.as_ref());
-                    event.path.len() + data.map_or(0, |data| data.len() + FIXED)
+                    let znodes = [&event.znode, &event.before].into_iter().flatten();
+                    let data = znodes.filter_map(|znode| znode.data.as_ref());
+                    event.path.len() + data.map(|data| data.len() + FIXED).sum::<usize>()
                 }
                 ToClient::Names { names: of, .. } => names(of),
                 ToClient::Znodes { znodes: of, .. } => znodes(of),

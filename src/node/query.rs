@@ -13,6 +13,7 @@ use crate::machine::Tree;
 use crate::machine::command::Reply;
 use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
+pub(crate) use crate::node::replica::watch_kind::EventData;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
@@ -38,7 +39,7 @@ pub(crate) enum Query {
         /// only of later changes.
         from: Option<Zxid>,
         /// Whether its events bring the znode's data and stat.
-        data: bool,
+        data: EventData,
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
     RemoveWatches {

@@ -7,7 +7,7 @@ use crate::machine::Tree;
 use crate::machine::command::Op;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::runtime::session::SessionShared;
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
@@ -126,7 +126,7 @@ impl Ask<()> {
         path: Arc<str>,
         recursive: bool,
         from: Option<Zxid>,
-        data: bool,
+        data: EventData,
     ) -> Ask<()> {
         Ask::query(Query::Watch { watch, path, recursive, from, data }, Answer::watching)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::machine::command::Reply;
 use crate::machine::{CONFIG, Machine, Tree, Znode};
 use crate::node::io::{Effects, RequestId, WatchId};
-use crate::node::query::{Answer, Query, Read, ZnodeContent, ZnodeRead};
+use crate::node::query::{Answer, EventData, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::replica::watches::{Fired, WatchTable};
@@ -195,16 +195,14 @@ impl Answering<'_> {
         &mut self,
         new: (WatchId, Arc<str>, WatchKind),
         from: Option<Zxid>,
-        data: bool,
+        data: EventData,
         viewer: Viewer<'_>,
     ) -> Result<(), Error> {
         let (applied, session) = (self.tree.zxid(), viewer.session);
         let Some(zxid) = from else {
             let (id, path, kind) = new;
             self.watches.add(id, path, kind, session);
-            if data {
-                self.watches.bring_data(id);
-            }
+            self.watches.bring_data(id, data);
             return Ok(());
         };
         let path = || (*new.1).to_owned();

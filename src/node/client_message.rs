@@ -225,6 +225,7 @@ impl ToClient {
                 | Answer::Ids(_)
                 | Answer::Watching
                 | Answer::Tree(_)
+                | Answer::Past(_)
                 | Answer::Admin(_) => 0,
             },
             _ => 0,
@@ -244,7 +245,9 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
             let piece = |znodes| updates.push(ToClient::Znodes { request, znodes });
             Ok(Answer::Below(zxid, in_pieces(znodes, ZnodeRead::size, piece)))
         }
-        Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
+        Ok(Answer::Tree(_) | Answer::Past(_)) => {
+            Err(Refusal::Other { reason: "a whole tree".to_owned() })
+        }
         answer => answer.map_err(Refusal::of),
     };
     updates.push(ToClient::Answer { request, answer });
@@ -325,6 +328,7 @@ impl ToClient {
                     | Answer::Watching
                     | Answer::Synced(_)
                     | Answer::Tree(_)
+                    | Answer::Past(_)
                     | Answer::Admin(_) => FIXED,
                 },
                 ToClient::Outcome(Outcome { result: Ok(Reply::Multi(results)), .. }) => {

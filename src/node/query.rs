@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Tree;
 use crate::machine::command::Reply;
+use crate::machine::{Part, PastTree, Tree};
 use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
 pub(crate) use crate::node::replica::watch_kind::EventData;
@@ -50,6 +50,9 @@ pub(crate) enum Query {
     /// Answered with [`Answer::Synced`] when the replica has every write completed anywhere before
     /// the query was made.
     Sync,
+    /// A read of the state after a write, which this replica waits for. Ids and ephemerals are the present
+    /// ones.
+    At { zxid: Zxid, read: Read },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +107,8 @@ pub(crate) enum Answer {
     Tree(#[serde(with = "in_process")] Tree),
     /// Each reply with its member. It answers no session's query.
     Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
+    /// As [`Answer::Tree`], of the past. The receiver undoes the later writes.
+    Past(#[serde(with = "in_process")] PastTree),
 }
 
 /// A znode of [`Answer::Below`].
@@ -239,6 +244,7 @@ impl Answer {
     pub(crate) fn tree(self) -> Option<Arc<Tree>> {
         match self {
             Answer::Tree(tree) => Some(Arc::new(tree)),
+            Answer::Past(past) => Some(Arc::new(past.tree(Part::All))),
             Answer::Below(zxid, znodes) => {
                 let znodes = znodes.into_iter().map(|ZnodeRead { path, content }| {
                     (path, content.map(|content| (content.data, content.stat)))
@@ -263,7 +269,7 @@ impl Answer {
 impl Query {
     pub(crate) fn path(&self) -> Option<&str> {
         match self {
-            Query::Read { read, .. } => read.path().map(|path| &**path),
+            Query::Read { read, .. } | Query::At { read, .. } => read.path().map(|path| &**path),
             Query::Watch { path, .. } => Some(path),
             Query::RemoveWatches { path, .. } => Some(path),
             Query::Sync => None,
@@ -278,7 +284,7 @@ impl Query {
                 let kind = if *recursive { WatchKind::Recursive } else { WatchKind::Persistent };
                 Some((*watch, path, kind))
             }
-            Query::RemoveWatches { .. } | Query::Sync => None,
+            Query::RemoveWatches { .. } | Query::Sync | Query::At { .. } => None,
         }
     }
 

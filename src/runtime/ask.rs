@@ -203,6 +203,29 @@ impl Ask<Arc<Tree>> {
     }
 }
 
+/// The same after the write `zxid`.
+impl Ask<Arc<Tree>> {
+    pub(crate) fn tree_at(zxid: Zxid) -> Ask<Arc<Tree>> {
+        Ask::query(Query::At { zxid, read: Read::Tree }, Answer::tree)
+    }
+
+    pub(crate) fn below_at(path: Arc<str>, zxid: Zxid) -> Ask<Arc<Tree>> {
+        Ask::query(Query::At { zxid, read: Read::Below { path } }, Answer::tree)
+    }
+}
+
+impl Ask<(Arc<[u8]>, Stat)> {
+    pub(crate) fn get_at(path: Arc<str>, zxid: Zxid) -> Ask<(Arc<[u8]>, Stat)> {
+        Ask::query(Query::At { zxid, read: Read::Get { path } }, Answer::data)
+    }
+}
+
+impl Ask<(Vec<String>, Stat)> {
+    pub(crate) fn children_at(path: Arc<str>, zxid: Zxid) -> Ask<(Vec<String>, Stat)> {
+        Ask::query(Query::At { zxid, read: Read::Children { path } }, Answer::children)
+    }
+}
+
 impl Ask<Zxid> {
     pub(crate) fn sync() -> Ask<Zxid> {
         Ask::query(Query::Sync, Answer::synced)

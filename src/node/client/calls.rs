@@ -36,6 +36,11 @@ impl Client {
             let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
             return self.effects.reply(id, Err(error));
         }
+        if matches!(query, Query::At { read: Read::Tree, .. }) {
+            let error =
+                Error::NeedsReplica { operation: "a whole snapshot of the past".to_owned() };
+            return self.effects.reply(id, Err(error));
+        }
         self.next_call += 1;
         let holding = Holding { session, holder };
         let place = Call { request: self.next_call, holding, after };

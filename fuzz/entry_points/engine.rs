@@ -386,6 +386,11 @@ impl<'a> World<'a> {
             }
             4 => ClientRequest::Write { request, session, command: Write::Close },
             5 => ClientRequest::Abandon { session, state: SessionState::Detached },
+            6 if self.choices.below(2) == 0 => {
+                let zxid = u64::from(self.choices.below(64));
+                let read = Read::Below { path: self.path().into() };
+                ClientRequest::Query { request, session, query: Query::At { zxid, read } }
+            }
             6 => ClientRequest::Query { request, session, query: Query::Sync },
             7 => {
                 let from = (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64)));

@@ -288,65 +288,6 @@ impl NonBlocking<'_> {
         }
     }
 
-    /// See [`Session::snapshot_at`]. While it waits for this replica to catch up, the session's later reads
-    /// wait, too. The answer is made in the thread that takes it.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let then = session.nonblocking().snapshot_at(zxid).await?;
-    /// println!("{} bytes", then.get("/config")?.0.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn snapshot_at(&self, zxid: Zxid) -> Pending<Snapshot> {
-        let (root, session) = (self.session.root.clone(), self.session.clone());
-        let convert = move |tree| Ok(Snapshot::new(tree, root, session.ids()));
-        self.ask(Ok(()), |_| Ask::tree_at(zxid), convert)
-    }
-
-    /// See [`Session::subtree_at`].
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let then = session.nonblocking().subtree_at("/config", zxid).await?;
-    /// for (path, data, _) in then.walk("/config")? {
-    ///     println!("{path} {}", data.len());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn subtree_at(&self, path: &str, zxid: Zxid) -> Pending<Snapshot> {
-        let (root, session) = (self.session.root.clone(), self.session.clone());
-        let convert = move |tree| Ok(Snapshot::new(tree, root, session.ids()));
-        self.read(path, |path| Ask::below_at(path, zxid), convert)
-    }
-
-    /// See [`Session::get_at`].
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let (then, _) = session.nonblocking().get_at("/config", zxid).await?;
-    /// println!("{} bytes", then.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn get_at(&self, path: &str, zxid: Zxid) -> Pending<(Arc<[u8]>, Stat)> {
-        self.read(path, |path| Ask::get_at(path, zxid), Ok)
-    }
-
-    /// See [`Session::children_at`].
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let (then, stat) = session.nonblocking().children_at("/", zxid).await?;
-    /// assert_eq!(then.len(), stat.num_children as usize);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn children_at(&self, path: &str, zxid: Zxid) -> Pending<(Vec<String>, Stat)> {
-        self.read(path, |path| Ask::children_at(path, zxid), Ok)
-    }
-
     /// See [`Session::ephemerals`].
     ///
     /// ```

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Reply;
-use crate::machine::{Part, PastTree, Tree};
+use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
 pub(crate) use crate::node::replica::watch_kind::EventData;
@@ -50,8 +50,8 @@ pub(crate) enum Query {
     /// Answered with [`Answer::Synced`] when the replica has every write completed anywhere before
     /// the query was made.
     Sync,
-    /// A read of the state after a write, which this replica waits for. Ids and ephemerals are the present
-    /// ones.
+    /// A read of the state after a write, which this replica waits for. Handles in its process ask for the tree, and
+    /// read a part themselves. Ids and ephemerals are the present ones.
     At { zxid: Zxid, read: Read },
 }
 
@@ -244,7 +244,6 @@ impl Answer {
     pub(crate) fn tree(self) -> Option<Arc<Tree>> {
         match self {
             Answer::Tree(tree) => Some(Arc::new(tree)),
-            Answer::Past(past) => Some(Arc::new(past.tree(Part::All))),
             Answer::Below(zxid, znodes) => {
                 let znodes = znodes.into_iter().map(|ZnodeRead { path, content }| {
                     (path, content.map(|content| (content.data, content.stat)))
@@ -253,6 +252,11 @@ impl Answer {
             }
             _ => None,
         }
+    }
+
+    pub(crate) fn past(self) -> Option<PastTree> {
+        let Answer::Past(past) = self else { return None };
+        Some(past)
     }
 
     pub(crate) fn synced(self) -> Option<Zxid> {

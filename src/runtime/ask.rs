@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::machine::Tree;
 use crate::machine::command::Op;
+use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Answer, EventData, Query, Read};
@@ -203,12 +203,15 @@ impl Ask<Arc<Tree>> {
     }
 }
 
-/// The same after the write `zxid`.
-impl Ask<Arc<Tree>> {
-    pub(crate) fn tree_at(zxid: Zxid) -> Ask<Arc<Tree>> {
-        Ask::query(Query::At { zxid, read: Read::Tree }, Answer::tree)
+/// What the replica in this process knows of the state after the write `zxid`.
+impl Ask<PastTree> {
+    pub(crate) fn past(zxid: Zxid) -> Ask<PastTree> {
+        Ask::query(Query::At { zxid, read: Read::Tree }, Answer::past)
     }
+}
 
+/// Parts of that state, for clients.
+impl Ask<Arc<Tree>> {
     pub(crate) fn below_at(path: Arc<str>, zxid: Zxid) -> Ask<Arc<Tree>> {
         Ask::query(Query::At { zxid, read: Read::Below { path } }, Answer::tree)
     }

@@ -51,7 +51,8 @@ impl Session {
     }
 
     /// As [`Session::snapshot_at`], of one znode and all below it, also on a client: its member sends that part, at
-    /// most 8 MiB. What its member knows may differ from what the next one does.
+    /// most 8 MiB, if it has changed at most 10,000 times since then. What its member knows may differ from what the
+    /// next one does. Read nothing else from the result.
     ///
     /// # Errors
     /// As [`Session::snapshot_at`]; [`Error::TooLarge`] if it is more than 8 MiB.
@@ -73,7 +74,8 @@ impl Session {
         self.wait_for("snapshot", path, self.nonblocking().subtree_at(path, zxid))
     }
 
-    /// As [`Session::get`], right after the write `zxid`: see [`Session::snapshot_at`]. Also on a client.
+    /// As [`Session::get`], right after the write `zxid`: see [`Session::snapshot_at`]. Also on a client, whose member
+    /// goes back at most 10,000 changes of the znode and of the set of its children.
     ///
     /// # Errors
     /// As [`Session::snapshot_at`]; [`Error::NoNode`] if it did not exist then.

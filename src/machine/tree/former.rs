@@ -138,24 +138,6 @@ impl Tree {
         Some(Undo { zxid, bytes: taken.bytes + size_of::<Undo>(), formers })
     }
 
-    /// This tree as it was after the write `zxid`, or a part of it: what is elsewhere is then not consistent.
-    /// `later` are the writes after that one, the newest first.
-    pub(crate) fn past<'a>(
-        &self,
-        zxid: Zxid,
-        later: impl Iterator<Item = &'a Undo>,
-        part: Part<'_>,
-    ) -> Tree {
-        let mut past = Tree { recorder: None, ..self.clone() };
-        for former in later.flat_map(|undo| undo.formers.iter().flat_map(ListSync::iter)) {
-            if part.needs(former) {
-                past.undo(former);
-            }
-        }
-        past.zxid = zxid;
-        past
-    }
-
     fn undo(&mut self, former: &Former) {
         match former {
             Former::Created { path, parent } => {
@@ -224,11 +206,31 @@ pub(crate) struct PastTree {
 }
 
 impl PastTree {
+    /// The tree of that time, or a part of it: what is elsewhere is then not consistent.
     pub(crate) fn tree(&self, part: Part<'_>) -> Tree {
-        let newest_first = self.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());
+        // Nothing exceeds this limit.
+        self.tree_within(part, usize::MAX).unwrap_or_else(|_| self.present.clone())
+    }
+
+    /// The same, if at most so many changes have to be undone. Otherwise returns the oldest zxid for which that is
+    /// enough.
+    pub(crate) fn tree_within(&self, part: Part<'_>, changes_max: usize) -> Result<Tree, Zxid> {
+        let mut past = Tree { recorder: None, ..self.present.clone() };
         let kept = unless!(PastOneLate, self.zxid, self.zxid + 1);
-        let later = newest_first.take_while(|undo| undo.zxid > kept);
-        self.present.past(self.zxid, later, part)
+        let newest_first = self.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());
+        let mut undone = 0;
+        for undo in newest_first.take_while(|undo| undo.zxid > kept) {
+            let formers = undo.formers.iter().flat_map(ListSync::iter);
+            for former in formers.filter(|former| part.needs(former)) {
+                undone += 1;
+                if undone > changes_max {
+                    return Err(undo.zxid);
+                }
+                past.undo(former);
+            }
+        }
+        past.zxid = self.zxid;
+        Ok(past)
     }
 }
 

@@ -25,6 +25,8 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// The most bytes that are read of a tree for a client.
 pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
+/// The most changes that are undone for a client's read of the past: about ten milliseconds' work.
+const UNDONE_MAX: usize = 10_000;
 /// About how many bytes a znode takes besides its path and its data.
 const ZNODE_BYTES: usize = 64;
 
@@ -193,8 +195,8 @@ impl Answering<'_> {
         }
     }
 
-    /// Answers a read of the state after a write. Of that state it makes only the part that is read; the receiver
-    /// of a whole tree makes it, since that takes longer.
+    /// Answers a read of the state after a write. A handle in this process makes that state in its own thread. Of a
+    /// client's, only the part that is read is made here, and only if that does not take long.
     fn read_at(&self, zxid: Zxid, read: &Read, viewer: Viewer<'_>) -> Result<Answer, Error> {
         let path = read.path().map_or("/", |path| path);
         let last = self.tree.zxid();
@@ -208,7 +210,8 @@ impl Answering<'_> {
             Read::Below { .. } => Part::Below(path),
             _ => Part::Znode(path),
         };
-        answer_read(&past.tree(part), read, viewer, Vec::new)
+        let tree = past.tree_within(part, UNDONE_MAX).map_err(too_old)?;
+        answer_read(&tree, read, viewer, Vec::new)
     }
 
     fn watch(

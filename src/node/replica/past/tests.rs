@@ -248,3 +248,25 @@ fn nothing_is_kept_if_it_is_off() {
     assert_eq!(world.at(last - 1).unwrap_err(), last);
     assert_eq!((world.past.bytes, world.past.writes), (0, 0));
 }
+
+/// What the node's thread does for a client is bounded.
+#[test]
+fn a_part_is_not_taken_back_any_number_of_changes() {
+    let mut world = World::new(1 << 20);
+    world.create("/n", b"");
+    world.create("/other", b"");
+    let first = world.machine.zxid();
+    for n in 0..50 {
+        world.set("/n", &[n]);
+        world.set("/other", &[n]);
+    }
+    let past = world.past.at(first, &world.machine.tree()).unwrap();
+    let part = Part::Znode("/n");
+    assert_eq!(past.tree_within(part, 50).unwrap().get("/n").unwrap().data(), b"");
+    // The state right after the first of the 50 writes needs one less.
+    let oldest = past.tree_within(part, 49).unwrap_err();
+    assert_eq!(oldest, first + 1);
+    let past = world.past.at(oldest, &world.machine.tree()).unwrap();
+    assert_eq!(past.tree_within(part, 49).unwrap().get("/n").unwrap().data(), [0]);
+    assert!(past.tree_within(Part::All, 49).is_err());
+}

@@ -317,8 +317,8 @@ impl Builder {
 
     /// How many bytes this instance's replica uses at most to remember what its latest writes have replaced, for
     /// [`Session::snapshot_at`](crate::Session::snapshot_at) and the like; by default
-    /// [`SNAPSHOT_HISTORY_BYTES`](crate::SNAPSHOT_HISTORY_BYTES), 16 MiB. 0 turns that off. At most 65,536 writes
-    /// are kept, however small they are.
+    /// [`SNAPSHOT_HISTORY_BYTES`](crate::SNAPSHOT_HISTORY_BYTES), 16 MiB. 0 turns that off. At most 65,536 changes
+    /// of znodes are kept, however small they are.
     ///
     /// A write of a small znode takes about 250 bytes and the length of its path, and as many bytes as the data that
     /// it has replaced or deleted. So 16 MiB are about 50,000 writes of small znodes, or 15 of 1 MiB. A write that

@@ -72,7 +72,7 @@ use self::prepare::Prepared;
 use self::sessions::{Admission, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
-use self::tree::hash_words;
+use self::tree::{UNDOS_KEPT_MAX, hash_words};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -172,6 +172,9 @@ impl Machine {
 
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
+        if self.undos.is_empty() && self.undos.capacity() > UNDOS_KEPT_MAX {
+            self.undos = Vec::new();
+        }
         self.state.time = self.state.time.max(batch.time);
         self.state.time += u64::from(strikes!(NotDeterministic, 50));
         let mut applied =
@@ -198,8 +201,8 @@ impl Machine {
 
     /// What undoes the writes since the last call, oldest first. If they are recorded, this must be called
     /// regularly.
-    pub(crate) fn take_undos(&mut self) -> Vec<Undo> {
-        std::mem::take(&mut self.undos)
+    pub(crate) fn take_undos(&mut self) -> impl Iterator<Item = Undo> {
+        self.undos.drain(..)
     }
 
     /// The current tree, which readers may keep.
@@ -583,7 +586,7 @@ impl Machine {
     /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
     fn commit(&mut self, write: Write, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
-        self.undos.extend(self.state.tree.take_undo(write.zxid));
+        self.state.tree.take_undos(write.zxid, &mut self.undos);
         for change in &write.ephemerals {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);

@@ -4,43 +4,45 @@
 //! what has changed. So only the former znodes are kept, which no write copies anyway, and a past tree is the
 //! present one with the later changes undone, newest first. The two share everything that is equal in both.
 //!
-//! While it is on ([`Tree::record`]), each change of the tree adds a [`Former`]. A rollback to a clone also
-//! rolls this list back. The machine takes the list after each write. What one write may leave is bounded:
-//! more is dropped, and the write cannot be undone.
+//! While it is on ([`Tree::record`]), each change of the tree adds a [`Former`]. The machine takes them after each
+//! write. A clone of a tree begins with none, so a rollback to the state before the write forgets all of them, and one
+//! to a state within it uses [`Tree::mark_formers`]. What one write may leave is bounded: more is dropped, and the write
+//! cannot be undone.
 
 use std::sync::Arc;
-
-use rpds::ListSync;
 
 use super::znode::Parts;
 use super::{Fields, Share, Tree, Znode};
 use crate::types::path;
 use crate::types::znode::{Stat, Zxid};
 
+/// An empty list of more than so many is not kept for the next write.
+pub(in crate::machine) const UNDOS_KEPT_MAX: usize = 4096;
+
 /// What one change has replaced.
-#[derive(Debug)]
-pub(super) enum Former {
+#[derive(Clone, Debug)]
+enum Former {
     /// No znode.
     Created { path: Box<str>, parent: Option<Box<Fields>> },
     /// This znode.
     Deleted { znode: Znode, parent: Option<Box<Fields>> },
     /// This znode, here without its children: they have not changed.
     Changed { znode: Znode },
+    /// It is not known, since the write was too large.
+    Lost,
 }
-
-/// About how many bytes an entry of the list takes, with its two allocations.
-const ENTRY_BYTES: usize = size_of::<Former>() + 64;
 
 impl Former {
     /// About how many bytes it takes, with the data and the access list that nobody else may have any more.
     fn bytes(&self) -> usize {
         let of_parent =
             |parent: &Option<Box<Fields>>| parent.as_ref().map_or(0, |_| size_of::<Fields>() + 16);
-        ENTRY_BYTES
+        size_of::<Undo>()
             + match self {
                 Former::Created { path, parent } => path.len() + 16 + of_parent(parent),
                 Former::Deleted { znode, parent } => znode.footprint() + of_parent(parent),
                 Former::Changed { znode } => znode.footprint(),
+                Former::Lost => 0,
             }
     }
 
@@ -48,24 +50,31 @@ impl Former {
         match self {
             Former::Created { path, .. } => path,
             Former::Deleted { znode, .. } | Former::Changed { znode } => znode.path(),
+            Former::Lost => "",
         }
     }
 }
 
-/// The former znodes of the write under way.
-#[derive(Clone, Debug)]
+/// The former znodes of the write under way, oldest first.
+#[derive(Debug)]
 pub(super) struct Recorder {
-    /// The newest comes first. A persistent list, so that a rollback costs nothing.
-    formers: ListSync<Former>,
+    formers: Vec<Former>,
     bytes: usize,
     bytes_max: usize,
     /// It was too much.
     is_over: bool,
 }
 
+/// Without any former znodes.
+impl Clone for Recorder {
+    fn clone(&self) -> Recorder {
+        Recorder::new(self.bytes_max)
+    }
+}
+
 impl Recorder {
     fn new(bytes_max: usize) -> Recorder {
-        Recorder { formers: ListSync::new_sync(), bytes: 0, bytes_max, is_over: false }
+        Recorder { formers: Vec::new(), bytes: 0, bytes_max, is_over: false }
     }
 
     fn add(&mut self, former: Former) {
@@ -73,27 +82,30 @@ impl Recorder {
             return;
         }
         self.bytes += former.bytes();
-        self.formers.push_front_mut(former);
+        self.formers.push(former);
         if self.bytes > self.bytes_max {
             *self = Recorder { is_over: true, ..Recorder::new(self.bytes_max) };
         }
     }
 }
 
-/// How one write is undone.
+/// How one change is undone.
 #[derive(Clone, Debug)]
 pub(crate) struct Undo {
     /// The write.
     pub(crate) zxid: Zxid,
-    /// About how many bytes it takes.
-    pub(crate) bytes: usize,
-    /// `None`: it cannot be, since it was too large.
-    formers: Option<ListSync<Former>>,
+    former: Former,
 }
 
 impl Undo {
+    /// Whether the write can be undone.
     pub(crate) fn is_possible(&self) -> bool {
-        self.formers.is_some()
+        !matches!(self.former, Former::Lost)
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.former.bytes()
     }
 }
 
@@ -126,16 +138,33 @@ impl Tree {
         self.recorder = (bytes_max > 0).then(|| Recorder::new(bytes_max));
     }
 
-    /// How the write that has just taken this zxid is undone; `None` if it has changed nothing, or nothing is
-    /// recorded.
-    pub(in crate::machine) fn take_undo(&mut self, zxid: Zxid) -> Option<Undo> {
-        let recorder = self.recorder.as_mut()?;
-        if recorder.formers.is_empty() && !recorder.is_over {
-            return None;
+    /// Adds how the write that has just taken this zxid is undone.
+    pub(in crate::machine) fn take_undos(&mut self, zxid: Zxid, undos: &mut Vec<Undo>) {
+        let Some(recorder) = &mut self.recorder else { return };
+        if std::mem::take(&mut recorder.is_over) {
+            recorder.formers.clear();
+            recorder.formers.push(Former::Lost);
         }
-        let taken = std::mem::replace(recorder, Recorder::new(recorder.bytes_max));
-        let formers = (!taken.is_over).then_some(taken.formers);
-        Some(Undo { zxid, bytes: taken.bytes + size_of::<Undo>(), formers })
+        recorder.bytes = 0;
+        undos.extend(recorder.formers.drain(..).map(|former| Undo { zxid, former }));
+        if recorder.formers.capacity() > UNDOS_KEPT_MAX {
+            recorder.formers = Vec::new();
+        }
+    }
+
+    /// How much was recorded of the write under way.
+    pub(in crate::machine) fn mark_formers(&self) -> usize {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.formers.len())
+    }
+
+    /// Goes back to a clone that was made within the write under way, when so much was recorded.
+    pub(in crate::machine) fn roll_back(&mut self, clone: Tree, mark: usize) {
+        let mut recorder = self.recorder.take();
+        if let Some(recorder) = &mut recorder {
+            let undone = recorder.formers.drain(mark.min(recorder.formers.len())..);
+            recorder.bytes -= undone.map(|former| former.bytes()).sum::<usize>();
+        }
+        *self = Tree { recorder, ..clone };
     }
 
     fn undo(&mut self, former: &Former) {
@@ -156,6 +185,7 @@ impl Tree {
             Former::Changed { znode } => {
                 self.update(znode.path(), |present| present.revert(znode));
             }
+            Former::Lost => {}
         }
     }
 
@@ -195,13 +225,13 @@ fn restore(fields: &mut Fields, former: &Option<Box<Fields>>) {
     }
 }
 
-/// The writes whose undoing shows a past tree, and the present one. [`PastTree::tree`] takes time in
+/// The changes whose undoing shows a past tree, and the present one. [`PastTree::tree`] takes time in
 /// proportion to the changes since then.
 #[derive(Clone, Debug)]
 pub(crate) struct PastTree {
     pub(crate) present: Tree,
     pub(crate) zxid: Zxid,
-    /// These have all writes after `zxid`, and perhaps earlier ones, oldest first.
+    /// These have all changes after `zxid`, and perhaps earlier ones, oldest first.
     pub(crate) chunks: Vec<Arc<Vec<Undo>>>,
 }
 
@@ -220,14 +250,14 @@ impl PastTree {
         let newest_first = self.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());
         let mut undone = 0;
         for undo in newest_first.take_while(|undo| undo.zxid > kept) {
-            let formers = undo.formers.iter().flat_map(ListSync::iter);
-            for former in formers.filter(|former| part.needs(former)) {
-                undone += 1;
-                if undone > changes_max {
-                    return Err(undo.zxid);
-                }
-                past.undo(former);
+            if !part.needs(&undo.former) {
+                continue;
             }
+            undone += 1;
+            if undone > changes_max {
+                return Err(undo.zxid);
+            }
+            past.undo(&undo.former);
         }
         past.zxid = self.zxid;
         Ok(past)

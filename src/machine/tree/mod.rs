@@ -46,6 +46,7 @@ use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
 use children::Children;
 use former::Recorder;
+pub(super) use former::UNDOS_KEPT_MAX;
 pub(crate) use former::{Part, PastTree, Undo};
 pub(super) use image::Image;
 use trie::Trie;

@@ -196,7 +196,7 @@ fn large_values_do_not_exceed_the_bound() {
         world.set("/n", &vec![n; 1 << 20]);
         assert!(world.past.bytes <= bytes_max);
     }
-    assert!((13..=16).contains(&world.past.writes), "{}", world.past.writes);
+    assert!((13..=16).contains(&world.past.changes), "{}", world.past.changes);
     let last = world.machine.zxid();
     assert!(world.past.oldest < last - 10 && world.past.oldest > last - 17);
     let oldest = world.past.oldest;
@@ -206,18 +206,20 @@ fn large_values_do_not_exceed_the_bound() {
 }
 
 #[test]
-fn the_number_of_writes_is_bounded_too() {
+fn the_number_of_changes_is_bounded_too() {
     let mut world = World::new(1 << 30);
     world.create("/n", b"");
-    for n in 0..WRITES_MAX as u32 + 500 {
+    for n in 0..CHANGES_MAX as u32 + 500 {
         world.set("/n", &n.to_le_bytes());
     }
-    assert!(world.past.writes <= WRITES_MAX && world.past.writes > WRITES_MAX - 2 * CHUNK_WRITES);
+    assert!(
+        world.past.changes <= CHANGES_MAX && world.past.changes > CHANGES_MAX - 2 * CHUNK_CHANGES
+    );
     let oldest = world.past.oldest;
     assert!(world.at(oldest).is_ok() && world.at(oldest - 1).is_err());
     // The estimate is not far from what a small write takes.
-    let each = world.past.bytes / world.past.writes;
-    assert!((150..350).contains(&each), "{each}");
+    let each = world.past.bytes / world.past.changes;
+    assert!((100..300).contains(&each), "{each}");
 }
 
 /// A write that replaces too much is the beginning of what is known.
@@ -233,7 +235,7 @@ fn a_write_that_is_too_large_is_not_undone() {
     world.apply(Command::Op(Op::DeleteTree { path: "/t".to_owned() }));
     let after = world.machine.zxid();
     assert_eq!(world.at(before).unwrap_err(), after);
-    assert_eq!((world.past.bytes, world.past.writes), (0, 0));
+    assert_eq!((world.past.bytes, world.past.changes), (0, 0));
     world.create("/t", b"");
     assert!(world.at(after).unwrap().get("/t").is_none());
 }
@@ -246,7 +248,7 @@ fn nothing_is_kept_if_it_is_off() {
     let last = world.machine.zxid();
     assert!(world.at(last).is_ok());
     assert_eq!(world.at(last - 1).unwrap_err(), last);
-    assert_eq!((world.past.bytes, world.past.writes), (0, 0));
+    assert_eq!((world.past.bytes, world.past.changes), (0, 0));
 }
 
 /// What the node's thread does for a client is bounded.

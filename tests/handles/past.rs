@@ -73,7 +73,10 @@ fn what_is_kept_is_bounded_and_can_be_turned_off() {
     let cluster = Cluster::builder().snapshot_history(4 << 20).start(1);
     let session = cluster.node(0).session();
     let first = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let last = (0..10).map(|n| session.set("/a", vec![n; 1 << 20]).unwrap().mzxid).last().unwrap();
+    let mut last = first;
+    for n in 0..10 {
+        last = session.set("/a", vec![n; 1 << 20]).unwrap().mzxid;
+    }
     let error = session.snapshot_at(first).unwrap_err();
     let Error::TooOld { zxid, oldest, .. } = error else { panic!("{error}") };
     assert!(zxid == first && (last - 4..last).contains(&oldest), "{oldest} of {last}");

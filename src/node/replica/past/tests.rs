@@ -123,9 +123,7 @@ fn each_state_of_the_past_is_the_one_that_was() {
     let claim = || {
         let mut world = World::new(64 << 20);
         // Usage is counted, without events and with them.
-        for path in ["/zookeeper/quota/a"] {
-            world.create(path, b"");
-        }
+        world.create("/zookeeper/quota/a", b"");
         world.create(&Quota::limits_path("/a"), b"count=5,bytes=1000");
         world.create(&Quota::stats_path("/a"), b"");
         let mut states = vec![world.machine.tree()];

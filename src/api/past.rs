@@ -13,7 +13,7 @@ use crate::types::error::Result;
 use crate::types::znode::{Stat, Zxid};
 
 impl NonBlocking<'_> {
-    /// See [`Session::snapshot_at`]. While it waits for this replica to catch up, the session's later reads
+    /// See [`Session::snapshot_at`](crate::Session::snapshot_at). While it waits for this replica to catch up, the session's later reads
     /// wait, too. The answer is made in the thread that takes it.
     ///
     /// ```
@@ -27,7 +27,7 @@ impl NonBlocking<'_> {
         self.tree_at(Ok(()), zxid)
     }
 
-    /// See [`Session::subtree_at`].
+    /// See [`Session::subtree_at`](crate::Session::subtree_at).
     ///
     /// ```
     /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
@@ -47,7 +47,7 @@ impl NonBlocking<'_> {
         self.read(path, |path| Ask::below_at(path, zxid), convert)
     }
 
-    /// See [`Session::get_at`].
+    /// See [`Session::get_at`](crate::Session::get_at).
     ///
     /// ```
     /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
@@ -63,7 +63,7 @@ impl NonBlocking<'_> {
         }
     }
 
-    /// See [`Session::children_at`].
+    /// See [`Session::children_at`](crate::Session::children_at).
     ///
     /// ```
     /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {

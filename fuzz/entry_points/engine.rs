@@ -21,7 +21,7 @@ use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::node::query::{Query, Read};
+use crate::node::query::{EventData, Query, Read};
 use crate::node::stored::{EntryKind, HardState, Identity, LogEntry, SnapshotMeta, Voting};
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
@@ -386,11 +386,19 @@ impl<'a> World<'a> {
             }
             4 => ClientRequest::Write { request, session, command: Write::Close },
             5 => ClientRequest::Abandon { session, state: SessionState::Detached },
+            6 if self.choices.below(2) == 0 => {
+                let zxid = u64::from(self.choices.below(64));
+                let read = Read::Below { path: self.path().into() };
+                ClientRequest::Query { request, session, query: Query::At { zxid, read } }
+            }
             6 => ClientRequest::Query { request, session, query: Query::Sync },
             7 => {
                 let from = (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64)));
                 let (path, recursive) = (self.path().into(), false);
-                let data = self.choices.below(2) == 0;
+                let data = match self.choices.below(2) {
+                    0 => EventData::Both,
+                    _ => EventData::None,
+                };
                 let query = Query::Watch { watch, path, recursive, from, data };
                 ClientRequest::Query { request, session, query }
             }

@@ -62,6 +62,8 @@ pub(crate) struct Watched {
     pub(crate) kind: Kind,
     /// Whether its events carry the znode's data.
     pub(crate) data: bool,
+    /// Whether they also carry the znode as it was before.
+    pub(crate) before: bool,
     /// The ids of its session.
     pub(crate) ids: Vec<Id>,
     pub(crate) events: Receiver<WatchEvent>,
@@ -484,7 +486,7 @@ impl Record {
         })
     }
 
-    /// An event carries the znode as its write has left it.
+    /// An event carries the znode as its write has left it, and as it was before.
     fn check_data(
         &self,
         oracle: &Oracle,
@@ -492,15 +494,28 @@ impl Record {
         event: &WatchEvent,
     ) -> Result<(), Violation> {
         let zxid = if event.net { moved.installed.unwrap_or(moved.to) } else { event.zxid };
-        let known = oracle.at(&event.path, zxid);
-        let known = known.filter(|known| {
-            let readable = known.permits(&self.watched.ids, Permissions::READ);
-            let brings = event.kind != EventKind::Gap && !event.kind.is_removal();
-            self.watched.data && readable && brings
-        });
-        let data = known.map(|known| &known.data[..]).filter(|data| data.len() <= EVENT_DATA_MAX);
-        let right = event.stat() == known.map(|known| known.stat) && event.data() == data;
+        let brings = event.kind != EventKind::Gap && !event.kind.is_removal();
+        let at = |zxid| {
+            let known = oracle.at(&event.path, zxid);
+            known.filter(|known| known.permits(&self.watched.ids, Permissions::READ))
+        };
+        let data = |known: Option<&ZnodeState>| {
+            let data = known.map(|known| known.data.clone());
+            data.filter(|data| data.len() <= EVENT_DATA_MAX)
+        };
+        let known = at(zxid).filter(|_| self.watched.data && brings);
+        let right =
+            event.stat() == known.map(|known| known.stat) && event.data() == data(known).as_deref();
         require(right, "W8 an event brings its znode", || {
+            format!("{event:?}, and at zxid {zxid} it was {known:?}")
+        })?;
+        // The net changes of a snapshot are those since the tree that it has replaced.
+        let zxid = if event.net { moved.from } else { event.zxid.saturating_sub(1) };
+        let brings = brings && event.kind != EventKind::Created;
+        let known = at(zxid).filter(|_| self.watched.before && brings);
+        let right = event.stat_before() == known.map(|known| known.stat)
+            && event.data_before() == data(known).as_deref();
+        require(right, "W8 an event brings its znode as it was before", || {
             format!("{event:?}, and at zxid {zxid} it was {known:?}")
         })
     }

@@ -252,6 +252,37 @@ impl Handle {
 
     /// A snapshot shows everything that existed at its zxid, and nothing else.
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
+        let begun = self.shows_what_was_acknowledged("a snapshot", snapshot.zxid());
+        let shown = self.check_state(path, snapshot, "I3 snapshots show what was");
+        self.kernel.check(begun.and(shown));
+    }
+
+    /// Reads the state right after a write, and checks it, if the replica or the client's member still knows it.
+    pub(crate) async fn check_past(&self, path: &str, zxid: Zxid) {
+        let calls = self.session.nonblocking();
+        let pending = match self.session.has_replica() {
+            true => calls.snapshot_at(zxid),
+            false => calls.subtree_at(path, zxid),
+        };
+        let past = match pending.await {
+            Ok(past) => past,
+            Err(Error::TooOld { .. }) => return self.kernel.count("snapshot of the past, too old"),
+            Err(_) => return,
+        };
+        self.kernel.count("snapshot of the past");
+        self.kernel.check(self.check_state(
+            path,
+            &past,
+            "I3 a state of the past is the one that was",
+        ));
+    }
+
+    fn check_state(
+        &self,
+        path: &str,
+        snapshot: &Snapshot,
+        check: &'static str,
+    ) -> std::result::Result<(), Violation> {
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
         let ids = self.ids.borrow();
@@ -280,14 +311,10 @@ impl Handle {
             Err(_) => None,
         };
         let holds = counted && listed && odd.is_none() && there.is_empty();
-        let begun = self.shows_what_was_acknowledged("a snapshot", snapshot.zxid());
-        let checked = require(holds, "I3 snapshots show what was", || {
+        require(holds, check, || {
             let zxid = snapshot.zxid();
             format!("below {path} at zxid {zxid}: {odd:?}, not {there:?}; {counted} {listed}")
-        });
-        let checked = begun.and(checked);
-        drop(checks);
-        self.kernel.check(checked);
+        })
     }
 
     fn check_now<T: Debug>(

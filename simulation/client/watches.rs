@@ -38,7 +38,8 @@ impl Handle {
             path: path.to_owned(),
             root: self.root_of(path).unwrap_or_default().to_owned(),
             kind,
-            data: what == "watch with data",
+            data: what == "watch with data" || what == "watch with before",
+            before: what == "watch with before",
             ids: self.ids.borrow().clone(),
             events: watch.events().clone(),
             handle: Rc::downgrade(self),
@@ -109,6 +110,17 @@ impl Handle {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().watch_with_data(below, mode));
         let what = "watch with data";
+        self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
+    }
+
+    pub(crate) async fn watch_with_before(
+        self: &Rc<Self>,
+        path: &str,
+        mode: WatchMode,
+    ) -> Result<CheckedWatch> {
+        let (session, below) = self.at(path);
+        let (from, pending) = (self.now(), session.nonblocking().watch_with_before(below, mode));
+        let what = "watch with before";
         self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
 

@@ -28,7 +28,8 @@ pub(crate) async fn run(client: Client) {
                 1 => handle.exists_and_watch(&path).await,
                 2 => handle.children_and_watch(&path).await,
                 3..5 => handle.watch(&path, mode).await,
-                5 => handle.watch_with_data(&path, mode).await,
+                5 if client.random.percent(50) => handle.watch_with_data(&path, mode).await,
+                5 => handle.watch_with_before(&path, mode).await,
                 _ => handle.watch_from(&path, mode, past(&client, &handle)).await,
             };
             watches.extend(watch.map(|watch| (path.clone(), watch)));

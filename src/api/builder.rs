@@ -24,6 +24,7 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, ZONE_BYTES_MAX};
 use crate::types::start_error::StartError;
 use crate::types::version::VERSION;
+use crate::types::watch::SNAPSHOT_HISTORY_BYTES;
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
 ///
@@ -61,6 +62,7 @@ pub struct Builder {
     pub(crate) audit: bool,
     majority_after: Option<Duration>,
     disk_low: Option<u64>,
+    pub(crate) snapshot_history: usize,
     client: bool,
     pub(crate) security: Security,
     /// How names are looked up.
@@ -91,6 +93,7 @@ impl Default for Builder {
             audit: false,
             majority_after: None,
             disk_low: None,
+            snapshot_history: SNAPSHOT_HISTORY_BYTES,
             client: false,
             security: Security::default(),
             resolver: Resolver::default(),
@@ -334,6 +337,25 @@ impl Builder {
         self
     }
 
+    /// How many bytes this instance's replica uses at most to remember what its latest writes have replaced, for
+    /// [`Session::snapshot_at`](crate::Session::snapshot_at) and the like; by default
+    /// [`SNAPSHOT_HISTORY_BYTES`](crate::SNAPSHOT_HISTORY_BYTES), 16 MiB. 0 turns that off. At most 65,536 changes
+    /// of znodes are kept, however small they are.
+    ///
+    /// A write of a small znode takes about 250 bytes and the length of its path, and as many bytes as the data that
+    /// it has replaced or deleted. So 16 MiB are about 50,000 writes of small znodes, or 15 of 1 MiB. A write that
+    /// replaces more than that (the deletion of a large subtree) cannot be undone: what is known begins with it.
+    ///
+    /// ```
+    /// let builder = quorate::Coordinator::builder().snapshot_history(64 << 20);
+    /// # let _ = builder;
+    /// ```
+    #[must_use]
+    pub fn snapshot_history(mut self, bytes: usize) -> Builder {
+        self.snapshot_history = bytes;
+        self
+    }
+
     /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`]. A
     /// later provider of the same scheme replaces the earlier one.
     #[must_use]
@@ -482,7 +504,7 @@ impl Builder {
             container_period: self.container_period,
             version: self.version,
             seed: entropy::number()?,
-            log: LogLimits::default(),
+            log: LogLimits { past_bytes: self.snapshot_history, ..LogLimits::default() },
             policy: self.policy,
             peers: peers.addresses().map(str::to_owned).collect(),
             majority_after: self.majority_after,

@@ -15,6 +15,7 @@ pub(crate) mod nonblocking;
 pub(crate) mod operate;
 pub(crate) mod owner;
 pub(crate) mod part;
+mod past;
 #[cfg(feature = "metrics")]
 mod publish;
 pub(crate) mod session;

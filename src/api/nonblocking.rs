@@ -9,6 +9,7 @@ use crate::api::watch::{Watch, watch};
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
 use crate::node::io::WatchId;
+use crate::node::query::EventData;
 use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
@@ -389,7 +390,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
-        self.watch_after(path, mode, None, false)
+        self.watch_after(path, mode, None, EventData::None)
     }
 
     /// See [`Session::watch_from`]. While it waits for this replica to catch up, the session's
@@ -407,7 +408,7 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
-        self.watch_after(path, mode, Some(zxid), false)
+        self.watch_after(path, mode, Some(zxid), EventData::None)
     }
 
     /// See [`Session::watch_with_data`].
@@ -424,7 +425,24 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
-        self.watch_after(path, mode, None, true)
+        self.watch_after(path, mode, None, EventData::After)
+    }
+
+    /// See [`Session::watch_with_before`].
+    ///
+    /// ```
+    /// use quorate::WatchMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let watch = session.nonblocking().watch_with_before("/a", WatchMode::Persistent).await?;
+    /// while let Some(event) = watch.recv_async().await {
+    ///     println!("from {:?} to {:?}", event.data_before(), event.data());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch_with_before(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        self.watch_after(path, mode, None, EventData::Both)
     }
 
     fn watch_after(
@@ -432,7 +450,7 @@ impl NonBlocking<'_> {
         path: &str,
         mode: WatchMode,
         from: Option<Zxid>,
-        data: bool,
+        data: EventData,
     ) -> Pending<Watch> {
         let recursive = mode == WatchMode::PersistentRecursive;
         let ask = |watch, path| Ask::watch(watch, path, recursive, from, data);

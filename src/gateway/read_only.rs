@@ -128,8 +128,8 @@ impl Connection {
             Query::Watch { .. } => Ok(Answer::Watching),
             // They are removed when this is replied to.
             Query::RemoveWatches { .. } => Ok(Answer::Reply(Reply::Done)),
-            // Refused before (`may_not`).
-            Query::Sync => {
+            // Refused before (`may_not`), and never asked by this protocol.
+            Query::Sync | Query::At { .. } => {
                 return self.end(Ending::Failure("a write in a read-only session".into()));
             }
         };

@@ -19,7 +19,7 @@ use super::wire::request::{self, Decoded, Request, decode};
 use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -333,7 +333,7 @@ impl Connection {
             return Ok(());
         };
         let (path, watch) = (path.into(), self.shared.next_watch());
-        let query = Query::Watch { watch, path, recursive, from: None, data: false };
+        let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
         self.ask_query(0, query);
         Ok(())
     }
@@ -374,7 +374,13 @@ impl Connection {
                 let since = unless!(WatchesFromNow, Some(from), None);
                 for (watch, from) in [(watch, since), (again, None)] {
                     let path = Arc::clone(&path);
-                    queries.push(Query::Watch { watch, path, recursive, from, data: false });
+                    queries.push(Query::Watch {
+                        watch,
+                        path,
+                        recursive,
+                        from,
+                        data: EventData::None,
+                    });
                 }
                 restored.push(RestoredWatch::Persistent { watch, again });
             }

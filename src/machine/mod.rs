@@ -72,7 +72,7 @@ use self::prepare::Prepared;
 use self::sessions::{Admission, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
-use self::tree::hash_words;
+use self::tree::{UNDOS_KEPT_MAX, hash_words};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -80,7 +80,7 @@ use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{Tree, Znode};
+pub(crate) use self::tree::{Part, PastTree, Tree, Undo, Znode};
 
 /// The state, and its changes since it was last saved.
 #[derive(Debug)]
@@ -90,6 +90,8 @@ pub(crate) struct Machine {
     prepared: Option<Box<Prepared>>,
     /// See [`Machine::take_changed`].
     changed: Option<(Zxid, Vec<Znode>)>,
+    /// See [`Machine::take_undos`].
+    undos: Vec<Undo>,
 }
 
 /// The whole state at one moment. A clone is cheap, and can be encoded while the machine continues.
@@ -165,11 +167,14 @@ impl Machine {
 
     pub(crate) fn from_state(mut state: State) -> Machine {
         state.era += 1;
-        Machine { state, dirty: Dirty::default(), prepared: None, changed: None }
+        Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos: Vec::new() }
     }
 
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
+        if self.undos.is_empty() && self.undos.capacity() > UNDOS_KEPT_MAX {
+            self.undos = Vec::new();
+        }
         self.state.time = self.state.time.max(batch.time);
         self.state.time += u64::from(strikes!(NotDeterministic, 50));
         let mut applied =
@@ -187,6 +192,17 @@ impl Machine {
         // Left over if the request was refused.
         self.prepared = None;
         applied
+    }
+
+    /// From now on, each write leaves what undoes it, of at most so many bytes; 0: no longer.
+    pub(crate) fn record_undos(&mut self, bytes_max: usize) {
+        self.state.tree.record(bytes_max);
+    }
+
+    /// What undoes the writes since the last call, oldest first. If they are recorded, this must be called
+    /// regularly.
+    pub(crate) fn take_undos(&mut self) -> impl Iterator<Item = Undo> {
+        self.undos.drain(..)
     }
 
     /// The current tree, which readers may keep.
@@ -570,6 +586,7 @@ impl Machine {
     /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
     fn commit(&mut self, write: Write, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
+        self.state.tree.take_undos(write.zxid, &mut self.undos);
         for change in &write.ephemerals {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);

@@ -248,12 +248,12 @@ impl Write {
         tree: &mut Tree,
         part: impl FnOnce(&mut Write, &mut Tree) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
-        let before = tree.clone();
+        let (before, formers) = (tree.clone(), tree.mark_formers());
         let (changes, unwatched) = (self.changes.len(), self.unwatched.len());
         let ephemerals = self.ephemerals.len();
         let done = part(self, tree);
         if done.is_err() {
-            *tree = before;
+            tree.roll_back(before, formers);
             self.changes.truncate(changes);
             self.unwatched.truncate(unwatched);
             self.ephemerals.truncate(ephemerals);

@@ -13,6 +13,7 @@ use super::raft::divergence::{self, Hashes, Verdict};
 use super::raft::ready::{Committed, Sender, TakenState};
 use super::raft::snapshot_transfer::Received;
 use super::replica::watches::Fired;
+use crate::machine::Tree;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Request, SessionChange,
 };
@@ -91,6 +92,7 @@ impl Node {
         // The host has published the former state. Dropping the last reference to it takes long.
         self.raft.persistence.former = Some(self.machine.state());
         self.machine = machine;
+        self.machine.record_undos(self.replica.history.past.bytes_max());
         self.cx.effects.zxid = self.machine.zxid();
         (self.applying.preparing, self.applying.goes_on) = (None, false);
         // The disk gets the whole state; deltas count from here.
@@ -107,7 +109,7 @@ impl Node {
         let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
         let changed = self.machine.take_changed(old.zxid());
         self.replica.watches.fire_net(&old, &self.machine.tree(), &changed, may_read, &mut fired);
-        self.deliver(fired);
+        self.deliver(fired, Some(&old));
         self.replica.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
         self.members_changed();
@@ -299,15 +301,16 @@ impl Node {
         let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
-            self.take_applied(applied);
+            self.take_applied(applied, None);
             return;
         }
         // A read sees the writes requested before it and none requested after it. The state machine
         // treats the requests of a batch one after the other, so that each may be a batch of its own.
         for request in batch.requests {
             let one = Batch { time: batch.time, requests: vec![request] };
+            let before = self.replica.watches.bring_any_before().then(|| self.machine.tree());
             let applied = self.machine.apply(term, &one);
-            self.take_applied(applied);
+            self.take_applied(applied, before.as_ref());
             self.answer_waits();
         }
     }
@@ -319,7 +322,8 @@ impl Node {
         self.answer_clients();
     }
 
-    fn take_applied(&mut self, applied: Applied) {
+    /// `before`: the tree before the one write that was applied, if a watch needs it.
+    fn take_applied(&mut self, applied: Applied, before: Option<&Tree>) {
         self.cx.effects.zxid = self.machine.zxid();
         let mut fired = Fired::default();
         for change in &applied.changes {
@@ -344,8 +348,9 @@ impl Node {
             };
             self.replica.watches.fire(change, may_read, &mut fired);
         }
-        self.deliver(fired);
+        self.deliver(fired, before);
         self.replica.history.note(applied.changes);
+        self.replica.history.past.note(self.machine.take_undos());
         for outcome in applied.outcomes.into_iter().filter(|_| !strikes!(OutcomeLost, 97)) {
             let session = outcome.session;
             // Only on the leader, so once in the cluster: other members may apply it much later, or
@@ -408,12 +413,13 @@ impl Node {
         self.cx.effects.ended.extend(self.replica.watches.end_session(session));
     }
 
-    fn deliver(&mut self, mut fired: Fired) {
+    fn deliver(&mut self, mut fired: Fired, before: Option<&Tree>) {
         let (local, clients) = (&self.local, &self.replica.clients);
         let may_read = |session, acl: Option<&AccessList>| {
             local.may_read(session, acl) || clients.may_read(session, acl)
         };
-        self.replica.watches.add_data(&mut fired.events, || self.machine.tree(), may_read);
+        let tree = || self.machine.tree();
+        self.replica.watches.add_data(&mut fired.events, before, tree, may_read);
         if planted!(EventsOutOfOrder) {
             fired.events.reverse();
         }

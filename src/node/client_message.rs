@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
 use crate::node::io::{Availability, Holding};
-use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
+use crate::node::query::{Answer, EventData, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -85,7 +85,7 @@ pub(crate) struct HeldWatch {
     pub(crate) existed: bool,
     /// Set when it is sent.
     pub(crate) from: Zxid,
-    pub(crate) data: bool,
+    pub(crate) data: EventData,
 }
 
 /// The session of a request, and its place among the session's requests: after the write `after`.
@@ -225,6 +225,7 @@ impl ToClient {
                 | Answer::Ids(_)
                 | Answer::Watching
                 | Answer::Tree(_)
+                | Answer::Past(_)
                 | Answer::Admin(_) => 0,
             },
             _ => 0,
@@ -244,7 +245,9 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
             let piece = |znodes| updates.push(ToClient::Znodes { request, znodes });
             Ok(Answer::Below(zxid, in_pieces(znodes, ZnodeRead::size, piece)))
         }
-        Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
+        Ok(Answer::Tree(_) | Answer::Past(_)) => {
+            Err(Refusal::Other { reason: "a whole tree".to_owned() })
+        }
         answer => answer.map_err(Refusal::of),
     };
     updates.push(ToClient::Answer { request, answer });
@@ -308,8 +311,9 @@ impl ToClient {
         FIXED
             + match self {
                 ToClient::Event { event, .. } => {
-                    let data = event.znode.as_ref().and_then(|znode| znode.data.as_ref());
-                    event.path.len() + data.map_or(0, |data| data.len() + FIXED)
+                    let znodes = [&event.znode, &event.before].into_iter().flatten();
+                    let data = znodes.filter_map(|znode| znode.data.as_ref());
+                    event.path.len() + data.map(|data| data.len() + FIXED).sum::<usize>()
                 }
                 ToClient::Names { names: of, .. } => names(of),
                 ToClient::Znodes { znodes: of, .. } => znodes(of),
@@ -324,6 +328,7 @@ impl ToClient {
                     | Answer::Watching
                     | Answer::Synced(_)
                     | Answer::Tree(_)
+                    | Answer::Past(_)
                     | Answer::Admin(_) => FIXED,
                 },
                 ToClient::Outcome(Outcome { result: Ok(Reply::Multi(results)), .. }) => {

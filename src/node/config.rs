@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::node::leader::planner::MembershipPolicy;
 use crate::node::timings::Timings;
-use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
+use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, SNAPSHOT_HISTORY_BYTES};
 
 /// The settings of a node. Times are durations, not ticks.
 #[derive(Clone, Debug)]
@@ -87,6 +87,8 @@ pub(crate) struct LogLimits {
     pub(crate) catch_up_bytes: u64,
     pub(crate) history_changes: usize,
     pub(crate) history_bytes: usize,
+    /// The bytes of what undoes the latest writes, for snapshots of the past; 0: none.
+    pub(crate) past_bytes: usize,
 }
 
 impl Default for LogLimits {
@@ -101,6 +103,7 @@ impl Default for LogLimits {
             catch_up_bytes: 2 << 30,
             history_changes: HISTORY_CHANGES,
             history_bytes: HISTORY_BYTES,
+            past_bytes: SNAPSHOT_HISTORY_BYTES,
         }
     }
 }

@@ -237,7 +237,7 @@ mod tests {
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, HeldWatch};
     use crate::node::io::{Availability, Holding, Problem, WatchId};
-    use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
+    use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::node::stored::{EntryKind, Voting};
     use crate::types::acl::{Acl, Id, Permissions};
@@ -490,7 +490,7 @@ mod tests {
                 kind: WatchKind::Recursive,
                 existed: true,
                 from: 350,
-                data: true,
+                data: EventData::Both,
             }),
             FromClient::Begun,
             FromClient::Write(request.clone()),
@@ -502,9 +502,16 @@ mod tests {
         let watch = WatchId(6);
         let reads = reads.map(|read| Query::Read { read, watch: Some(watch) });
         let others = [
-            Query::Watch { watch, path: "/a".into(), recursive: true, from: Some(350), data: true },
+            Query::Watch {
+                watch,
+                path: "/a".into(),
+                recursive: true,
+                from: Some(350),
+                data: EventData::After,
+            },
             Query::RemoveWatches { path: path(), which: WatcherType::Any },
             Query::Sync,
+            Query::At { zxid: 350, read: Read::Get { path: "/a".into() } },
         ];
         let queries = reads.into_iter().chain(others);
         messages.extend(queries.map(|query| FromClient::Query { call, query, read_index: 2 }));
@@ -526,6 +533,7 @@ mod tests {
                 data: Some(b"data"[..].into()),
                 stat: Stat::default(),
             })),
+            before: Some(Box::new(EventZnode { data: None, stat: Stat::default() })),
         };
         let path = || "/a".to_owned();
         let mut updates = vec![

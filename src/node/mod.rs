@@ -149,7 +149,7 @@ impl Node {
         config: NodeConfig,
         origin: Origin,
         boot: Boot,
-        machine: Machine,
+        mut machine: Machine,
         now: Now,
     ) -> Result<Node, String> {
         let Origin { identity, promise } = origin;
@@ -173,11 +173,13 @@ impl Node {
         });
         let others = members.into_iter().filter(|member| *member != id);
         let (changes, bytes) = (config.log.history_changes, config.log.history_bytes);
+        let history = History::new(machine.zxid(), changes, bytes).with_past(config.log.past_bytes);
+        machine.record_undos(config.log.past_bytes);
         let mut node = Node {
             ticks: Ticks::new(config.heartbeat, mixed(config.seed), now.mono),
             local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
             membership: Membership::new(me, config.version, others),
-            replica: Replica::new(History::new(machine.zxid(), changes, bytes)),
+            replica: Replica::new(history),
             bootstrap: Bootstrap::new(identity, founding),
             applying: Applying::default(),
             leading: None,
@@ -362,6 +364,7 @@ impl Node {
         let boot = Boot::without_log(hard_state, meta.clone());
         self.raft.restart(&boot, self.cx.now.mono)?;
         self.machine = Machine::from_state(state.clone());
+        self.machine.record_undos(self.replica.history.past.bytes_max());
         self.leading = None;
         self.replica.history.begin_after(self.machine.zxid());
         self.replica.published = None;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Tree;
 use crate::machine::command::Reply;
+use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
+pub(crate) use crate::node::replica::watch_kind::EventData;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
@@ -38,7 +39,7 @@ pub(crate) enum Query {
         /// only of later changes.
         from: Option<Zxid>,
         /// Whether its events bring the znode's data and stat.
-        data: bool,
+        data: EventData,
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
     RemoveWatches {
@@ -49,6 +50,9 @@ pub(crate) enum Query {
     /// Answered with [`Answer::Synced`] when the replica has every write completed anywhere before
     /// the query was made.
     Sync,
+    /// A read of the state after a write, which this replica waits for. Handles in its process ask for the tree, and
+    /// read a part themselves. Ids and ephemerals are the present ones.
+    At { zxid: Zxid, read: Read },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +107,8 @@ pub(crate) enum Answer {
     Tree(#[serde(with = "in_process")] Tree),
     /// Each reply with its member. It answers no session's query.
     Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
+    /// As [`Answer::Tree`], of the past. The receiver undoes the later writes.
+    Past(#[serde(with = "in_process")] PastTree),
 }
 
 /// A znode of [`Answer::Below`].
@@ -248,6 +254,11 @@ impl Answer {
         }
     }
 
+    pub(crate) fn past(self) -> Option<PastTree> {
+        let Answer::Past(past) = self else { return None };
+        Some(past)
+    }
+
     pub(crate) fn synced(self) -> Option<Zxid> {
         let Answer::Synced(zxid) = self else { return None };
         Some(zxid)
@@ -262,7 +273,7 @@ impl Answer {
 impl Query {
     pub(crate) fn path(&self) -> Option<&str> {
         match self {
-            Query::Read { read, .. } => read.path().map(|path| &**path),
+            Query::Read { read, .. } | Query::At { read, .. } => read.path().map(|path| &**path),
             Query::Watch { path, .. } => Some(path),
             Query::RemoveWatches { path, .. } => Some(path),
             Query::Sync => None,
@@ -277,7 +288,7 @@ impl Query {
                 let kind = if *recursive { WatchKind::Recursive } else { WatchKind::Persistent };
                 Some((*watch, path, kind))
             }
-            Query::RemoveWatches { .. } | Query::Sync => None,
+            Query::RemoveWatches { .. } | Query::Sync | Query::At { .. } => None,
         }
     }
 

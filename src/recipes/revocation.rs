@@ -104,8 +104,9 @@ impl Revocations {
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());
             // The channel has room for it.
-            let (zxid, position, net, znode) = (stat.mzxid, 0, false, None);
-            let _ = sender.try_send(WatchEvent { kind, path, zxid, position, net, znode });
+            let (zxid, position, net, znode, before) = (stat.mzxid, 0, false, None, None);
+            let event = WatchEvent { kind, path, zxid, position, net, znode, before };
+            let _ = sender.try_send(event);
         }
         let clock = session.shared().clock.clone();
         Ok(Revocations { watch, clock, lost: Mutex::new(false), earlier })

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::machine::Tree;
 use crate::machine::command::Op;
+use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::runtime::session::SessionShared;
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
@@ -126,7 +126,7 @@ impl Ask<()> {
         path: Arc<str>,
         recursive: bool,
         from: Option<Zxid>,
-        data: bool,
+        data: EventData,
     ) -> Ask<()> {
         Ask::query(Query::Watch { watch, path, recursive, from, data }, Answer::watching)
     }
@@ -200,6 +200,32 @@ impl Ask<Arc<Tree>> {
     /// What the session may read at this path and below.
     pub(crate) fn below(path: Arc<str>) -> Ask<Arc<Tree>> {
         Ask::read(Read::Below { path }, Answer::tree)
+    }
+}
+
+/// What the replica in this process knows of the state after the write `zxid`.
+impl Ask<PastTree> {
+    pub(crate) fn past(zxid: Zxid) -> Ask<PastTree> {
+        Ask::query(Query::At { zxid, read: Read::Tree }, Answer::past)
+    }
+}
+
+/// Parts of that state, for clients.
+impl Ask<Arc<Tree>> {
+    pub(crate) fn below_at(path: Arc<str>, zxid: Zxid) -> Ask<Arc<Tree>> {
+        Ask::query(Query::At { zxid, read: Read::Below { path } }, Answer::tree)
+    }
+}
+
+impl Ask<(Arc<[u8]>, Stat)> {
+    pub(crate) fn get_at(path: Arc<str>, zxid: Zxid) -> Ask<(Arc<[u8]>, Stat)> {
+        Ask::query(Query::At { zxid, read: Read::Get { path } }, Answer::data)
+    }
+}
+
+impl Ask<(Vec<String>, Stat)> {
+    pub(crate) fn children_at(path: Arc<str>, zxid: Zxid) -> Ask<(Vec<String>, Stat)> {
+        Ask::query(Query::At { zxid, read: Read::Children { path } }, Answer::children)
     }
 }
 

@@ -43,7 +43,7 @@ fn described(request: &ClientRequest) -> (&'static str, Option<&str>) {
             Write::Close => ("close", None),
         },
         ClientRequest::Query { query, .. } => match query {
-            Query::Read { read, .. } => (
+            Query::Read { read, .. } | Query::At { read, .. } => (
                 match read {
                     Read::Get { .. } => "get",
                     Read::Exists { .. } => "exists",

@@ -43,6 +43,7 @@ impl WatchSender {
             path: root.relative((**path).to_owned()),
             net: false,
             znode: None,
+            before: None,
             ..event
         };
         self.events.deliver(event, gap)

@@ -125,6 +125,12 @@ impl ClusterBuilder {
         ClusterBuilder { settings: self.settings.session_timeout_bounds(least, most) }
     }
 
+    /// See [`Builder::snapshot_history`].
+    #[must_use]
+    pub fn snapshot_history(self, bytes: usize) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.snapshot_history(bytes) }
+    }
+
     /// See [`Builder::pending_requests_max`].
     #[must_use]
     pub fn pending_requests_max(self, requests: usize) -> ClusterBuilder {

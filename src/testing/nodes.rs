@@ -122,6 +122,7 @@ impl Nodes {
                 retained_bytes_min: 4 << 20,
                 retained_bytes_max: 4 << 20,
                 catch_up_bytes: 64 << 20,
+                past_bytes: self.settings.snapshot_history,
                 ..LogLimits::default()
             },
             policy: self.settings.policy,
@@ -432,6 +433,7 @@ mod tests {
     use super::*;
     use crate::api::watch::{Watch, watch};
     use crate::node::io::WatchId;
+    use crate::node::query::EventData;
     use crate::runtime::ask::Ask;
     use crate::runtime::chroot::Root;
     use crate::runtime::pending::Pending;
@@ -445,7 +447,7 @@ mod tests {
     fn ask_watch(shared: &Arc<NodeShared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
-        let ask = Ask::watch(id, path.into(), false, None, false);
+        let ask = Ask::watch(id, path.into(), false, None, EventData::None);
         let asker = Asker::Holder(Arc::clone(session));
         shared.ask(asker, ask, Some((id, sender)), |()| Ok(watch))
     }

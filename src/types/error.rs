@@ -209,28 +209,29 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// A watch cannot start so far in the past: this replica no longer has all changes since then,
-    /// see [`Session::watch_from`](crate::Session::watch_from).
+    /// A watch cannot start so far in the past, or a state so far in the past cannot be shown: this replica no longer
+    /// has all changes since then, see [`Session::watch_from`](crate::Session::watch_from) and
+    /// [`Session::snapshot_at`](crate::Session::snapshot_at).
     #[error(
         "the changes of {path} since zxid {zxid} are not all known here any more, only those since \
-         {oldest}; set a watch from now, and then read again what it watches"
+         {oldest}; if it was for a watch, set one from now, and then read again what it watches"
     )]
     TooOld {
-        /// The path to be watched.
+        /// The path to be watched or read.
         path: String,
-        /// The zxid after which the watch was to start.
+        /// The zxid after which the watch was to start, or whose state was to be read.
         zxid: Zxid,
-        /// The oldest zxid after which it could start, on this instance at this moment.
+        /// The oldest zxid for which that is possible, on this instance at this moment.
         oldest: Zxid,
     },
-    /// A watch was to start after a write that does not exist, or a session waited for one. This replica has
+    /// A watch was to start after a write that does not exist, or a session waited for one or read its state. This replica has
     /// everything that was written before the call: the zxid is from another cluster, or invalid.
     #[error(
         "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be read or watched from there; \
          is the zxid of this cluster?"
     )]
     FutureZxid {
-        /// The path to be watched; `/` of [`Session::wait_for_zxid`](crate::Session::wait_for_zxid).
+        /// The path to be watched or read; `/` of [`Session::wait_for_zxid`](crate::Session::wait_for_zxid).
         path: String,
         /// The zxid of that write.
         zxid: Zxid,

@@ -285,6 +285,8 @@ struct WatchEventForm {
     net: bool,
     #[serde(with = "LogForm")]
     znode: Option<Box<EventZnode>>,
+    #[serde(with = "LogForm")]
+    before: Option<Box<EventZnode>>,
 }
 
 #[derive(Serialize, Deserialize)]

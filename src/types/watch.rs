@@ -14,8 +14,13 @@ pub const HISTORY_CHANGES: usize = 1 << 17;
 /// How many bytes these changes may take, at most: each takes the length of its path and about 60 more.
 pub const HISTORY_BYTES: usize = 16 << 20;
 
+/// How many bytes each replica uses at most for [`Session::snapshot_at`](crate::Session::snapshot_at), unless
+/// [`Builder::snapshot_history`](crate::Builder::snapshot_history) sets another number.
+pub const SNAPSHOT_HISTORY_BYTES: usize = 16 << 20;
+
 /// How many bytes of data an event carries, at most; longer data has to be read. So the events in
-/// one channel carry at most 16 MiB of data.
+/// one channel carry at most 16 MiB of data, and twice that in a watch of
+/// [`Session::watch_with_before`](crate::Session::watch_with_before).
 pub const EVENT_DATA_MAX: usize = 16 << 10;
 
 /// Which changes a persistent watch reports.
@@ -141,6 +146,8 @@ pub struct WatchEvent {
     pub net: bool,
     /// The znode as the write has left it, if the watch asks for it.
     pub(crate) znode: Option<Box<EventZnode>>,
+    /// The znode as it was before the write, if the watch asks for it.
+    pub(crate) before: Option<Box<EventZnode>>,
 }
 
 /// The znode in an event.
@@ -154,7 +161,8 @@ pub(crate) struct EventZnode {
 
 impl WatchEvent {
     /// The data of the znode as this event's write has left it: for watches of
-    /// [`Session::watch_with_data`](crate::Session::watch_with_data)(crate::Session::watch_with_data), if it has no more than
+    /// [`Session::watch_with_data`](crate::Session::watch_with_data) and
+    /// [`Session::watch_with_before`](crate::Session::watch_with_before), if it has no more than
     /// [`EVENT_DATA_MAX`] bytes. `None` when the znode is gone, and for a [`EventKind::Gap`].
     pub fn data(&self) -> Option<&[u8]> {
         self.znode.as_ref()?.data.as_deref()
@@ -163,6 +171,48 @@ impl WatchEvent {
     /// The stat that belongs to [`WatchEvent::data`], however long the data is.
     pub fn stat(&self) -> Option<Stat> {
         Some(self.znode.as_ref()?.stat)
+    }
+
+    /// The data of the znode as it was before this event's write: for watches of
+    /// [`Session::watch_with_before`](crate::Session::watch_with_before), if it had no more than
+    /// [`EVENT_DATA_MAX`] bytes. For a deletion, this is what was deleted. `None` for a creation, for
+    /// a [`EventKind::Gap`], and for a znode that the same write has created.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/config", b"v1", CreateMode::Persistent)?;
+    /// let watch = session.watch_with_before("/config", WatchMode::Persistent)?;
+    /// session.set("/config", b"v2")?;
+    /// session.delete("/config")?;
+    ///
+    /// let set = watch.recv().expect("the watch is on");
+    /// assert_eq!((set.data_before(), set.data()), (Some(&b"v1"[..]), Some(&b"v2"[..])));
+    /// let deleted = watch.recv().expect("the watch is on");
+    /// assert_eq!((deleted.data_before(), deleted.data()), (Some(&b"v2"[..]), None));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn data_before(&self) -> Option<&[u8]> {
+        self.before.as_ref()?.data.as_deref()
+    }
+
+    /// The stat that belongs to [`WatchEvent::data_before`], however long the data was.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch_with_before("/a", WatchMode::Persistent)?;
+    /// let created = session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set("/a", b"2")?;
+    /// let mut events = watch.events().try_iter();
+    /// assert_eq!(events.next().and_then(|event| event.stat_before()), None);
+    /// assert_eq!(events.next().and_then(|event| event.stat_before()), Some(created.stat));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn stat_before(&self) -> Option<Stat> {
+        Some(self.before.as_ref()?.stat)
     }
 }
 

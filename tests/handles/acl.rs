@@ -352,7 +352,7 @@ fn event_data_obeys_the_final_access_list() {
     for path in ["/a", "/b"] {
         alice.create(path, b"public", CreateMode::Persistent).unwrap();
     }
-    let watch = nobody.watch_with_data("/", WatchMode::PersistentRecursive).unwrap();
+    let watch = nobody.watch_with_before("/", WatchMode::PersistentRecursive).unwrap();
     alice.multi().set("/a", b"x").set_acl("/a", &closed).set("/a", b"secret").commit().unwrap();
     let again = alice.multi().delete("/b");
     again.create_with_acl("/b", b"secret", CreateMode::Persistent, &closed).commit().unwrap();
@@ -360,6 +360,13 @@ fn event_data_obeys_the_final_access_list() {
     let events: Vec<_> = watch.events().try_iter().collect();
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events.iter().all(|event| event.data().is_none() && event.stat().is_none()));
+    // The list that the znode had before the write decides who may see what it was.
+    assert!(events.iter().all(|event| event.data_before() == Some(b"public")));
+    alice.create_with_acl("/c", b"secret", CreateMode::Persistent, &closed).unwrap();
+    alice.multi().set_acl("/c", &Acl::open()).set("/c", b"public").commit().unwrap();
+    nobody.sync().unwrap();
+    let opened = watch.events().try_iter().find(|event| event.path == "/c").unwrap();
+    assert_eq!((opened.data_before(), opened.data()), (None, Some(&b"public"[..])));
 }
 
 #[test]

@@ -266,6 +266,7 @@ fn watches_of_all_kinds_survive_a_move() {
     let (_, quiet) = session.children_and_watch("/tree").unwrap();
     let tree = session.watch("/tree", WatchMode::PersistentRecursive).unwrap();
     let brought = session.watch_with_data("/data", WatchMode::Persistent).unwrap();
+    let before = session.watch_with_before("/data", WatchMode::Persistent).unwrap();
     // Changes while the client has no member.
     cluster.isolate(one);
     writer.set("/data", b"1").unwrap();
@@ -284,6 +285,13 @@ fn watches_of_all_kinds_survive_a_move() {
     assert_eq!(kind(&children), Some(EventKind::ChildrenChanged));
     assert_eq!(kind(&tree), Some(EventKind::DataChanged));
     assert_eq!(kind(&brought), Some(EventKind::Gap), "data of net changes is unknown");
+    assert_eq!(kind(&before), Some(EventKind::Gap));
+    // The new member knows what the watches want.
+    writer.set("/data", b"2").unwrap();
+    session.sync().unwrap();
+    let event = before.events().try_recv().unwrap();
+    assert_eq!((event.data_before(), event.data()), (Some(&b"1"[..]), Some(&b"2"[..])));
+    assert_eq!(brought.events().try_recv().unwrap().stat_before(), None);
     assert_eq!(kind(&quiet), None);
     writer.create("/tree/x", b"", CreateMode::Persistent).unwrap();
     writer.set("/data", b"2").unwrap();

@@ -17,6 +17,7 @@ mod metrics;
 mod operate;
 mod parents;
 mod partition;
+mod past;
 mod quota;
 mod reads;
 mod scenarios;

@@ -138,6 +138,7 @@ fn sessions_and_watches() {
     let form = json!({
         "kind": "created", "path": "/a", "zxid": stat.czxid, "position": event.position,
         "net": false, "znode": {"data": "/wA=", "stat": to_value(stat).unwrap()},
+        "before": null,
     });
     assert_eq!(to_value(&event).unwrap(), form);
     assert_eq!(to_value(without.recv().unwrap()).unwrap()["znode"], serde_json::Value::Null);

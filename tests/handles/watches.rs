@@ -338,3 +338,55 @@ fn events_bring_their_znode() {
     assert_eq!(too_long, (None, EVENT_DATA_MAX + 1));
     assert_eq!((seen[54].kind, seen[54].stat()), (EventKind::Deleted, None));
 }
+
+/// Each event has the znode as its own write has found it: before the whole multi, for the events of a multi.
+#[test]
+fn events_bring_their_znode_as_it_was_before() {
+    let cluster = Cluster::new(3);
+    let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
+    let watch = reader.watch_with_before("/a", WatchMode::PersistentRecursive).unwrap();
+    let parent = reader.watch_with_before("/a", WatchMode::Persistent).unwrap();
+    let without = reader.watch_with_data("/a", WatchMode::PersistentRecursive).unwrap();
+    let created = writer.create("/a", b"0", CreateMode::Persistent).unwrap();
+    let sets: Vec<_> = (1..20).map(|n| writer.nonblocking().set("/a", n.to_string())).collect();
+    let stats: Vec<_> = sets.into_iter().map(|set| set.wait().unwrap()).collect();
+    writer
+        .multi()
+        .set("/a", b"within")
+        .set("/a", b"after")
+        .create("/a/b", vec![7; EVENT_DATA_MAX + 1], CreateMode::Persistent)
+        .commit()
+        .unwrap();
+    let again = writer.multi().delete("/a/b");
+    again.create("/a/b", b"new", CreateMode::Persistent).commit().unwrap();
+    let brief = writer.multi().create("/a/c", b"", CreateMode::Persistent);
+    brief.delete("/a/c").commit().unwrap();
+    reader.sync().unwrap();
+    let seen: Vec<_> = watch.events().try_iter().collect();
+    assert_eq!((seen[0].data_before(), seen[0].stat_before()), (None, None));
+    let before = std::iter::once(&created.stat).chain(&stats);
+    for (n, (event, stat)) in seen[1..20].iter().zip(before).enumerate() {
+        assert_eq!(event.data_before(), Some(n.to_string().as_bytes()));
+        assert_eq!(event.stat_before().as_ref(), Some(stat));
+        assert_eq!(event.data(), Some((n + 1).to_string().as_bytes()));
+    }
+    // Both events of the multi show the state before it.
+    let data: Vec<_> = seen[20..22].iter().map(|event| event.data_before().unwrap()).collect();
+    assert_eq!(data, [b"19", b"19"]);
+    let kinds: Vec<_> = seen[22..].iter().map(|event| event.kind).collect();
+    let (create, delete) = (EventKind::Created, EventKind::Deleted);
+    assert_eq!(kinds, [create, delete, create, create, delete]);
+    // What was deleted had too much data; what replaces it is new.
+    assert_eq!(seen[23].data_before(), None);
+    assert_eq!(seen[23].stat_before().unwrap().data_length as usize, EVENT_DATA_MAX + 1);
+    assert_eq!((seen[24].stat_before(), seen[24].data()), (None, Some(&b"new"[..])));
+    // It was created and deleted in one write.
+    assert_eq!((seen[26].stat_before(), seen[26].stat()), (None, None));
+    // A change of the children brings the parent as it was.
+    let changed = parent.events().try_iter().find(|event| event.kind == EventKind::ChildrenChanged);
+    let changed = changed.unwrap();
+    assert_eq!(changed.data_before(), Some(&b"19"[..]));
+    let children = |stat: Option<quorate::Stat>| stat.unwrap().num_children;
+    assert_eq!((children(changed.stat_before()), children(changed.stat())), (0, 1));
+    assert!(without.events().try_iter().all(|event| event.stat_before().is_none()));
+}

@@ -1,6 +1,7 @@
 //! A session's calls, by topic.
 
 mod acl;
+mod past;
 mod quota;
 mod transact;
 mod watch;

@@ -102,6 +102,29 @@ impl Session {
         self.wait_for("watch", path, self.nonblocking().watch_with_data(path, mode))
     }
 
+    /// As [`Session::watch_with_data`], with events that also carry the znode as it was before the write:
+    /// see [`WatchEvent::data_before`](crate::WatchEvent::data_before) and
+    /// [`WatchEvent::stat_before`](crate::WatchEvent::stat_before). For a deletion this is what was
+    /// deleted; for a creation there is none. All events of a multi carry the znode as it was before the
+    /// multi. If this replica has caught up by a snapshot, an event carries the znode of the tree that the
+    /// snapshot has replaced. An event carries nothing that the session may not read, by the access list
+    /// that the znode had then.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/limit", b"10", CreateMode::Persistent)?;
+    /// let watch = session.watch_with_before("/limit", WatchMode::Persistent)?;
+    /// session.set("/limit", b"20")?;
+    /// let event = watch.recv().expect("the watch is on");
+    /// assert_eq!((event.data_before(), event.data()), (Some(&b"10"[..]), Some(&b"20"[..])));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watch_with_before(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.wait_for("watch", path, self.nonblocking().watch_with_before(path, mode))
+    }
+
     /// As [`Session::watch`], starting in the past: its first events report every change after the
     /// write `zxid`, in order, and later events report what comes next; none is missing and none
     /// comes twice. So a reader that has processed everything up to a zxid, on any instance, can

@@ -28,7 +28,7 @@ impl Tree {
     }
 
     /// Checks all invariants, including the hashes, and returns the number of ephemerals.
-    pub(in crate::machine) fn check(&self) -> Result<usize, String> {
+    pub(crate) fn check(&self) -> Result<usize, String> {
         self.check_contents()?;
         let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
         let (mut restricted, mut counted, mut unsound, mut bytes) = (0, 0, 0, 0);

@@ -29,6 +29,7 @@
 
 mod check;
 mod children;
+mod former;
 mod image;
 mod trie;
 mod znode;
@@ -44,6 +45,9 @@ use crate::types::quota::Usage;
 use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
 use children::Children;
+use former::Recorder;
+pub(super) use former::UNDOS_KEPT_MAX;
+pub(crate) use former::{Part, PastTree, Undo};
 pub(super) use image::Image;
 use trie::Trie;
 use znode::Parts;
@@ -74,6 +78,8 @@ pub(crate) struct Tree {
     unsound: usize,
     zxid: Zxid,
     hash: u64,
+    /// If it is on: see [`former`].
+    recorder: Option<Recorder>,
 }
 
 /// Trees with the same hash are equal, as far as replicas can determine.
@@ -111,6 +117,7 @@ impl Tree {
             unsound: 0,
             zxid: 0,
             hash: 0,
+            recorder: None,
         }
     }
 
@@ -241,19 +248,22 @@ impl Tree {
         self.account(path, None, Some(Share::of(&znode)));
         self.znodes.insert(znode);
         self.index_counted(path, true);
+        let mut parent = None;
         self.change_parent(path, |Parts { fields, children, .. }| {
+            parent = Some(*fields);
             children.insert(path::name(path));
             fields.pzxid = zxid;
             // Counters wrap, as a snapshot may hold any number.
             fields.cversion = fields.cversion.wrapping_add(1);
             fields.creates = fields.creates.wrapping_add(1);
         });
+        self.note_created(path, parent);
         stat
     }
 
     /// Replaces a znode's data; `None` if there is no such znode.
     pub(super) fn set(&mut self, path: &str, data: &Data, zxid: Zxid, time: u64) -> Option<Stat> {
-        self.update(path, |znode| {
+        self.change_znode(path, |znode| {
             znode.set_data(data, |fields| {
                 let more = if planted!(VersionStands) { 0 } else { 1 };
                 fields.version = fields.version.wrapping_add(more);
@@ -268,7 +278,7 @@ impl Tree {
     /// znode.
     pub(super) fn set_acl(&mut self, path: &str, acl: Option<AccessList>) -> Option<Stat> {
         let acl = acl.map(|acl| self.shared(path, acl));
-        self.update(path, |znode| {
+        self.change_znode(path, |znode| {
             znode.change(|parts| {
                 parts.acl = acl;
                 parts.fields.aversion = parts.fields.aversion.wrapping_add(1);
@@ -287,10 +297,15 @@ impl Tree {
 
     /// Deletes a znode without children, and updates the parent's counters.
     pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
-        self.take(path, |fields| {
+        let mut parent = None;
+        let deleted = self.take(path, |fields| {
+            parent = Some(*fields);
             fields.pzxid = zxid;
             fields.cversion = fields.cversion.wrapping_add(1);
         });
+        if let Some(znode) = deleted {
+            self.note_deleted(znode, parent);
+        }
     }
 
     /// Puts a znode at a path, and its name into the parent's set of children. Nothing else of the parent changes.
@@ -386,7 +401,7 @@ impl Tree {
 
     /// Replaces a znode's data but leaves its stat unchanged, unlike a user's write.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
-        self.update(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
+        self.change_znode(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
     }
 
     /// The containers that had children and have none any more, by path.

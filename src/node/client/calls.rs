@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Client;
 use crate::node::client_message::{Call, FromClient, HeldWatch, Pieces};
 use crate::node::io::{Holding, RequestId, WatchId};
-use crate::node::query::{Answer, Query, Read, Refusal, ZnodeRead};
+use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::sessions::holder::over;
 use crate::node::sessions::queue::waits_for_others;
@@ -36,6 +36,11 @@ impl Client {
             let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
             return self.effects.reply(id, Err(error));
         }
+        if matches!(query, Query::At { read: Read::Tree, .. }) {
+            let error =
+                Error::NeedsReplica { operation: "a whole snapshot of the past".to_owned() };
+            return self.effects.reply(id, Err(error));
+        }
         self.next_call += 1;
         let holding = Holding { session, holder };
         let place = Call { request: self.next_call, holding, after };
@@ -44,7 +49,10 @@ impl Client {
         if waits_for_others(&query, self.seen) {
             self.local.read_index.wait(0);
         }
-        let data = matches!(query, Query::Watch { data: true, .. });
+        let data = match query {
+            Query::Watch { data, .. } => data,
+            _ => EventData::None,
+        };
         let watch = query.watch().map(|(WatchId(watch), path, kind)| {
             let path = Arc::clone(path);
             HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }

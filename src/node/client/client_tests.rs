@@ -12,7 +12,7 @@ use crate::machine::command::{Command, Op, Request};
 use crate::node::client_message::{Call, Claim, FromClient, HeldWatch, ToClient};
 use crate::node::io::{Answered, ClientRequest, Holding, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
-use crate::node::query::{Query, Read};
+use crate::node::query::{EventData, Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::replica::watches::WatchKind;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
@@ -176,7 +176,7 @@ fn the_holdings_of_a_client_are_bounded() {
     let watch = |session, watch, path: &str| {
         let call = Call { request: watch, holding: Holding { session, holder }, after: 0 };
         let (watch, path, recursive) = (WatchId(watch), path.into(), false);
-        let query = Query::Watch { watch, path, recursive, from: None, data: false };
+        let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
         FromClient::Query { call, query, read_index: 0 }
     };
     let long = format!("/{}", "x".repeat(4000));
@@ -259,7 +259,7 @@ fn a_client_that_has_missed_much_is_served() {
     let mut messages = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
     let (path, kind) = (Arc::<str>::from("/n"), WatchKind::Persistent);
     messages.extend((0..WATCHES).map(|watch| {
-        let (path, existed, data) = (Arc::clone(&path), true, false);
+        let (path, existed, data) = (Arc::clone(&path), true, EventData::None);
         let holding = Holding { session, holder };
         FromClient::Watch(HeldWatch { watch, holding, path, kind, existed, from, data })
     }));
@@ -397,7 +397,7 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
         let requests = (0..WATCHES_MAX as u64 + 10).map(|number| {
             let (request, watch) = (RequestId(number), WatchId(1000 + number));
             let (path, recursive) = (Arc::clone(&path), false);
-            let query = Query::Watch { watch, path, recursive, from: None, data: false };
+            let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
             Input::Client(ClientRequest::Query { request, session, query })
         });
         let now = storm.cluster.clock();

@@ -13,7 +13,7 @@ use crate::node::io::{
     Answered, ClientRequest, Dial, Effects, Input, Problem, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::membership::NodeId;
@@ -151,7 +151,7 @@ impl Storm {
         for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
             let (request, session) = (storm.number(), SessionId(id));
             let (watch, path, recursive) = (WatchId(id), "/n".into(), false);
-            let query = Query::Watch { watch, path, recursive, from: None, data: false };
+            let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
             storm.ask(id, ClientRequest::Query { request, session, query });
         }
         storm.advance(Duration::from_secs(1));

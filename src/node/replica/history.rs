@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::machine::command::Change;
+use crate::node::replica::past::Past;
 use crate::types::znode::Zxid;
 
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct History {
     oldest: Zxid,
     changes_max: usize,
     bytes_max: usize,
+    /// For snapshots of the past.
+    pub(in crate::node) past: Past,
 }
 
 fn size(change: &Change) -> usize {
@@ -30,7 +33,13 @@ fn size(change: &Change) -> usize {
 impl History {
     /// A history that begins after this zxid.
     pub(crate) fn new(oldest: Zxid, changes_max: usize, bytes_max: usize) -> History {
-        History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max }
+        let past = Past::new(oldest, 0);
+        History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max, past }
+    }
+
+    /// The same, with snapshots of the past in so many bytes.
+    pub(crate) fn with_past(self, bytes_max: usize) -> History {
+        History { past: Past::new(self.oldest, bytes_max), ..self }
     }
 
     /// Adds the changes of applied writes.
@@ -53,6 +62,7 @@ impl History {
     /// The changes up to this zxid are not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
         self.changes.clear();
+        self.past.begin_with(zxid);
         let zxid = unless!(HistoryBeginsEarly, zxid, zxid.saturating_sub(1));
         (self.bytes, self.oldest) = (0, unless!(HistoryKeptAtSnapshot, zxid, self.oldest));
     }

@@ -17,7 +17,8 @@ pub(in crate::node) fn net_event(kind: EventKind, path: &str, zxid: Zxid) -> Wat
         EventKind::ChildrenChanged => 2,
         _ => 1,
     };
-    WatchEvent { kind, path: path.to_owned(), zxid, position, net: true, znode: None }
+    let path = path.to_owned();
+    WatchEvent { kind, path, zxid, position, net: true, znode: None, before: None }
 }
 
 /// Compares two trees for the watches between them.

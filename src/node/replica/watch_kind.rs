@@ -14,6 +14,16 @@ pub(crate) enum WatchKind {
     Recursive,
 }
 
+/// Which states of the znode the events of a watch bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum EventData {
+    None,
+    /// As the write has left it.
+    After,
+    /// Also as it was before the write.
+    Both,
+}
+
 impl WatchKind {
     pub(crate) fn fires_once(self) -> bool {
         matches!(self, WatchKind::Data | WatchKind::Children)

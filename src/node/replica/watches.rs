@@ -24,7 +24,7 @@ use crate::machine::{Tree, Znode};
 use crate::node::io::{Effects, WatchId};
 use crate::node::replica::net_changes::{Net, Roots, net_event};
 use crate::node::replica::path_filter::PathFilter;
-pub(crate) use crate::node::replica::watch_kind::WatchKind;
+pub(crate) use crate::node::replica::watch_kind::{EventData, WatchKind};
 use crate::types::acl::AccessList;
 use crate::types::path;
 use crate::types::watch::{
@@ -106,6 +106,8 @@ pub(crate) struct WatchTable {
     recursive: usize,
     /// Those whose events bring the znode.
     bringing: BTreeSet<WatchId>,
+    /// Those of them whose events also bring the znode as it was before.
+    bringing_before: BTreeSet<WatchId>,
 }
 
 /// The event of a change. Each matching watch gets an event of its own.
@@ -123,7 +125,7 @@ impl Notification<'_> {
     fn event(self) -> WatchEvent {
         let Notification { kind, zxid, position, .. } = self;
         let path = self.path.to_owned();
-        WatchEvent { kind, path, zxid, position, net: false, znode: None }
+        WatchEvent { kind, path, zxid, position, net: false, znode: None, before: None }
     }
 }
 
@@ -156,6 +158,12 @@ impl Missed<'_> {
         };
         Some(net_event(kind, path, zxid))
     }
+}
+
+/// The znode as an event carries it.
+fn brought(znode: &Znode) -> Box<EventZnode> {
+    let data = (znode.data().len() <= EVENT_DATA_MAX).then(|| znode.shared_data());
+    Box::new(EventZnode { data, stat: znode.stat() })
 }
 
 fn event_kind(change: ChangeKind) -> EventKind {
@@ -213,7 +221,7 @@ impl WatchTable {
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
         known: Option<impl Iterator<Item = &'a Change>>,
-        (missed, brings): (Missed<'_>, bool),
+        (missed, data): (Missed<'_>, EventData),
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -236,7 +244,7 @@ impl WatchTable {
             return;
         }
         let gap = match known {
-            Some(past) if !brings => {
+            Some(past) if data == EventData::None => {
                 return self.add_with_past((id, path, kind), session, past, may_read, fired);
             }
             // Only the result of the last of these changes is known.
@@ -254,9 +262,7 @@ impl WatchTable {
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
-        if brings {
-            self.bring_data(id);
-        }
+        self.bring_data(id, data);
     }
 
     pub(crate) fn remove(&mut self, id: WatchId) {
@@ -264,6 +270,7 @@ impl WatchTable {
             return;
         };
         self.bringing.remove(&id);
+        self.bringing_before.remove(&id);
         self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
         if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
             self.by_path.remove(&watcher.path);
@@ -289,9 +296,14 @@ impl WatchTable {
         })
     }
 
-    /// The events of this watch bring the znode.
-    pub(crate) fn bring_data(&mut self, id: WatchId) {
-        self.bringing.insert(id);
+    /// The events of this watch bring the znode, in these states.
+    pub(crate) fn bring_data(&mut self, id: WatchId, data: EventData) {
+        if data >= EventData::After {
+            self.bringing.insert(id);
+        }
+        if data == EventData::Both {
+            self.bringing_before.insert(id);
+        }
     }
 
     /// Whether there is such a watch.
@@ -299,10 +311,17 @@ impl WatchTable {
         !self.bringing.is_empty()
     }
 
-    /// Adds the znodes, as this tree has them, to the events that bring them.
+    /// Whether there is a watch whose events bring the znode as it was before.
+    pub(crate) fn bring_any_before(&self) -> bool {
+        !self.bringing_before.is_empty()
+    }
+
+    /// Adds the znodes to the events that bring them: as the tree has them, and as the tree `before` the
+    /// write had them, which is needed only if [`WatchTable::bring_any_before`].
     pub(crate) fn add_data(
         &self,
         events: &mut [(WatchId, WatchEvent)],
+        before: Option<&Tree>,
         tree: impl FnOnce() -> Tree,
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
     ) {
@@ -310,6 +329,7 @@ impl WatchTable {
             return;
         }
         let tree = tree();
+        let before = if planted!(BeforeIsAfter) { Some(&tree) } else { before };
         for (id, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
             if event.kind == EventKind::Gap || event.kind.is_removal() {
                 continue;
@@ -319,11 +339,12 @@ impl WatchTable {
                 let session = self.watchers.get(id).map(|watcher| watcher.session);
                 session.is_some_and(|session| may_read(session, znode.acl().map(|acl| &**acl)))
             };
-            let znode = tree.get(&event.path).filter(reads);
-            event.znode = znode.map(|znode| {
-                let data = (znode.data().len() <= EVENT_DATA_MAX).then(|| znode.shared_data());
-                Box::new(EventZnode { data, stat: znode.stat() })
-            });
+            event.znode = tree.get(&event.path).filter(reads).map(brought);
+            // What is created was not there, though the write may have deleted another znode at its path.
+            if event.kind != EventKind::Created && self.bringing_before.contains(id) {
+                let znode = before.and_then(|tree| tree.get(&event.path)).filter(reads);
+                event.before = znode.map(brought);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::node::io::{
 };
 use crate::node::log_outline::LogOutline;
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin, TimeoutBounds};
 use crate::types::error::Error;
@@ -773,7 +773,7 @@ impl Cluster {
     ) -> Result<Answer, Error> {
         let (watch, path) = (WatchId(watch), path.into());
         let recursive = mode == WatchMode::PersistentRecursive;
-        let query = Query::Watch { watch, path, recursive, from, data: false };
+        let query = Query::Watch { watch, path, recursive, from, data: EventData::None };
         let request = self.ask(id, |request| ClientRequest::Query { request, session, query });
         self.answer(request)
     }

@@ -23,7 +23,7 @@ use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
 use crate::machine::data::Data;
 use crate::machine::model::Model;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, Query, Read};
+use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::tests::harness::{Cluster, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::error::Error;
@@ -410,7 +410,13 @@ impl World {
                 }
                 Call::Watch(path, mode) => {
                     let recursive = mode == WatchMode::PersistentRecursive;
-                    Query::Watch { watch, path: path.into(), recursive, from: None, data: false }
+                    Query::Watch {
+                        watch,
+                        path: path.into(),
+                        recursive,
+                        from: None,
+                        data: EventData::None,
+                    }
                 }
                 _ => read(Read::Ephemerals, false),
             };

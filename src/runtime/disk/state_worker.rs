@@ -30,7 +30,7 @@ pub(crate) enum Order {
     /// See [`DiskOp::Build`](crate::node::io::DiskOp::Build).
     Build { transfer: u64, reader: Box<ChunkReader>, zxid: Zxid, hash: u64 },
     /// See [`DiskOp::Drop`](crate::node::io::DiskOp::Drop).
-    Drop(State),
+    Drop(Box<State>),
 }
 
 /// A checkpoint to write.
@@ -99,7 +99,7 @@ enum Call {
     Chunk(Vec<u8>),
     Finish,
     Build { transfer: u64, reader: Box<ChunkReader>, zxid: Zxid, hash: u64 },
-    Drop(State),
+    Drop(Box<State>),
 }
 
 impl StateWorker {

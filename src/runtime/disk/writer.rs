@@ -317,7 +317,7 @@ impl Writer {
             DiskOp::Build { transfer, reader, zxid, hash } => {
                 return Ok(Some(Next::Send(Order::Build { transfer, reader, zxid, hash })));
             }
-            DiskOp::Drop { state } => return Ok(Some(Next::Send(Order::Drop(state)))),
+            DiskOp::Drop { state } => return Ok(Some(Next::Send(Order::Drop(Box::new(state))))),
             DiskOp::Install { number, hard_state, meta, state } => {
                 self.change = Some(Change::install(number, hard_state, meta, state));
                 // The installed state replaces everything, including a checkpoint in progress.

@@ -1,4 +1,4 @@
-//! `diff`: what differs between two backups, or between a backup and the running cluster.
+//! `diff`: what differs between two backups, between a backup and the running cluster, or between two moments of it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fs::DirBuilder;
 use std::path::PathBuf;
 
 use clap::Args;
-use quorate::{Error, Result, Snapshot, Stat, recovery};
+use quorate::{Error, Result, Snapshot, Stat, Zxid, recovery};
 use serde_json::{Value, json};
 
 use super::cluster::bytes;
@@ -18,9 +18,14 @@ use crate::text::line;
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// A backup: the state before.
-    before: PathBuf,
+    #[arg(required_unless_present = "at")]
+    before: Option<PathBuf>,
     /// Another one: the state after. Without it, that is the running cluster, of which a backup is taken for this.
     after: Option<PathBuf>,
+    /// In place of backups: the running cluster right after the write with this zxid. A second one is the state
+    /// after; without it, that is the present one.
+    #[arg(long, value_name = "ZXID", conflicts_with = "before")]
+    at: Vec<Zxid>,
     /// Only this znode and what is below it.
     #[arg(long, default_value = "/")]
     path: String,
@@ -68,12 +73,33 @@ impl Side<'_> {
 
 impl Diff {
     pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
-        let before = recovery::read_backup(&self.before)?;
+        let Some(before) = &self.before else {
+            return self.between(cluster);
+        };
+        let before = recovery::read_backup(before)?;
         let after = match &self.after {
             Some(file) => recovery::read_backup(file)?,
             None => running(cluster)?,
         };
         cluster.print(self.compare(&before, &after)?)
+    }
+
+    /// Compares two moments of the running cluster.
+    fn between(&self, cluster: &Cluster) -> Result<Exit> {
+        is_named(cluster)?;
+        let (before, after) = match *self.at {
+            [before] => (before, None),
+            [before, after] => (before, Some(after)),
+            _ => {
+                let reason = "give it once or twice: the moments before and after".to_owned();
+                return Err(Error::InvalidSetting { setting: "--at", reason });
+            }
+        };
+        cluster.run(|session| {
+            let after = after.map_or_else(|| session.sync(), Ok)?;
+            let at = |zxid| session.subtree_at(&self.path, zxid);
+            self.compare(&at(before)?, &at(after)?)
+        })
     }
 
     fn compare(&self, before: &Snapshot, after: &Snapshot) -> Result<Shown> {
@@ -127,14 +153,19 @@ impl Diff {
 
 /// The state of the running cluster, of one moment.
 fn running(cluster: &Cluster) -> Result<Snapshot> {
-    if !cluster.is_named() {
-        let reason = "name some members of the cluster to compare with, or a second backup";
-        return Err(Error::InvalidSetting { setting: "--peers", reason: reason.to_owned() });
-    }
+    is_named(cluster)?;
     let coordinator = cluster.coordinator()?;
     let _session = cluster.session(&coordinator)?;
     let folder = Temporary::new()?;
     let file = folder.0.join("backup");
     coordinator.backup(&file)?;
     recovery::read_backup(&file)
+}
+
+fn is_named(cluster: &Cluster) -> Result<()> {
+    if cluster.is_named() {
+        return Ok(());
+    }
+    let reason = "name some members of the cluster to compare with, or a second backup";
+    Err(Error::InvalidSetting { setting: "--peers", reason: reason.to_owned() })
 }

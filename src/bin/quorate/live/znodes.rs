@@ -9,7 +9,7 @@ use clap::Args;
 use crossbeam_channel::RecvTimeoutError;
 use quorate::{
     Acl, Coordinator, CreateMode, Created, Error, Id, Permissions, Quota, Result, Session,
-    SessionId, Stat, WatchMode,
+    SessionId, Stat, WatchMode, Zxid,
 };
 use serde_json::{Value, json};
 
@@ -32,6 +32,9 @@ pub(crate) struct Ls {
     /// Lists the znode and all below it, by their paths.
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// As it was right after the write with this zxid.
+    #[arg(long, value_name = "ZXID")]
+    at: Option<Zxid>,
 }
 
 /// What to draw.
@@ -47,6 +50,9 @@ pub(crate) struct Tree {
 pub(crate) struct Znode {
     /// The znode.
     path: String,
+    /// As it was right after the write with this zxid.
+    #[arg(long, value_name = "ZXID")]
+    at: Option<Zxid>,
 }
 
 /// What to write.
@@ -167,12 +173,17 @@ pub(super) fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>
 
 impl Ls {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let names: Vec<String> = match self.recursive {
-            true => walk(session, &self.path)?
+        let names: Vec<String> = match (self.recursive, self.at) {
+            (true, None) => walk(session, &self.path)?
                 .into_keys()
                 .map(|names| format!("/{}", names.join("/")))
                 .collect(),
-            false => session.children(&self.path)?,
+            (true, Some(zxid)) => {
+                let then = session.subtree_at(&self.path, zxid)?;
+                then.walk(&self.path)?.map(|(path, _, _)| path.to_owned()).collect()
+            }
+            (false, None) => session.children(&self.path)?,
+            (false, Some(zxid)) => session.children_at(&self.path, zxid)?.0,
         };
         let text = names.iter().map(|name| format!("{}\n", line(name))).collect::<String>();
         Ok(Shown::new(text, json(&names)))
@@ -253,7 +264,10 @@ impl Tree {
 
 impl Znode {
     pub(super) fn get(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let (data, stat) = session.get(&self.path)?;
+        let (data, stat) = match self.at {
+            None => session.get(&self.path)?,
+            Some(zxid) => session.get_at(&self.path, zxid)?,
+        };
         let stat = with_holder(&stat, holders([&stat], coordinator).as_ref());
         let json = json!({ "path": self.path, "data": json_data(&data), "stat": stat });
         Ok(Shown::data(data.to_vec(), json))
@@ -261,7 +275,10 @@ impl Znode {
 
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
     pub(super) fn stat(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let stat = session.exists(&self.path)?;
+        let stat = match self.at {
+            None => session.exists(&self.path)?,
+            Some(zxid) => Some(session.get_at(&self.path, zxid)?.1),
+        };
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let holders = holders([&stat], coordinator);

@@ -20,6 +20,7 @@ use crate::gateway::wire::jute::Credential;
 use crate::gateway::wire::request::{self, PathOnly, Request};
 use crate::gateway::{Gateway, GatewayBuilder};
 use crate::machine::command::Op;
+use crate::node::query::EventData;
 use crate::planted::{Bug, plant};
 use crate::runtime::ask::Ask;
 use crate::runtime::entropy::simulated;
@@ -114,7 +115,7 @@ impl World {
     fn observe(&mut self, timeout: Duration) {
         let observer = Arc::clone(&self.observer);
         self.ask(Asker::Opener(Arc::clone(&observer)), Ask::open(&observer, timeout));
-        let watch = Ask::watch(self.members.observer, "/t".into(), true, None, true);
+        let watch = Ask::watch(self.members.observer, "/t".into(), true, None, EventData::After);
         self.ask(Asker::Holder(Arc::clone(&observer)), watch);
         let (path, mode) = ("/t".to_owned(), CreateMode::Persistent);
         let create = Ask::create(Op::Create { path, data: "".into(), mode });

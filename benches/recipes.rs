@@ -38,7 +38,9 @@ fn main() {
     locks(&members, time);
     queues(&members, time);
     counters("an addition of 16 callers at one counter", &members, time);
-    limits("a permit of 15 callers at one limit", &members, time);
+    limits("a permit of 15 callers at one limit", &members, 1_000_000_000, time);
+    // These wait for their permits.
+    limits("the same, at most 10,000 a second", &members, 10_000, time);
 }
 
 /// What a change of the members costs: writes, and the time of all instances together, which are in this thread.
@@ -113,16 +115,16 @@ fn settle(cluster: &Cluster, all: &mut [Member], partitions: usize) {
     }
 }
 
-/// Permits of one limit, which has more of them than the callers can use. Their times are measured together for each
+/// Permits of one limit of so many a second. Their times are measured together for each
 /// hundred: one is of the size of a look at the clock.
-fn limits(name: &str, members: &[Coordinator], time: Duration) {
+fn limits(name: &str, members: &[Coordinator], rate: u32, time: Duration) {
     const EACH: u32 = 100;
-    let (per, start) = (Duration::from_secs(1), Instant::now());
+    let (path, per, start) = (format!("/limit-{rate}"), Duration::from_secs(1), Instant::now());
     let (done, hundreds) = channel();
     std::thread::scope(|scope| {
         for limiter in 0..members.len() {
             let session = members[limiter].session();
-            let limiter = RateLimiter::new(&session, "/limit", 1_000_000_000, per).unwrap();
+            let limiter = RateLimiter::new(&session, &path, rate, per).unwrap();
             for _ in 0..CONTENDERS / members.len() {
                 let (limiter, done) = (limiter.clone(), done.clone());
                 scope.spawn(move || {
@@ -142,7 +144,7 @@ fn limits(name: &str, members: &[Coordinator], time: Duration) {
     let (took, each) = (start.elapsed(), hundreds.iter().collect::<Vec<_>>());
     let session = members[0].session();
     session.sync().unwrap();
-    let writes = session.exists("/limit").unwrap().map_or(0, |stat| stat.version);
+    let writes = session.exists(&path).unwrap().map_or(0, |stat| stat.version);
     let permits = each.len() * EACH as usize;
     report(name, took / EACH, each);
     println!("{:44} {:>10.4}", "  writes for a thousand", writes as f64 * 1000.0 / permits as f64);

@@ -210,6 +210,8 @@ impl Plan {
         let past = random.fork(290);
         if past.percent(50) {
             plan.log.past_bytes = past.within(1..100_000) as usize;
+        } else if past.percent(80) {
+            plan.log.past_bytes = 16 << 20;
         }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));

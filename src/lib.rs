@@ -132,8 +132,8 @@ pub use types::quota::{Quota, Usage};
 pub use types::session::SessionState;
 pub use types::start_error::StartError;
 pub use types::watch::{
-    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, SNAPSHOT_HISTORY_BYTES,
-    WATCH_CAPACITY, WatchEvent, WatchMode, WatcherType,
+    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,
+    WatchMode, WatcherType,
 };
 pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 

@@ -628,6 +628,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
         retained_bytes_min: 400,
         retained_bytes_max: 400,
         catch_up_bytes: 800,
+        past_bytes: 1 << 16,
         ..LogLimits::default()
     };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));

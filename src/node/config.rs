@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::node::leader::planner::MembershipPolicy;
 use crate::node::timings::Timings;
-use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, SNAPSHOT_HISTORY_BYTES};
+use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 
 /// The settings of a node. Times are durations, not ticks.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl Default for LogLimits {
             catch_up_bytes: 2 << 30,
             history_changes: HISTORY_CHANGES,
             history_bytes: HISTORY_BYTES,
-            past_bytes: SNAPSHOT_HISTORY_BYTES,
+            past_bytes: 0,
         }
     }
 }

@@ -14,10 +14,6 @@ pub const HISTORY_CHANGES: usize = 1 << 17;
 /// How many bytes these changes may take, at most: each takes the length of its path and about 60 more.
 pub const HISTORY_BYTES: usize = 16 << 20;
 
-/// How many bytes each replica uses at most for [`Session::snapshot_at`](crate::Session::snapshot_at), unless
-/// [`Builder::snapshot_history`](crate::Builder::snapshot_history) sets another number.
-pub const SNAPSHOT_HISTORY_BYTES: usize = 16 << 20;
-
 /// How many bytes of data an event carries, at most; longer data has to be read. So the events in
 /// one channel carry at most 16 MiB of data, and twice that in a watch of
 /// [`Session::watch_with_before`](crate::Session::watch_with_before).

@@ -22,7 +22,8 @@ impl Cluster {
         let data = tempfile::tempdir().unwrap();
         let start = |address: &String| {
             let dir = data.path().join(address.replace(':', "_"));
-            Coordinator::builder().advertise(address).data_dir(dir).join(&addresses).unwrap()
+            let builder = Coordinator::builder().advertise(address).data_dir(dir);
+            builder.snapshot_history(1 << 20).join(&addresses).unwrap()
         };
         let members: Vec<_> = addresses.iter().map(start).collect();
         for member in &members {

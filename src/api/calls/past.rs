@@ -32,7 +32,7 @@ impl Session {
     /// ```
     /// use quorate::CreateMode;
     ///
-    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
     /// session.create("/limit", b"10", CreateMode::Persistent)?;
     /// let failed_at = session.snapshot()?.zxid();
     /// session.set("/limit", b"20")?;
@@ -60,7 +60,7 @@ impl Session {
     /// ```
     /// use quorate::CreateMode;
     ///
-    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
     /// session.create("/config", b"", CreateMode::Persistent)?;
     /// let created = session.create("/config/limit", b"10", CreateMode::Persistent)?;
     /// session.set("/config/limit", b"20")?;
@@ -83,7 +83,7 @@ impl Session {
     /// ```
     /// use quorate::CreateMode;
     ///
-    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
     /// let created = session.create("/limit", b"10", CreateMode::Persistent)?.stat;
     /// session.set("/limit", b"20")?;
     /// assert_eq!(&session.get_at("/limit", created.czxid)?.0[..], b"10");
@@ -104,7 +104,7 @@ impl Session {
     /// ```
     /// use quorate::CreateMode;
     ///
-    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
     /// let created = session.create("/a", b"", CreateMode::Persistent)?.stat;
     /// session.delete("/a")?;
     /// let (names, _) = session.children_at("/", created.czxid)?;

@@ -253,7 +253,8 @@ impl Handle {
     /// A snapshot shows everything that existed at its zxid, and nothing else.
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let begun = self.shows_what_was_acknowledged("a snapshot", snapshot.zxid());
-        let shown = self.check_state(path, snapshot, "I3 snapshots show what was");
+        let odd = self.oddity(path, snapshot);
+        let shown = require(odd.is_none(), "I3 snapshots show what was", || format!("{odd:?}"));
         self.kernel.check(begun.and(shown));
     }
 
@@ -270,19 +271,15 @@ impl Handle {
             Err(_) => return,
         };
         self.kernel.count("snapshot of the past");
-        self.kernel.check(self.check_state(
-            path,
-            &past,
-            "I3 a state of the past is the one that was",
-        ));
+        let odd = self.oddity(path, &past);
+        let checked = require(odd.is_none(), "I3 a state of the past is the one that was", || {
+            format!("{odd:?}")
+        });
+        self.kernel.check(checked);
     }
 
-    fn check_state(
-        &self,
-        path: &str,
-        snapshot: &Snapshot,
-        check: &'static str,
-    ) -> std::result::Result<(), Violation> {
+    /// What a snapshot shows below a path that did not exist like that at its zxid.
+    fn oddity(&self, path: &str, snapshot: &Snapshot) -> Option<String> {
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
         let ids = self.ids.borrow();
@@ -311,7 +308,7 @@ impl Handle {
             Err(_) => None,
         };
         let holds = counted && listed && odd.is_none() && there.is_empty();
-        require(holds, check, || {
+        (!holds).then(|| {
             let zxid = snapshot.zxid();
             format!("below {path} at zxid {zxid}: {odd:?}, not {there:?}; {counted} {listed}")
         })

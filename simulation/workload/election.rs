@@ -55,7 +55,14 @@ async fn campaign(client: &Client, handle: &Handle) {
     let latch = latch.with_priority(priority(client));
     let waits = kernel.wait("campaign", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
-    let won = first(latch.campaign_async(), kernel.sleep(patience)).await;
+    let won = match client.random.percent(15) {
+        true => Ok(match latch.try_campaign_async().await {
+            Ok(None) => return drop(waits),
+            Ok(Some(leadership)) => Ok(leadership),
+            Err(error) => Err(error),
+        }),
+        false => first(latch.campaign_async(), kernel.sleep(patience)).await,
+    };
     drop(waits);
     kernel.count("campaign");
     let Ok(Ok(leadership)) = won else { return };

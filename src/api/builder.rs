@@ -257,8 +257,9 @@ impl Builder {
     ///
     /// Any voter may be elected, so that elections take no longer for it. Some seconds after, the leader hands the lead
     /// to the voter with the highest priority, if that is higher than its own and the voter is fit: it answers, has had
-    /// the whole log for a while, its disk is not nearly full, and it is not being closed. If it then does not lead,
-    /// the leader tries again later, and waits longer each time. So the lead also goes back after an operator has moved
+    /// the whole log for a while, its disk is not nearly full, and it is not being closed. If it does not keep the lead,
+    /// for example because others do not reach it, it is offered again after ten seconds, then after twice as long each
+    /// time, up to 160 s. So the lead also goes back after an operator has moved
     /// it to a voter with a lower priority. A member that does not vote never leads.
     ///
     /// ```

@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::closing::Closing;
 use super::context::Context;
 use super::io::{Availability, Problem, Time};
+use super::leader::preference::Preference;
 use super::message::PeerMessage;
 use super::raft::core::Raft;
 use super::raft::quorum_loss::QuorumLoss;
@@ -54,6 +55,8 @@ pub(super) struct Membership {
     /// All other members, each with what keeps this node from reaching it.
     pub(super) problems: Vec<(NodeId, Option<Problem>)>,
     pub(super) closing: Closing,
+    /// The offers of the lead that this node has made.
+    pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
     /// Whether this node is to leave.
     pub(super) leaving: bool,
@@ -89,6 +92,7 @@ impl Membership {
             versions: Versions::new(version),
             problems: others.map(|member| (member, Some(Problem::not_yet()))).collect(),
             closing: Closing::default(),
+            preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
             leaving: false,
             send_at: Time::ZERO,

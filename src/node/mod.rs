@@ -82,6 +82,7 @@ use self::context::Context;
 use self::io::{DiskOp, Effects, Input, Now, Time};
 use self::leader::Leading;
 use self::leader::members::Plan;
+use self::leader::planner::Action;
 pub(crate) use self::leader::planner::MembershipPolicy;
 use self::leader::read_index::Asked;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
@@ -314,7 +315,12 @@ impl Node {
         if let Some((low, refuses_writes)) = disks {
             self.note_room(low, refuses_writes);
         }
-        if let Some(action) = action
+        let now = self.cx.now.mono;
+        let is_due = |action: &Action| match action {
+            Action::Prefer(heir) => self.membership.preference.offers(*heir, now),
+            _ => true,
+        };
+        if let Some(action) = action.filter(is_due)
             && let Some(leading) = &mut self.leading
         {
             tracing::info!(node = %self.membership.own_name(), ?action, "a change of the members");

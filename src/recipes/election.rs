@@ -155,7 +155,10 @@ impl LeaderLatch {
     /// a higher priority lead first, and equal ones in the order in which they started to campaign. A present leader
     /// leads on, whatever its priority. Candidates without a priority have 0, and so do those of other libraries.
     ///
-    /// A candidate that comes in front of others costs them one more write each, when they lead.
+    /// A candidate that comes in front of others costs them one more write each, when they lead. That write sets the
+    /// election's own znode, so from the first priority on, all candidates need READ and WRITE there; do not keep
+    /// anything in it that changes often. If some 30 candidates wait, each of which came with a higher priority than all
+    /// before, the next ones may find no room in front, and stay behind.
     ///
     /// ```
     /// use quorate::recipes::LeaderLatch;

@@ -172,7 +172,7 @@ impl WatchEvent {
     /// The data of the znode as it was before this event's write: for watches of
     /// [`Session::watch_with_before`](crate::Session::watch_with_before), if it had no more than
     /// [`EVENT_DATA_MAX`] bytes. For a deletion, this is what was deleted. `None` for a creation, for
-    /// a [`EventKind::Gap`], and for a znode that the same write has created.
+    /// a [`EventKind::Gap`], and for a znode that was not there before the write.
     ///
     /// ```
     /// use quorate::{CreateMode, WatchMode};

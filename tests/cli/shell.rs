@@ -44,7 +44,7 @@ fn lines_from_a_pipe_run_in_one_session() {
     let (code, out, error) = run(&cluster, "get /missing\nls /\n");
     assert_eq!((code, &*out), (3, ""));
     assert!(error.contains("/missing"), "{error}");
-    for wrong in ["fly /a\n", "get\n", "get 'a\n", "get --fast /a\n", "get a\n"] {
+    for wrong in ["set /c -\n", "fly /a\n", "get\n", "get 'a\n", "get --fast /a\n", "get a\n"] {
         let (code, out, error) = run(&cluster, wrong);
         assert_eq!((code, &*out), (2, ""), "{wrong:?}: {error}");
         assert!(!error.is_empty());

@@ -186,6 +186,9 @@ fn failed(error: Error) -> (StatusCode, String) {
 
 /// A job that is sent twice with the same id is done once.
 async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> Answer<StatusCode> {
+    if id.contains('/') || [".", ".."].contains(&&*id) {
+        return Err((StatusCode::BAD_REQUEST, "the id cannot be the name of a znode".to_owned()));
+    }
     let session = app.coordinator.session();
     let limits = Limited::with_codec(&session, "/service/limits").map_err(failed)?;
     let limits = limits.get_async().await.map_err(failed)?.map(|limits| limits.value);

@@ -16,15 +16,10 @@ use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
 use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
 use crate::node::room::Room;
-use crate::types::membership::{MEMBERS_MAX, Member, Named, NodeId};
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
-
-/// A voter that was offered the lead and did not take it is offered it again after this time, and after twice as
-/// long each time, so often.
-const PREFER_AGAIN: Duration = Duration::from_secs(10);
-const PREFER_DOUBLED_MAX: u32 = 6;
 
 /// What a leader has observed of the members since it leads.
 #[derive(Debug, Default)]
@@ -54,9 +49,6 @@ pub(in crate::node) struct Observed {
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
-    /// How often the lead was offered to a voter with a higher priority, and when that may be done again.
-    preferred: u32,
-    prefer_at: Time,
     /// The settled learners, as last reported.
     placed: BTreeSet<NodeId>,
 }
@@ -238,25 +230,11 @@ impl Leading {
             // again.
             Action::Vote(change) => raft.propose_change(&change),
             Action::HandOver => return self.resign(raft, membership, room, cx),
-            Action::Prefer(heir) => return self.prefer(heir, raft, cx),
+            Action::Prefer(heir) => return self.hand_over_to(heir, raft, cx.now.mono),
         };
         if proposed {
             self.members.changing = Some(raft.last_index());
         }
-    }
-
-    /// Hands over to a voter with a higher priority. One that does not take the lead is tried again later and later,
-    /// since nothing can be proposed in the meantime.
-    fn prefer(&mut self, heir: NodeId, raft: &mut Raft, cx: &Context) {
-        let now = cx.now.mono;
-        if now < self.members.prefer_at {
-            return;
-        }
-        let tried = self.members.preferred;
-        self.members.preferred += 1;
-        self.members.prefer_at = now + (PREFER_AGAIN * 2u32.pow(tried.min(PREFER_DOUBLED_MAX)));
-        tracing::info!(heir = %Named::of(heir), "hands the lead to a voter with a higher priority");
-        self.hand_over_to(heir, raft, now);
     }
 
     /// Whether a member has stored nothing for longer than an election takes, though it lacks

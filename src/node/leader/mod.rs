@@ -16,6 +16,7 @@ pub(crate) mod expiry;
 pub(crate) mod log_clock;
 pub(crate) mod members;
 pub(crate) mod planner;
+pub(in crate::node) mod preference;
 pub(crate) mod proposed;
 pub(crate) mod read_index;
 pub(crate) mod reaper;

@@ -141,19 +141,12 @@ impl LeaderLatch {
         let mut candidate = self.joined().await?;
         let mut called: Option<Called> = None;
         loop {
-            let (children, election) = self.read().await?;
-            self.contenders.check(&children).await?;
-            let listed = self.contenders.sorted(children);
-            let own = listed.iter().position(|contender| contender.path == candidate.path());
-            let (Some(own), Some(election)) = (own, election) else {
-                return Err(Error::NoNode { path: candidate.path().to_owned() });
-            };
+            let (listed, own, election) = self.look(&candidate).await?;
             let Some(before) = blocked_by(&listed, own) else {
-                if candidate.czxid() >= election.placed || planted!(TokenKept) {
+                if self.has_its_token(&mut candidate, &election).await? {
                     return self.leads(candidate).await;
                 }
                 called = None;
-                self.renew(&mut candidate, &election).await?;
                 continue;
             };
             let standing = Standing::of(path::name(candidate.path())).unwrap_or_default();
@@ -195,11 +188,39 @@ impl LeaderLatch {
     }
 
     pub(super) async fn trying(&self) -> Result<Option<Leadership>> {
-        let candidate = self.joined_last().await?;
-        match self.contenders.blocker(&candidate, blocked_by).await? {
-            None => self.leads(candidate).await.map(Some),
-            Some(_) => Ok(None),
+        let mut candidate = self.joined_last().await?;
+        loop {
+            let (listed, own, election) = self.look(&candidate).await?;
+            if blocked_by(&listed, own).is_some() {
+                return Ok(None);
+            }
+            // Others may have come and gone in front of it.
+            if self.has_its_token(&mut candidate, &election).await? {
+                return self.leads(candidate).await.map(Some);
+            }
         }
+    }
+
+    /// All candidates, the place of this one, and the election.
+    async fn look(&self, candidate: &Contender) -> Result<(Vec<ListedContender>, usize, Election)> {
+        let (children, election) = self.read().await?;
+        self.contenders.check(&children).await?;
+        let listed = self.contenders.sorted(children);
+        let own = listed.iter().position(|contender| contender.path == candidate.path());
+        match (own, election) {
+            (Some(own), Some(election)) => Ok((listed, own, election)),
+            _ => Err(Error::NoNode { path: candidate.path().to_owned() }),
+        }
+    }
+
+    /// Makes sure that the token of the first candidate is larger than those of all that have led. False if another
+    /// write came first.
+    async fn has_its_token(&self, candidate: &mut Contender, election: &Election) -> Result<bool> {
+        if candidate.czxid() >= election.placed || planted!(TokenKept) {
+            return Ok(true);
+        }
+        // The first one stays the first, so nobody can lead in the meantime.
+        self.renew(candidate, election).await
     }
 
     /// Reads the children and then the znode of the election.
@@ -217,13 +238,13 @@ impl LeaderLatch {
         Ok((children_or_none(children)?, if_exists(election)?.map(Election::new)))
     }
 
-    /// Creates the candidate's znode anew, under the same name, so that its token is larger than all before. Not an
-    /// error if another write came first.
-    async fn renew(&self, candidate: &mut Contender, election: &Election) -> Result<()> {
+    /// Creates the candidate's znode anew, under the same name, so that its token is larger than all before. False if
+    /// another write came first.
+    async fn renew(&self, candidate: &mut Contender, election: &Election) -> Result<bool> {
         let (multi, path) = (self.session().multi(), candidate.path().to_owned());
         let place = |multi| election.place_in(multi, self.contenders.path());
         let renewing = candidate.replace(multi, &path, &self.id, place);
-        unless_overtaken(renewing.await).map(drop)
+        Ok(unless_overtaken(renewing.await)?.is_some())
     }
 
     /// Moves the candidate to the first of these places that has room. False if none has, and true as well if

@@ -33,10 +33,14 @@ impl Leadership {
         /// begins the other. [`Held::is_held`](crate::recipes::Held::is_held) turns false before it.
         /// The candidate may not have noticed yet that it leads.
         ///
-        /// A candidate that is not the next one comes forward when the leader calls it; the others keep their order.
+        /// The token is the least that it has: if others are placed behind it before it looks, it takes a larger one.
+        ///
+        /// A candidate that is not the next one comes forward when the leader calls it, and stays there, also if the
+        /// hand-over is given up; the others keep their order.
         /// Those of other libraries do not, so such a candidate is waited for until it is the next one.
         ///
-        /// After an error this one still leads, unless it has lost the lead. If the time of the timed form runs out,
+        /// After an error this one still leads, unless it has lost the lead, or the outcome of the write that decides
+        /// is unknown ([`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown)): then it resigns. If the time of the timed form runs out,
         /// or the future is dropped, it still leads too, unless that was during the write that decides: then it
         /// resigns, and the next one leads. `is_held` tells.
         /// Returns at once if the candidate is this one, which still leads.
@@ -44,7 +48,8 @@ impl Leadership {
         /// # Errors
         /// [`Error::NoNode`](crate::Error::NoNode) with the path of the candidate if it no longer is one, or with the
         /// path of this one if it has lost the lead; the errors of a session that is over;
-        /// [`Error::NoAuth`](crate::Error::NoAuth) if the session may not write to the candidate's znode.
+        /// [`Error::NoAuth`](crate::Error::NoAuth) if the session may not write to the candidate's znode
+        /// or to the election's own.
         ///
         /// ```
         /// use quorate::recipes::LeaderLatch;

@@ -51,9 +51,11 @@ impl Watch {
         let watch = session.watch(&self.path, mode)?;
         let mut left = self.count.unwrap_or(u64::MAX);
         while left > 0 {
+            if is_over() {
+                return Ok(Exit::Well);
+            }
             let event = match watch.events().recv_timeout(PERIOD) {
                 Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) if is_over() => return Ok(Exit::Well),
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break,
             };

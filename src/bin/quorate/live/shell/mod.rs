@@ -128,7 +128,14 @@ impl Shell {
                 Err(ReadlineError::Eof) => break Ok(Exit::Well),
                 Err(error) => break Err(of_terminal(error)),
             };
-            match open.run(&line) {
+            let outcome = open.run(&line);
+            // Now, since Ctrl-C may end the program in the next command.
+            if let Some(file) = &history
+                && let Err(error) = save(&mut editor, file)
+            {
+                complain(format_args!("cannot write {}: {error}", file.display()));
+            }
+            match outcome {
                 Ok(Outcome::End) => break Ok(Exit::Well),
                 Ok(Outcome::Done(Exit::Well)) => {}
                 Ok(Outcome::Done(exit)) if !is_typed => break Ok(exit),
@@ -137,11 +144,6 @@ impl Shell {
                 Err(error) => complain(error),
             }
         };
-        if let Some(file) = &history
-            && let Err(error) = save(&mut editor, file)
-        {
-            complain(format_args!("cannot write {}: {error}", file.display()));
-        }
         open.coordinator.close();
         exit
     }
@@ -178,6 +180,10 @@ impl Open {
         };
         if words.is_empty() {
             return Ok(Outcome::Done(Exit::Well));
+        }
+        if words.iter().any(|word| word == "-") {
+            complain("the standard input has the commands: give the data itself");
+            return Ok(Outcome::Done(Exit::Misused));
         }
         let line = match Line::try_parse_from(words) {
             Ok(line) => line,

@@ -184,6 +184,12 @@ impl Node {
         self.membership.is_needed_by_closers(&self.raft, &self.cx)
     }
 
+    /// Whether this voter had a leader until a moment ago, so that an election may be under way.
+    pub(crate) fn was_led_lately(&self, now: Time) -> bool {
+        let since = now.saturating_sub(self.raft.elections.led_at);
+        self.raft.is_voter(self.cx.id) && since < self.cx.patience()
+    }
+
     /// Whether nothing can be decided any more, since a majority has been closed.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.membership.closing.is_abandoned(&self.raft)

@@ -224,7 +224,9 @@ impl Host {
             led: false,
             done: self.sessions.is_empty(),
         });
-        self.engine.status().leader.is_some()
+        // A member that was just handed the lead knows no leader until it is elected.
+        let elects = self.engine.node().is_some_and(|node| node.was_led_lately(now));
+        elects || self.engine.status().leader.is_some()
     }
 
     fn request(&mut self, mut call: Request) {
@@ -444,7 +446,9 @@ impl Host {
     pub(crate) fn is_closed(&self) -> bool {
         let Some(closing) = self.closing else { return false };
         let (node, now) = (self.engine.node(), self.shared.clock.now());
-        let is_needed = || node.is_some_and(Node::is_needed_by_closers);
+        // An election may be under way that its own sessions wait for.
+        let elects = |node: &Node| !closing.done && node.was_led_lately(now);
+        let is_needed = || node.is_some_and(|node| node.is_needed_by_closers() || elects(node));
         let is_over = now >= closing.until && (now >= closing.until + CLOSE_TIME || !is_needed());
         // Without a majority, no session can be closed.
         let is_done = closing.done || node.is_some_and(Node::is_abandoned);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -393,19 +394,27 @@ fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_clos
     let term =
         |members: &[Coordinator]| members.iter().filter_map(|of| of.status().term).max().unwrap();
     let members = join();
+    // Each has many sessions to close: one that has few is gone before another one begins.
+    let mut sessions = Vec::new();
     for (place, member) in members.iter().enumerate() {
-        let own = |_| member.open_session_with(Duration::from_secs(30)).unwrap();
-        for (number, session) in (0..8).map(own).enumerate() {
+        for number in 0..100 {
+            let session = member.open_session_with(Duration::from_secs(30)).unwrap();
             let path = format!("/{place}-{number}");
             session.create(&path, b"", CreateMode::Ephemeral).unwrap();
+            sessions.push(session);
         }
     }
     let before = term(&members);
+    let at_once = Barrier::new(members.len());
     std::thread::scope(|scope| {
         for member in &members {
-            scope.spawn(|| member.close());
+            scope.spawn(|| {
+                at_once.wait();
+                member.close();
+            });
         }
     });
+    drop(sessions);
     let elections = term(&members) - before;
     assert!(elections <= 3, "{elections} elections for three instances");
     drop(members);

@@ -343,7 +343,8 @@ impl Coordinator {
     /// If the other instances are being closed at the same time, the one that leads goes on leading until their
     /// sessions are closed, too.
     ///
-    /// Takes a second at most (two, while others need it), unless the disk hangs. If the cluster would now
+    /// Takes a second at most (two, while others need it, or while its sessions are open and the cluster may be
+    /// electing a leader), unless the disk hangs. If the cluster would now
     /// lose its majority, but another instance is about to take the place of a lost voter, it first waits
     /// for that, ten seconds at most. It stays a member and may join again. Calls on remaining handles fail
     /// with [`Error::SessionClosed`] or [`Error::Stopped`].

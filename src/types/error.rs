@@ -214,7 +214,8 @@ pub enum Error {
     /// [`Session::snapshot_at`](crate::Session::snapshot_at).
     #[error(
         "the changes of {path} since zxid {zxid} are not all known here any more, only those since \
-         {oldest}; if it was for a watch, set one from now, and then read again what it watches"
+         {oldest}; for a watch, set one from now, and then read again what it watches; for a state of the past, \
+         Builder::snapshot_history says how much is kept (0 by default)"
     )]
     TooOld {
         /// The path to be watched or read.

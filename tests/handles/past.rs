@@ -92,7 +92,7 @@ fn what_is_kept_is_bounded_and_nothing_by_default() {
     assert!(matches!(error, Error::TooOld { oldest, .. } if oldest == created + 1), "{error}");
 }
 
-/// A restart begins with the checkpoint and goes through the log after it; a snapshot of a leader begins anew.
+/// A restart begins with the checkpoint and goes through the log after it; a snapshot from a leader replaces what was kept.
 #[test]
 fn the_past_begins_with_the_process_or_with_a_received_snapshot() {
     let cluster = Cluster::builder()

@@ -5,7 +5,7 @@
 //! with its data as it is, so that its mzxid tells when a candidate was last given a place by itself.
 //!
 //! That matters for the fencing token, which is the zxid that created the leader's znode. A candidate whose znode is
-//! older than that write may have been passed over by one with a larger token. So it creates its znode anew when its
+//! older than that write may have been passed over by one with a larger token. So it creates its znode again when its
 //! turn has come, in one write with the deletion, and sets the election's znode again. All that lead after it have
 //! joined later, or do the same.
 
@@ -238,7 +238,7 @@ impl LeaderLatch {
         Ok((children_or_none(children)?, if_exists(election)?.map(Election::new)))
     }
 
-    /// Creates the candidate's znode anew, under the same name, so that its token is larger than all before. False if
+    /// Creates the candidate's znode again, under the same name, so that its token is larger than all before. False if
     /// another write came first.
     async fn renew(&self, candidate: &mut Contender, election: &Election) -> Result<bool> {
         let (multi, path) = (self.session().multi(), candidate.path().to_owned());

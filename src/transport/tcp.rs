@@ -57,15 +57,18 @@
 //!   reach, at most every `retry_min` and at least every `retry_max`; and to check unlisted peers
 //!   every `unlisted_timeout`.
 //!
-//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
-//! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
+//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`), the
+//! node's side (`handler`), the loop and the start of its thread (`event_loop`), the state that all its
+//! parts use (`context`) or that other threads use (`shared`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
 //! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`,
 //! `incoming_connection`, `client_connection`), what waits to be written to either (`writer`,
 //! `queue`), and who may make them (`known_peers`).
 
 mod client_connection;
+mod context;
 mod event_loop;
 mod failure;
+mod handler;
 mod handshake_queue;
 mod incoming;
 mod incoming_connection;
@@ -80,6 +83,7 @@ mod rate;
 mod renewal;
 mod reports;
 mod seeds;
+mod shared;
 mod sockets;
 mod stream;
 #[cfg(test)]
@@ -88,132 +92,17 @@ mod tests;
 mod writer;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::thread::JoinHandle;
-use std::time::Duration;
+#[cfg(test)]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use mio::{Poll, Token, Waker};
+use mio::{Poll, Waker};
 
-use self::event_loop::EventLoop;
-use self::peer::Target;
-use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
-use crate::node::message::PeerMessage;
-use crate::types::membership::NodeId;
+pub(crate) use self::handler::{Handler, Network};
+use self::shared::{Counters, NetworkShared, WAKER};
 use crate::types::metrics::Metrics;
-
-/// Connections have the tokens above these.
-const LISTENER: Token = Token(0);
-const WAKER: Token = Token(1);
-
-/// What a helper thread has found for the network thread.
-enum HelperResult {
-    /// The content of the certificate files, if it has changed, or why they cannot be used.
-    #[cfg(feature = "tls")]
-    Certificates(Result<Option<crate::security::Loaded>, String>),
-    Resolved {
-        target: Target,
-        attempt: Token,
-        addresses: Result<Vec<SocketAddr>, String>,
-    },
-}
-
-/// What the network thread shares with other threads, beside the channel.
-#[derive(Debug)]
-pub(crate) struct NetworkShared {
-    waker: Waker,
-    /// The thread will check the channel before it sleeps, so it need not be woken.
-    awake: AtomicBool,
-    /// How many names are being looked up.
-    look_ups: AtomicUsize,
-    counters: Counters,
-    /// How many times the network thread's loop has run.
-    #[cfg(test)]
-    turns: AtomicU64,
-}
-
-impl NetworkShared {
-    /// Makes the network thread check its channels and its handler. Call it after storing the data
-    /// that the thread is woken for.
-    pub(crate) fn wake(&self) {
-        if !self.awake.swap(true, AcqRel)
-            && let Err(error) = self.waker.wake()
-        {
-            tracing::error!(%error, "cannot wake the network thread");
-        }
-    }
-}
-
-/// What a transport has sent and received since its start.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) messages_sent: AtomicU64,
-    pub(crate) bytes_sent: AtomicU64,
-    pub(crate) messages_received: AtomicU64,
-    pub(crate) bytes_received: AtomicU64,
-    /// Messages not sent: no connection, no room, or too long.
-    pub(crate) messages_dropped: AtomicU64,
-    /// Messages that only members of this cluster may send, received from others.
-    pub(crate) messages_foreign: AtomicU64,
-    /// Incoming connections closed because of what they sent or did not send.
-    pub(crate) connections_refused: AtomicU64,
-}
-
-impl Counters {
-    fn add(counter: &AtomicU64, count: usize) {
-        counter.fetch_add(count as u64, Relaxed);
-    }
-}
-
-/// What runs on the network thread beside the sockets: the node.
-pub(crate) trait Handler: Send {
-    /// Takes an event, to handle it in the next turn.
-    fn take(&mut self, event: TransportEvent);
-
-    /// Does its work, and returns the time until its next turn. The next turn comes sooner if an
-    /// event arrives or another thread wakes this one. `None` ends the transport.
-    fn turn(&mut self, network: &mut dyn Network) -> Option<Duration>;
-
-    /// Whether there is work to do at once. Must be true from before another thread wakes this one
-    /// for the work until the turn that does it.
-    fn is_busy(&self) -> bool;
-
-    /// Called once the sockets are closed. `failure` is the reason if the thread could not continue.
-    fn end(self: Box<Self>, failure: Option<String>) {
-        drop(failure);
-    }
-}
-
-/// What a [`Handler`] may do in its turn.
-pub(crate) trait Network {
-    /// Sends messages, or drops them; messages to one peer keep their order. Never blocks: bytes
-    /// that a socket does not take now wait for it.
-    fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>);
-
-    /// Replaces the list of members. A member whose listed address has changed is connected again.
-    /// One that gave another address itself stays connected there until its entry changes. One that
-    /// is no longer listed is disconnected, or becomes an unlisted peer if it is connected to this
-    /// node.
-    fn set_peers(&mut self, peers: Vec<RemotePeer>);
-
-    /// Starts or stops the search for nodes at the seeds' addresses; a new transport searches. When
-    /// the search stops, peers that were found there and are not members are disconnected.
-    fn set_seeking(&mut self, seeks: bool);
-
-    /// Sets the cluster of this node, which had none. Peers learn the cluster over new connections,
-    /// and peers of other clusters are disconnected. A client stays connected to the members of its
-    /// own cluster, since they need not know.
-    fn set_cluster(&mut self, cluster: u64);
-
-    /// Looks for nodes at these addresses too. They replace the addresses of the last call; nodes
-    /// that were found at those stay connected.
-    fn look_at(&mut self, addresses: Vec<String>);
-
-    /// Listens from now on. The transport did not listen before.
-    fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()>;
-}
 
 /// Wakes the network thread for its handler.
 pub(crate) type Wake = Arc<NetworkShared>;
@@ -255,26 +144,5 @@ impl TcpTransport {
             metrics.messages_dropped = counters.messages_dropped.load(Relaxed);
             metrics.connections_refused = counters.connections_refused.load(Relaxed);
         }
-    }
-
-    /// Starts a thread of this name. It listens on `listener`, if there is one, connects to
-    /// `peers`, looks for nodes at the addresses of `seeds`, and runs `handler` to its end.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once; a struct would only repeat the fields"
-    )]
-    pub(crate) fn start(
-        self,
-        name: &str,
-        listener: impl Into<Option<std::net::TcpListener>>,
-        local: LocalPeer,
-        peers: Vec<RemotePeer>,
-        seeds: Vec<String>,
-        options: TransportOptions,
-        handler: Box<dyn Handler>,
-    ) -> io::Result<JoinHandle<()>> {
-        let listener = listener.into();
-        let event_loop = EventLoop::new(self, listener, local, peers, seeds, options, handler)?;
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || event_loop.run())
     }
 }

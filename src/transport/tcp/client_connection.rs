@@ -14,10 +14,10 @@ use std::io;
 
 use mio::Token;
 
-use super::Counters;
-use super::event_loop::{Context, Timer};
+use super::context::{Context, Timer};
 use super::incoming::Incoming;
-use super::incoming_connection::{Closed, IncomingConnection};
+use super::incoming_connection::{ClientWriter, Closed, IncomingConnection};
+use super::shared::Counters;
 use super::sockets::Polled;
 use super::writer::Writer;
 use crate::node::message::PeerMessage;
@@ -26,14 +26,6 @@ use crate::types::membership::{Named, NodeId};
 /// The most bytes that may wait for one client. The node drops a client that leaves half of that
 /// unacknowledged.
 const CLIENT_BYTES_MAX: usize = 32 << 20;
-
-/// Bytes that wait to be written to a client.
-#[derive(Debug)]
-pub(super) struct ClientWriter {
-    pub(super) writer: Writer,
-    /// The client has sent something since it was welcomed.
-    pub(super) is_open: bool,
-}
 
 impl IncomingConnection {
     /// Sends messages to the client over this connection from now on.

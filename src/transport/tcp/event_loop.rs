@@ -1,156 +1,32 @@
-//! The network thread's loop, and the state that its parts share.
+//! The network thread's loop, and how its thread starts.
 //!
 //! Readiness is edge-triggered: a socket is read until it has nothing left, in turns, so that a
 //! busy peer does not delay the others. While any part has work left, the loop polls without
 //! sleeping.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use mio::{Events, Poll, Token};
+use crossbeam_channel::{Receiver, unbounded};
+use mio::{Events, Poll};
 
+use super::TcpTransport;
+use super::context::{Context, HelperResult, Timer};
+use super::handler::{Handler, Network};
 use super::incoming::Incoming;
-use super::known_peers::KnownPeers;
 use super::outgoing::Outgoing;
-use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
+use super::shared::{LISTENER, WAKER};
 use super::sockets::{Ready, Sockets, SystemSockets};
-use super::{Handler, HelperResult, LISTENER, Network, NetworkShared, TcpTransport, WAKER};
 use crate::node::message::PeerMessage;
-use crate::transport::secure::Subjects;
-use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+use crate::transport::{LocalPeer, RemotePeer, TransportOptions};
 use crate::types::membership::NodeId;
-
-/// The most bytes read from a socket at once.
-const READ_BYTES: usize = 64 << 10;
 
 /// Longer than any wait.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
-
-/// The state that all parts of the network thread use.
-pub(super) struct Context {
-    pub(super) sockets: Box<dyn Sockets>,
-    pub(super) local: LocalPeer,
-    pub(super) options: TransportOptions,
-    pub(super) shared: Arc<NetworkShared>,
-    /// Helper threads send their results here.
-    pub(super) results_tx: Sender<HelperResult>,
-    pub(super) timers: Timers,
-    /// The time: when this turn of the loop began, or later.
-    pub(super) now: Instant,
-    /// The buffer for socket reads; one for all connections.
-    pub(super) scratch: Box<[u8]>,
-    /// The targets of the connections made by this node.
-    pub(super) dialled: BTreeMap<Token, Target>,
-    /// The nodes that may connect to this one.
-    pub(super) known_peers: KnownPeers,
-    /// The subject of each peer's certificate.
-    pub(super) subjects: Subjects,
-    /// Events for the handler: no more than one turn of the loop reads.
-    events: Vec<TransportEvent>,
-    next_token: usize,
-}
-
-impl Context {
-    /// Whether this is a client, which receives messages over the connections that it makes.
-    pub(super) fn is_client(&self) -> bool {
-        self.local.address.is_empty()
-    }
-
-    /// A token that was never used, so that a late event of a closed connection matches no other
-    /// connection.
-    pub(super) fn token(&mut self) -> Token {
-        self.next_token += 1;
-        Token(self.next_token)
-    }
-
-    /// Called when a node is welcomed. Unless it is a member, it becomes an unlisted peer.
-    pub(super) fn admit(&mut self, node: NodeId) {
-        if !self.known_peers.is_known(node) {
-            self.remember_unlisted(node);
-        }
-    }
-
-    /// Remembers an unlisted peer, and sets the timer that checks it.
-    fn remember_unlisted(&mut self, node: NodeId) {
-        self.known_peers.unlisted.insert(node);
-        self.timers.set(Timer::Unlisted(node), self.now + self.options.unlisted_timeout);
-    }
-
-    fn forget_unlisted(&mut self, node: NodeId) {
-        self.known_peers.unlisted.remove(&node);
-        self.timers.cancel(Timer::Unlisted(node));
-    }
-
-    /// Passes an event to the handler, before its next turn.
-    pub(super) fn emit(&mut self, event: TransportEvent) {
-        self.events.push(event);
-    }
-}
-
-/// The timers of the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
-    /// The next step of the connection to this peer or seed.
-    Peer(Target),
-    /// This unlisted peer may have left.
-    Unlisted(NodeId),
-    /// A connection waits while it is checked whether this peer's former connection is alive.
-    Rival(NodeId),
-    /// An incoming handshake must be finished.
-    Handshake(Token),
-    /// This connection had used up its rate, and is read again.
-    Resume(Token),
-    /// The client that made this connection may have stopped reading.
-    Stall(Token),
-    /// The listener accepts connections again after an error.
-    Accept,
-    /// The certificates are read again.
-    #[cfg(feature = "tls")]
-    Certificates,
-}
-
-/// The timers that are set, each to one time.
-#[derive(Debug, Default)]
-pub(super) struct Timers {
-    times: BTreeMap<Timer, Instant>,
-    in_order: BTreeSet<(Instant, Timer)>,
-}
-
-impl Timers {
-    /// Sets a timer, which may be set already, to this time.
-    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
-        self.cancel(timer);
-        self.times.insert(timer, at);
-        self.in_order.insert((at, timer));
-    }
-
-    pub(super) fn cancel(&mut self, timer: Timer) {
-        if let Some(at) = self.times.remove(&timer) {
-            self.in_order.remove(&(at, timer));
-        }
-    }
-
-    /// When this timer fires, if it is set.
-    pub(super) fn at(&self, timer: Timer) -> Option<Instant> {
-        self.times.get(&timer).copied()
-    }
-
-    fn next(&self) -> Option<Instant> {
-        self.in_order.first().map(|(at, _)| *at)
-    }
-
-    fn pop_due(&mut self, now: Instant) -> Option<Timer> {
-        let (_, timer) = self.in_order.first().filter(|(at, _)| *at <= now).copied()?;
-        self.cancel(timer);
-        Some(timer)
-    }
-}
 
 pub(super) struct EventLoop {
     poll: Poll,
@@ -174,6 +50,29 @@ pub(super) type Clock = Box<dyn Fn() -> Instant + Send>;
 fn system_clock() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "the network's own deadlines")]
     Instant::now()
+}
+
+impl TcpTransport {
+    /// Starts a thread of this name. It listens on `listener`, if there is one, connects to
+    /// `peers`, looks for nodes at the addresses of `seeds`, and runs `handler` to its end.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once; a struct would only repeat the fields"
+    )]
+    pub(crate) fn start(
+        self,
+        name: &str,
+        listener: impl Into<Option<std::net::TcpListener>>,
+        local: LocalPeer,
+        peers: Vec<RemotePeer>,
+        seeds: Vec<String>,
+        options: TransportOptions,
+        handler: Box<dyn Handler>,
+    ) -> io::Result<JoinHandle<()>> {
+        let listener = listener.into();
+        let event_loop = EventLoop::new(self, listener, local, peers, seeds, options, handler)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || event_loop.run())
+    }
 }
 
 impl EventLoop {
@@ -210,21 +109,7 @@ impl EventLoop {
         // Helpers -> network thread: the answer to each look-up, and the content of certificate files.
         let (results_tx, results_rx) = unbounded();
         let now = clock();
-        let context = Context {
-            sockets,
-            local,
-            known_peers: KnownPeers::new(options.unlisted_max),
-            options,
-            shared,
-            results_tx,
-            timers: Timers::default(),
-            now,
-            scratch: vec![0; READ_BYTES].into_boxed_slice(),
-            dialled: BTreeMap::new(),
-            subjects: Subjects::default(),
-            events: Vec::new(),
-            next_token: WAKER.0,
-        };
+        let context = Context::new(sockets, local, options, shared, results_tx, now);
         EventLoop {
             poll,
             clock,

@@ -17,19 +17,12 @@
 
 use mio::Token;
 
-use super::event_loop::{Context, Timer};
-use super::incoming::Incoming;
+use super::context::{Context, Timer};
+use super::incoming::{Incoming, Rival};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
-
-/// A connection that waits for the answer to its hello.
-#[derive(Debug)]
-pub(super) struct Rival {
-    pub(super) token: Token,
-    hello: Hello,
-}
 
 impl Incoming {
     /// Answers a hello, or lets its connection wait for the answer.

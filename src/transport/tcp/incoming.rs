@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::Counters;
-use super::event_loop::{Context, Timer};
-use super::handshake_queue::Rival;
+use super::context::{Context, Timer};
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
+use super::shared::Counters;
 use super::sockets::{Polled, Socket};
 use super::stream::Stream;
-use crate::transport::handshake;
+use crate::transport::handshake::{self, Hello};
 use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
@@ -56,6 +55,13 @@ pub(super) struct Incoming {
     junk: Warnings<Instant>,
     refusals: Warnings<Instant>,
     failures: Warnings<Instant>,
+}
+
+/// A connection that waits for the answer to its hello.
+#[derive(Debug)]
+pub(super) struct Rival {
+    pub(super) token: Token,
+    pub(super) hello: Hello,
 }
 
 impl Incoming {

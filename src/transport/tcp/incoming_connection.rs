@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::Counters;
-use super::client_connection::ClientWriter;
-use super::event_loop::Context;
+use super::context::Context;
 use super::rate::Rate;
+use super::shared::Counters;
 use super::stream::Stream;
+use super::writer::Writer;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{
@@ -108,6 +108,14 @@ pub(super) enum Closed {
     Refused(String),
     /// This node itself has made it.
     Itself,
+}
+
+/// Bytes that wait to be written to a client.
+#[derive(Debug)]
+pub(super) struct ClientWriter {
+    pub(super) writer: Writer,
+    /// The client has sent something since it was welcomed.
+    pub(super) is_open: bool,
 }
 
 impl IncomingConnection {

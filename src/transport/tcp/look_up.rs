@@ -5,10 +5,8 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use mio::Token;
 
-use super::HelperResult;
-use super::event_loop::Context;
+use super::context::{Context, HelperResult, Target};
 use super::failure::Failure;
-use super::peer::Target;
 use crate::addressing::names;
 
 /// The most addresses tried for one name.

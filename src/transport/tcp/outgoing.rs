@@ -12,12 +12,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::Counters;
-use super::event_loop::Context;
+use super::context::{Context, Target};
 use super::failure::Failure;
-use super::peer::{DialledPeer, Target};
+use super::peer::DialledPeer;
 use super::queue::Rejected;
-use super::seeds::Seed;
+use super::shared::Counters;
 use super::sockets::Ready;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
@@ -35,6 +34,16 @@ pub(super) struct Outgoing {
     /// Peers that may have more to read at once.
     unread: BTreeSet<Target>,
     too_long: Warnings<Instant>,
+}
+
+/// An address where a node may be.
+#[derive(Debug)]
+pub(super) struct Seed {
+    pub(super) peer: DialledPeer,
+    /// The peer found or dialled at the address. While there is one, the seed rests: nobody dials it.
+    pub(super) rests_for: Option<NodeId>,
+    /// Whether it was given at the start. `look_at` may replace the others.
+    pub(super) is_initial: bool,
 }
 
 impl Outgoing {

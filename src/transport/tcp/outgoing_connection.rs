@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::Counters;
-use super::event_loop::Context;
+use super::context::Context;
 use super::failure::Failure;
 use super::queue::Rejected;
+use super::shared::Counters;
 use super::sockets::Polled;
 use super::stream::Stream;
 use super::writer::Writer;

@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::Counters;
-use super::event_loop::{Context, Timer};
+use super::context::{Context, Target, Timer};
 use super::failure::{Failure, FailureKind, describe};
 use super::look_up::look_up;
 use super::outgoing_connection::{OutgoingConnection, Phase, Received};
 use super::queue::Rejected;
 use super::reports::Reports;
+use super::shared::Counters;
 use super::sockets::Ready;
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
-use crate::types::membership::{Named, NodeId};
+use crate::types::membership::Named;
 use crate::types::version::OLDEST;
 
 /// After a refusal, the next attempt waits this many times the longest pause.
@@ -42,24 +42,6 @@ const READS_MAX: usize = 16;
 /// How often a client pings each member that it has nothing else to send to. The pings keep the
 /// client known there.
 const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The target of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Target {
-    Node(NodeId),
-    /// Whichever node is at the address of the seed with this index.
-    Seed(usize),
-}
-
-impl Target {
-    /// The id that a hello to the target names.
-    fn id(self) -> NodeId {
-        match self {
-            Target::Node(node) => node,
-            Target::Seed(_) => 0,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct DialledPeer {

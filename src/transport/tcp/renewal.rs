@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::HelperResult;
-use super::event_loop::{Context, Timer};
+use super::context::{Context, HelperResult, Timer};
 use crate::security::{Loaded, Security};
 
 /// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::event_loop::Context;
+use super::context::{Context, Target};
 use super::failure::{Failure, FailureKind};
-use super::peer::Target;
 use crate::transport::TransportEvent;
 use crate::types::membership::Named;
 

@@ -2,24 +2,14 @@
 
 use std::time::Duration;
 
-use super::event_loop::Context;
-use super::outgoing::Outgoing;
-use super::peer::{DialledPeer, Target};
+use super::context::{Context, Target};
+use super::outgoing::{Outgoing, Seed};
+use super::peer::DialledPeer;
 use crate::transport::handshake::Responder;
 use crate::types::membership::NodeId;
 
 /// How long a client waits for the node at one address before it dials the next (RFC 8305, section 5).
 const SEED_PAUSE: Duration = Duration::from_millis(250);
-
-/// An address where a node may be.
-#[derive(Debug)]
-pub(super) struct Seed {
-    pub(super) peer: DialledPeer,
-    /// The peer found or dialled at the address. While there is one, the seed rests: nobody dials it.
-    rests_for: Option<NodeId>,
-    /// Whether it was given at the start. `look_at` may replace the others.
-    is_initial: bool,
-}
 
 impl Outgoing {
     pub(super) fn set_seeds(&mut self, context: &mut Context, addresses: Vec<String>) {

@@ -10,7 +10,7 @@ use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
-use super::LISTENER;
+use super::shared::LISTENER;
 
 /// What a poll reports about a socket.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::Counters;
-use super::event_loop::Context;
+use super::context::Context;
 use super::queue::{Rejected, WriteQueue};
+use super::shared::Counters;
 use super::stream::Stream;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 

@@ -12,6 +12,7 @@ mod unlisted;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,10 +20,13 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
+use crate::node::message::PeerMessage;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{
     Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode, Responder, Run,
 };
+use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+use crate::types::membership::NodeId;
 use crate::types::version::{INVENTED, OLDEST, VERSION};
 
 /// Far longer than any step of a test takes.

@@ -14,6 +14,7 @@ use super::*;
 use crate::planted::{Bug, claims};
 use crate::simulation::random::Random;
 use crate::transport::tcp::event_loop::EventLoop;
+use crate::transport::tcp::shared::LISTENER;
 use crate::transport::tcp::sockets::{Polled, Ready, Socket, Sockets};
 
 const NODES: usize = 3;

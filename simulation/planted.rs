@@ -522,6 +522,10 @@ bugs! {
         [],
     FormerConnectionRead: "a peer's former connection is still read after it has made a new one";
         [],
+    ClientOperates: "an instance with a client's credential may ask for an operator's actions";
+        [],
+    ClientNamesItself: "an instance with a client's credential says itself which ids its sessions have";
+        [],
     DialsNoMore: "a peer is not dialled again after its connection was lost";
         [],
     TakenBeforeGreeting: "a gateway takes requests before it has replied to a client's first packet";

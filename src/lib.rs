@@ -96,7 +96,7 @@ pub mod operate;
 pub mod recipes;
 pub mod recovery;
 mod runtime;
-mod security;
+pub mod security;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 #[path = "../simulation/mod.rs"]
@@ -121,9 +121,9 @@ pub use api::supervise::Supervised;
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 pub use runtime::pending::Pending;
+pub use security::AuthProvider;
 #[cfg(feature = "tls")]
 pub use security::Tls;
-pub use security::auth::AuthProvider;
 pub use security::{Secret, Security};
 pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use types::availability::Availability;

@@ -16,8 +16,10 @@ use crate::node::query::Query;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
 use crate::runtime::{entropy, holder};
+use crate::security;
 use crate::types::acl::Id;
 use crate::types::error::Error;
+use crate::types::right::Right;
 use crate::types::znode::SessionId;
 
 impl Connection {
@@ -68,6 +70,10 @@ impl Connection {
     pub(super) fn first_ids(&self) -> Vec<Id> {
         let mut ids = vec![Id::new("ip", self.from.to_string())];
         ids.extend(self.certified.clone());
+        let subject = self.certified.as_ref().map(|id| &*id.id);
+        let address = SocketAddr::new(self.from, self.port);
+        let connection = security::Connection::new(address, subject, Right::Client);
+        ids.extend(self.shared.schemes.given(&connection));
         let mut ids = self.shared.schemes.with_super(ids);
         if self.skips_acl && !ids.contains(&Id::superuser()) {
             ids.push(Id::superuser());

@@ -16,6 +16,7 @@ use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId, Promise};
+use crate::types::right::Right;
 use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, Zxid};
@@ -86,6 +87,9 @@ pub(crate) enum Input {
     /// A connection was made to the peer, which supports this version. Earlier messages may be
     /// lost.
     Connected { peer: NodeId, version: u16 },
+    /// The client that is [`Input::Connected`] next has this right, by its connection's credential; and its
+    /// sessions have these ids, unless it has a member's right and is trusted to know them.
+    Authenticated { client: NodeId, right: Right, ids: Vec<Id> },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// No peer was found at this address of the list.

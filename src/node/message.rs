@@ -196,6 +196,11 @@ impl PeerMessage {
         )
     }
 
+    /// Whether a client without a replica may send it.
+    pub(crate) fn may_a_client_send(&self) -> bool {
+        matches!(self, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. })
+    }
+
     /// Whether it is small and may overtake earlier messages. Messages on which leaders, votes and
     /// sessions depend must not wait behind megabytes of entries for a peer with a slow link.
     pub(crate) fn is_urgent(&self) -> bool {

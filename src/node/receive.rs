@@ -31,6 +31,9 @@ impl Node {
                     founding.unreachable(address, problem);
                 }
             }
+            Input::Authenticated { client, right, ids } => {
+                self.replica.clients.rights.authenticated(client, right, ids);
+            }
             Input::Connected { peer, version } => {
                 let cx = &mut self.cx;
                 self.membership.note_peer(peer, None);
@@ -58,6 +61,7 @@ impl Node {
                     self.membership.versions.forget(peer);
                 }
                 self.replica.drop_client(peer);
+                self.replica.clients.rights.forget(peer);
                 self.administration.peer_lost(peer, cx);
                 self.membership.closing.gone(peer, cx);
                 self.raft.unreachable(peer);
@@ -152,9 +156,7 @@ impl Node {
     }
 
     fn take_message(&mut self, from: NodeId, message: PeerMessage) -> Result<(), String> {
-        let may_a_client =
-            matches!(message, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. });
-        if self.replica.clients.has(from) && !may_a_client {
+        if self.replica.clients.has(from) && !message.may_a_client_send() {
             tracing::warn!(from = %self.membership.named(from), "refused a message that a client may not send");
             return Ok(());
         }

@@ -212,6 +212,12 @@ impl Node {
         if cluster != 0 && cluster != self.bootstrap.cluster() {
             return Asker::Peer { node: from, number }.reply(Vec::new(), &mut self.cx);
         }
+        if let Some(reason) = self.replica.clients.rights.refusal(from, asked) {
+            let named = self.membership.named(from);
+            tracing::info!(target: audit::TARGET, ?asked, from = %named, reason, "refused");
+            let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
+            return Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
+        }
         if relay && !matches!(asked, AdminRequest::Image { .. }) {
             return self.gather(Asker::Peer { node: from, number }, asked);
         }

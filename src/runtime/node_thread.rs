@@ -106,6 +106,10 @@ impl Handler for NodeThread {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
+            TransportEvent::Authenticated { client, connection } => {
+                let ids = self.host.shared().schemes.of_connection(&connection);
+                Input::Authenticated { client, right: connection.right, ids }
+            }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -14,6 +15,7 @@ use sha1::{Digest, Sha1};
 
 use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
 use crate::types::error::{Error, Result};
+use crate::types::right::Right;
 
 /// A custom authentication scheme: see [`Builder::auth_provider`].
 ///
@@ -67,10 +69,64 @@ pub trait AuthProvider: Send + Sync + 'static {
     /// caller's thread and may block it.
     fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
 
+    /// The ids that every session has from its start which comes over this connection, in addition to those
+    /// of [`AuthProvider::authenticate`]. By default none. A member asks for them when a client without a
+    /// replica with a client's or operator's credential connects ([`Right`]), and when a client of its
+    /// gateway begins a session. Runs on the node's thread or the gateway's: it must not block.
+    ///
+    /// What it returns counts until the session ends, or the client connects again.
+    fn connected(&self, _connection: &Connection) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether an ACL set through this instance may name this id. By default, every id that is not
     /// empty.
     fn is_valid(&self, id: &str) -> bool {
         !id.is_empty()
+    }
+}
+
+/// The connection of a client, for [`AuthProvider::connected`].
+///
+/// ```
+/// use quorate::security::{Connection, Right};
+/// use quorate::AuthProvider;
+///
+/// /// Whoever comes from the office's network.
+/// struct Office;
+///
+/// impl AuthProvider for Office {
+///     fn scheme(&self) -> &str {
+///         "office"
+///     }
+///
+///     fn authenticate(&self, _credentials: &[u8]) -> Result<Vec<String>, String> {
+///         Err("it takes no credentials".into())
+///     }
+///
+///     fn connected(&self, connection: &Connection) -> Vec<String> {
+///         let is_near = connection.address.ip().to_string().starts_with("10.1.");
+///         is_near.then(|| "desk".to_owned()).into_iter().collect()
+///     }
+/// }
+/// # let connection = Connection::new("10.1.0.7:4000".parse().unwrap(), None, Right::Client);
+/// # assert_eq!(Office.connected(&connection), ["desk"]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The other end's address, as the member sees it.
+    pub address: SocketAddr,
+    /// The subject of its certificate, as `CN=app-0,O=Example`, if it has one.
+    pub subject: Option<String>,
+    /// The right of its credential; a client's for a client of the gateway.
+    pub right: Right,
+}
+
+impl Connection {
+    /// A connection, for tests of a provider.
+    pub fn new(address: SocketAddr, subject: Option<&str>, right: Right) -> Connection {
+        Connection { address, subject: subject.map(str::to_owned), right }
     }
 }
 
@@ -144,6 +200,25 @@ impl Schemes {
             ids.push(Id::superuser());
         }
         ids
+    }
+
+    /// The ids of all sessions of a client with this connection.
+    pub(crate) fn of_connection(&self, connection: &Connection) -> Vec<Id> {
+        let ip = Id::new("ip", connection.address.ip().to_canonical().to_string());
+        let subject = connection.subject.as_ref().filter(|subject| !subject.is_empty());
+        let subject = subject.map(|subject| Id::new("x509", subject.clone()));
+        let given = self.given(connection);
+        let known = [ip].into_iter().chain(subject).chain(given).filter(|id| id.check().is_ok());
+        self.with_super(known.collect())
+    }
+
+    /// The ids that the providers give by the connection.
+    pub(crate) fn given(&self, connection: &Connection) -> Vec<Id> {
+        let of = |(scheme, provider): (&String, &Arc<dyn AuthProvider>)| {
+            let ids = provider.connected(connection).into_iter();
+            ids.map(|id| Id::new(scheme, id)).collect::<Vec<_>>()
+        };
+        self.providers.iter().flat_map(of).filter(|id| id.check().is_ok()).collect()
     }
 
     pub(crate) fn own(&self) -> &[Id] {

@@ -1,5 +1,6 @@
 //! Certificates and keys, from PEM to the configuration of connections.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 
 use super::{pem, x509};
 use crate::types::error::{Error, Result};
+use crate::types::right::Right;
 
 /// Names the protocol inside TLS, so that a connection meant for another service with the same
 /// authority is not accepted.
@@ -25,8 +27,9 @@ const PROTOCOL: &[u8] = b"quorate";
 ///
 /// Both ends of each connection present a certificate, and accept one that the cluster's authority
 /// has signed. Names in certificates are not compared with addresses: anybody with a certificate of
-/// the authority is a member, wherever it runs. So the authority should be the cluster's own, and
-/// never a public one. A node id stays with the subject of the certificate that it was first seen
+/// the authority may be a member, wherever it runs. So the authority should be the cluster's own, and
+/// never a public one. Clients and operators can have authorities of their own
+/// ([`Tls::with_clients`], [`Tls::with_operators`]). A node id stays with the subject of the certificate that it was first seen
 /// with.
 ///
 /// TLS 1.3 only, without session resumption. Certificates may have keys of the kinds ECDSA P-256
@@ -43,17 +46,16 @@ const PROTOCOL: &[u8] = b"quorate";
 /// ```
 #[derive(Clone)]
 pub struct Tls {
-    /// The files of authority, certificate and key, if they came from files.
-    files: Option<Arc<[PathBuf; 3]>>,
-    loaded: Loaded,
+    sources: Arc<Sources>,
+    keys: Keys,
 }
 
 /// Shows the subject of the certificate, and its origin.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
-            .field("subject", &self.loaded.keys.subject)
-            .field("files", &self.files)
+            .field("subject", &self.keys.subject)
+            .field("files", &self.sources.files())
             .finish_non_exhaustive()
     }
 }
@@ -62,9 +64,9 @@ impl Tls {
     /// Reads PEM files: one or more certificates of the cluster's authority; the certificate of
     /// this member, followed by any intermediate ones; and its key. Blocks while it reads them.
     ///
-    /// The files are read again every ten seconds. After a change, new connections use the new
-    /// content, and existing ones stay. Unusable files (half-written, or with a key that does not
-    /// match) are logged, and the former content stays in use.
+    /// The files are read again every five seconds. After a change, new connections use the new
+    /// content, and existing ones stay if they would still be accepted. Unusable files (half-written, or
+    /// with a key that does not match) are logged, and the former content stays in use.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if a file cannot be read or used, if the certificate is not signed by
@@ -74,13 +76,39 @@ impl Tls {
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Tls> {
-        let files = [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(Path::to_owned);
-        let pem = read(&files).map_err(invalid)?;
-        let loaded = Loaded::new(pem, Some(UnixTime::now())).map_err(|reason| {
-            let [authority, certificate, key] = files.each_ref().map(|file| file.display());
-            invalid(format!("{reason} (files {authority}, {certificate} and {key})"))
-        })?;
-        Ok(Tls { files: Some(Arc::new(files)), loaded })
+        Tls::of_files([authority.as_ref(), certificate.as_ref(), key.as_ref()], Owner::Member)
+    }
+
+    /// As [`Tls::from_pem_files`], for an operator or a client without a replica whose certificate is of
+    /// another authority than the members': see [`Tls::with_clients`]. `authority` is the members'.
+    ///
+    /// # Errors
+    /// As for [`Tls::from_pem_files`]; but which authority has signed the own certificate is for the members
+    /// to check.
+    ///
+    /// ```no_run
+    /// use quorate::{Coordinator, Tls};
+    ///
+    /// let tls = Tls::client_from_pem_files("members-ca.pem", "laptop.pem", "laptop.key")?;
+    /// let coordinator = Coordinator::builder()
+    ///     .client()
+    ///     .security(tls)
+    ///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn client_from_pem_files(
+        authority: impl AsRef<Path>,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Tls> {
+        Tls::of_files([authority.as_ref(), certificate.as_ref(), key.as_ref()], Owner::Client)
+    }
+
+    fn of_files(files: [&Path; 3], owner: Owner) -> Result<Tls> {
+        let [authority, certificate, key] = files.map(Source::read);
+        let (authority, certificate, key) =
+            (authority.map_err(invalid)?, certificate.map_err(invalid)?, key.map_err(invalid)?);
+        Tls::of(Sources::new(authority, certificate, key, owner))
     }
 
     /// As [`Tls::from_pem_files`], from the content of such files, which is used until the next
@@ -93,41 +121,86 @@ impl Tls {
         certificate: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Tls> {
-        let pem = [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(<[u8]>::to_vec);
-        let loaded = Loaded::new(pem, Some(UnixTime::now())).map_err(invalid)?;
-        Ok(Tls { files: None, loaded })
+        let [authority, certificate, key] =
+            [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(Source::given);
+        Tls::of(Sources::new(authority, certificate, key, Owner::Member))
+    }
+
+    /// On members: also accepts clients without a replica whose certificates this authority (a PEM file,
+    /// read again as the others) has signed. They have the right [`Right::Client`], and are refused as
+    /// members. It must be another authority than the members'.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the file cannot be read or used, or has a certificate of the members' or
+    /// operators' authority.
+    pub fn with_clients(self, authority: impl AsRef<Path>) -> Result<Tls> {
+        let clients = Some(Source::read(authority.as_ref()).map_err(invalid)?);
+        Tls::of(Sources { clients, ..(*self.sources).clone() })
+    }
+
+    /// On members: also accepts operators, as the program `quorate`, whose certificates this authority has
+    /// signed. They have the right [`Right::Operator`], and are refused as members.
+    ///
+    /// # Errors
+    /// As for [`Tls::with_clients`].
+    pub fn with_operators(self, authority: impl AsRef<Path>) -> Result<Tls> {
+        let operators = Some(Source::read(authority.as_ref()).map_err(invalid)?);
+        Tls::of(Sources { operators, ..(*self.sources).clone() })
+    }
+
+    /// Refuses the certificates of these subjects, whoever has signed them: one a line, as
+    /// `CN=app-0,O=Example`, with comments behind `#` at the start of a line. The file is read again as the
+    /// others, and the open connections of a subject that was added are closed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the file cannot be read, or names the subject of the own certificate.
+    pub fn with_refused(self, subjects: impl AsRef<Path>) -> Result<Tls> {
+        let refused = Some(Source::read(subjects.as_ref()).map_err(invalid)?);
+        Tls::of(Sources { refused, ..(*self.sources).clone() })
+    }
+
+    fn of(sources: Sources) -> Result<Tls> {
+        let keys = sources.keys(Some(UnixTime::now())).map_err(|reason| {
+            let files = sources.files();
+            match files.is_empty() {
+                true => invalid(reason),
+                false => {
+                    let files: Vec<String> =
+                        files.iter().map(|file| file.display().to_string()).collect();
+                    invalid(format!("{reason} (files {})", files.join(", ")))
+                }
+            }
+        })?;
+        Ok(Tls { sources: Arc::new(sources), keys })
     }
 
     /// As [`Tls::from_pem`], without checking whether others would accept the certificate.
     #[cfg(test)]
     pub(crate) fn unverified(authority: &str, certificate: &str, key: &str) -> Tls {
-        let pem = [authority, certificate, key].map(|pem| pem.as_bytes().to_vec());
-        Tls { files: None, loaded: Loaded::new(pem, None).unwrap() }
+        let [authority, certificate, key] =
+            [authority, certificate, key].map(|pem| Source::given(pem.as_bytes()));
+        let sources = Sources::new(authority, certificate, key, Owner::Member);
+        let keys = sources.keys(None).unwrap();
+        Tls { sources: Arc::new(sources), keys }
     }
 
     /// Whether there are files to read again.
     pub(crate) fn is_from_files(&self) -> bool {
-        self.files.is_some()
+        !self.sources.files().is_empty()
     }
 
     /// The current content of the files; `None` if it has not changed.
-    pub(crate) fn read_again(&self) -> std::result::Result<Option<Loaded>, String> {
-        let Some(files) = &self.files else {
-            return Ok(None);
-        };
-        let pem = read(files)?;
-        if pem == *self.loaded.pem {
+    pub(crate) fn read_again(&self) -> std::result::Result<Option<Tls>, String> {
+        let sources = self.sources.read_again()?;
+        if sources == *self.sources {
             return Ok(None);
         }
-        Loaded::new(pem, Some(UnixTime::now())).map(Some)
-    }
-
-    pub(crate) fn renew(&mut self, loaded: Loaded) {
-        self.loaded = loaded;
+        let keys = sources.keys(Some(UnixTime::now()))?;
+        Ok(Some(Tls { sources: Arc::new(sources), keys }))
     }
 
     pub(crate) fn keys(&self) -> &Keys {
-        &self.loaded.keys
+        &self.keys
     }
 }
 
@@ -135,15 +208,146 @@ fn invalid(reason: String) -> Error {
     Error::InvalidSetting { setting: "tls", reason }
 }
 
-fn read(files: &[PathBuf; 3]) -> std::result::Result<[Vec<u8>; 3], String> {
-    Ok([pem::read(&files[0])?, pem::read(&files[1])?, pem::read(&files[2])?])
+/// Some content, and the file that it came from.
+#[derive(Clone, PartialEq, Eq)]
+struct Source {
+    file: Option<PathBuf>,
+    content: Vec<u8>,
 }
 
-/// The content of the files, and the configuration made from it.
-#[derive(Clone)]
-pub(crate) struct Loaded {
-    pem: Arc<[Vec<u8>; 3]>,
-    keys: Keys,
+impl Source {
+    fn read(file: &Path) -> std::result::Result<Source, String> {
+        Ok(Source { file: Some(file.to_owned()), content: pem::read(file)? })
+    }
+
+    fn given(content: &[u8]) -> Source {
+        Source { file: None, content: content.to_vec() }
+    }
+
+    fn read_again(&self) -> std::result::Result<Source, String> {
+        self.file.as_deref().map_or_else(|| Ok(self.clone()), Source::read)
+    }
+}
+
+/// Whose certificate it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Member,
+    /// An operator or a client, whose authority it need not know.
+    Client,
+}
+
+/// All that the configuration of connections is made from.
+#[derive(Clone, PartialEq, Eq)]
+struct Sources {
+    authority: Source,
+    certificate: Source,
+    key: Source,
+    operators: Option<Source>,
+    clients: Option<Source>,
+    refused: Option<Source>,
+    owner: Owner,
+}
+
+impl Sources {
+    fn new(authority: Source, certificate: Source, key: Source, owner: Owner) -> Sources {
+        let (operators, clients, refused) = (None, None, None);
+        Sources { authority, certificate, key, operators, clients, refused, owner }
+    }
+
+    fn read_again(&self) -> std::result::Result<Sources, String> {
+        let again = |source: &Option<Source>| source.as_ref().map(Source::read_again).transpose();
+        Ok(Sources {
+            authority: self.authority.read_again()?,
+            certificate: self.certificate.read_again()?,
+            key: self.key.read_again()?,
+            operators: again(&self.operators)?,
+            clients: again(&self.clients)?,
+            refused: again(&self.refused)?,
+            owner: self.owner,
+        })
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        let own = [&self.authority, &self.certificate, &self.key];
+        let others = [&self.operators, &self.clients, &self.refused];
+        let all = own.into_iter().chain(others.into_iter().flatten());
+        all.filter_map(|source| source.file.as_deref()).collect()
+    }
+
+    /// Given a time, also checks whether others will accept the certificate at that time.
+    fn keys(&self, now: Option<UnixTime>) -> std::result::Result<Keys, String> {
+        let members = pem::roots(&self.authority.content, "the authority")?;
+        let chain = pem::certificates(&self.certificate.content, "this member")?;
+        let key = pem::key(&self.key.content, "this member")?;
+        let (own, intermediates) = chain.split_first().ok_or("no certificate of this member")?;
+        let subject = x509::subject(own).ok_or("the certificate of this member has no subject")?;
+        let refused = |error| format!("the certificate of this member: {}", describe(&error));
+        let provider = Arc::new(ring::default_provider());
+        let accepted = self.accepted(&members, &provider)?;
+        if accepted.refused.contains(&subject) {
+            return Err(format!("the subjects to be refused have this instance's own, {subject}"));
+        }
+        let algorithms = provider.signature_verification_algorithms;
+        let listening = Arc::new(Verifier { roots: members, algorithms });
+        if let Some(now) = now
+            && self.owner == Owner::Member
+        {
+            // The certificate serves both on a listening member and on a connecting one.
+            listening.check(own, intermediates, now).map_err(refused)?;
+            accepted.members.verify_client_cert(own, intermediates, now).map_err(refused)?;
+        }
+        Keys::new(provider, accepted, listening, chain, key, subject)
+            .map_err(|error| format!("the certificate and key of this member: {error}"))
+    }
+
+    /// Whom this node accepts.
+    fn accepted(
+        &self,
+        members: &Arc<RootCertStore>,
+        provider: &Arc<CryptoProvider>,
+    ) -> std::result::Result<Accepted, String> {
+        let verifier = |roots: &Arc<RootCertStore>| {
+            let (roots, provider) = (Arc::clone(roots), Arc::clone(provider));
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            verifier.build().map_err(|error| format!("an authority: {error}"))
+        };
+        let mut all = RootCertStore::clone(members);
+        let mut others = Vec::new();
+        for (right, whose, source) in [
+            (Right::Client, "the clients' authority", &self.clients),
+            (Right::Operator, "the operators' authority", &self.operators),
+        ] {
+            let Some(source) = source else { continue };
+            let roots = pem::roots(&source.content, whose)?;
+            if roots.roots.iter().any(|root| all.roots.contains(root)) {
+                return Err(format!("{whose} is another right's, too: each needs its own"));
+            }
+            all.roots.extend(roots.roots.iter().cloned());
+            others.push((right, verifier(&roots)?));
+        }
+        let listed = self.refused.as_ref().map_or(&b""[..], |source| &source.content);
+        let listed = String::from_utf8_lossy(listed);
+        let lines = listed.lines().map(str::trim);
+        let refused = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Ok(Accepted {
+            all: verifier(&Arc::new(all))?,
+            members: verifier(members)?,
+            others,
+            refused: refused.map(str::to_owned).collect(),
+        })
+    }
+}
+
+/// Whose certificates a node accepts.
+struct Accepted {
+    /// Those of all authorities, for the handshake.
+    all: Arc<dyn ClientCertVerifier>,
+    members: Arc<dyn ClientCertVerifier>,
+    /// Of operators and clients, the smaller right first.
+    others: Vec<(Right, Arc<dyn ClientCertVerifier>)>,
+    /// Subjects.
+    refused: BTreeSet<String>,
 }
 
 /// The configuration of connections.
@@ -153,33 +357,8 @@ pub(crate) struct Keys {
     pub(crate) server: Arc<ServerConfig>,
     /// The subject of the member's own certificate.
     pub(crate) subject: String,
-}
-
-impl Loaded {
-    /// Given a time, also checks whether others will accept the certificate at that time.
-    fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
-        let roots = pem::roots(&pem[0], "the authority")?;
-        let chain = pem::certificates(&pem[1], "this member")?;
-        let key = pem::key(&pem[2], "this member")?;
-        let (own, intermediates) = chain.split_first().ok_or("no certificate of this member")?;
-        let subject = x509::subject(own).ok_or("the certificate of this member has no subject")?;
-        let refused = |error| format!("the certificate of this member: {}", describe(&error));
-        let provider = Arc::new(ring::default_provider());
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-                .build()
-                .map_err(|error| refused(rustls::Error::General(error.to_string())))?;
-        let algorithms = provider.signature_verification_algorithms;
-        let members = Arc::new(Verifier { roots, algorithms });
-        if let Some(now) = now {
-            // The certificate serves both on a listening member and on a connecting one.
-            members.check(own, intermediates, now).map_err(refused)?;
-            clients.verify_client_cert(own, intermediates, now).map_err(refused)?;
-        }
-        Keys::new(provider, clients, members, chain, key, subject)
-            .map(|keys| Loaded { pem: Arc::new(pem), keys })
-            .map_err(|error| format!("the certificate and key of this member: {error}"))
-    }
+    accepted: Arc<Accepted>,
+    listening: Arc<Verifier>,
 }
 
 /// An error's description, for the cluster's operator.
@@ -204,22 +383,23 @@ pub(crate) fn describe(error: &rustls::Error) -> String {
 }
 
 impl Keys {
-    /// `clients` verifies the nodes that connect, and `members` the nodes that listen.
+    /// `listening` verifies the members that this node connects to.
     fn new(
         provider: Arc<CryptoProvider>,
-        clients: Arc<dyn ClientCertVerifier>,
-        members: Arc<dyn ServerCertVerifier>,
+        accepted: Accepted,
+        listening: Arc<Verifier>,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         subject: String,
     ) -> std::result::Result<Keys, rustls::Error> {
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(clients)
+            .with_client_cert_verifier(Arc::clone(&accepted.all))
             .with_single_cert(chain.clone(), key.clone_key())?;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(NoServerSessionStorage {});
+        let members: Arc<dyn ServerCertVerifier> = Arc::<Verifier>::clone(&listening);
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -228,7 +408,52 @@ impl Keys {
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
-        Ok(Keys { client: Arc::new(client), server: Arc::new(server), subject })
+        let (client, server, accepted) = (Arc::new(client), Arc::new(server), Arc::new(accepted));
+        Ok(Keys { client, server, subject, accepted, listening })
+    }
+
+    /// The right of a node that has connected with this chain of certificates at this time; an error with the
+    /// reason if it has none.
+    pub(crate) fn right(
+        &self,
+        chain: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> std::result::Result<Right, String> {
+        let (own, intermediates) = self.unless_refused(chain)?;
+        let verify = |verifier: &Arc<dyn ClientCertVerifier>| {
+            verifier.verify_client_cert(own, intermediates, at).map(drop)
+        };
+        // The smallest right counts: an authority that a larger right's has signed may not raise its own.
+        let mut others = self.accepted.others.iter();
+        match others.find(|(_, verifier)| verify(verifier).is_ok()) {
+            Some((right, _)) => Ok(*right),
+            None => match verify(&self.accepted.members) {
+                Ok(()) => Ok(Right::Member),
+                Err(error) => Err(describe(&error)),
+            },
+        }
+    }
+
+    /// Whether a connection that was made to a member with this chain at this time may stay.
+    pub(crate) fn check_member(
+        &self,
+        chain: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> std::result::Result<(), String> {
+        let (own, intermediates) = self.unless_refused(chain)?;
+        self.listening.check(own, intermediates, at).map_err(|error| describe(&error))
+    }
+
+    fn unless_refused<'a>(
+        &self,
+        chain: &'a [CertificateDer<'a>],
+    ) -> std::result::Result<(&'a CertificateDer<'a>, &'a [CertificateDer<'a>]), String> {
+        let (own, intermediates) = chain.split_first().ok_or("it has no certificate")?;
+        let subject = x509::subject(own).unwrap_or_default();
+        match self.accepted.refused.contains(&subject) {
+            true => Err(format!("certificates of {subject} are refused")),
+            false => Ok((own, intermediates)),
+        }
     }
 }
 

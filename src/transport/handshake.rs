@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 use super::LocalPeer;
 use crate::addressing::peers::check_address;
 use crate::types::membership::NodeId;
+use crate::types::right::Right;
 
 /// The longest hello or answer.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
@@ -124,6 +125,8 @@ pub(crate) enum RefusalCode {
     Identity = 8,
     /// Another process runs as this node, with a copy of its data directory.
     Duplicate = 9,
+    /// The peer's credential is not a member's.
+    Right = 10,
     /// A reason that a later version has added; never sent.
     Other = u8::MAX,
 }
@@ -146,6 +149,7 @@ impl RefusalCode {
             7 => RefusalCode::Security,
             8 => RefusalCode::Identity,
             9 => RefusalCode::Duplicate,
+            10 => RefusalCode::Right,
             _ => RefusalCode::Other,
         }
     }
@@ -154,6 +158,15 @@ impl RefusalCode {
 impl Refusal {
     pub(crate) fn new(code: RefusalCode, text: String) -> Refusal {
         Refusal { code, text }
+    }
+
+    /// The peer wants to be a member, and its credential does not allow that.
+    pub(crate) fn not_a_member(right: Right) -> Refusal {
+        let text = format!(
+            "the credential of this instance is that of a {right}, and a member needs one of a member: join \
+             as a client, or with the members' secret or a certificate of their authority"
+        );
+        Refusal::new(RefusalCode::Right, text)
     }
 
     /// Two processes have the data directory of one node.

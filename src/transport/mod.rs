@@ -15,6 +15,7 @@ use crate::addressing::names::Resolver;
 use crate::node::message::PeerMessage;
 use crate::node::replica::server::CLIENTS_MAX;
 use crate::security::Security;
+use crate::security::auth::Connection;
 use crate::types::membership::NodeId;
 
 /// Whether a read that does not fill its buffer has emptied the socket, so that the next event comes with the
@@ -64,6 +65,8 @@ pub(crate) enum TransportEvent {
     /// peer supports this version. It is a member, an unlisted peer, or a node found at a seed's
     /// address.
     Connected { peer: NodeId, version: u16 },
+    /// The next [`TransportEvent::Connected`] is of a client, which has this connection.
+    Authenticated { client: NodeId, connection: Connection },
     /// This peer cannot be reached. It is tried again after a while. `reason` is for people.
     /// `permanent` means that trying again does not help unless something is reconfigured (another
     /// cluster, another version, another identity).
@@ -80,8 +83,7 @@ pub(crate) struct TransportOptions {
     pub(crate) security: Security,
     /// How names are looked up.
     pub(crate) resolver: Resolver,
-    /// How often certificate files are read again.
-    #[cfg(feature = "tls")]
+    /// How often the files of secrets and certificates are read again.
     pub(crate) reload_interval: Duration,
     /// The most bytes waiting to be written to one peer. Messages above that are dropped.
     pub(crate) queue_bytes_max: usize,
@@ -112,8 +114,7 @@ impl Default for TransportOptions {
         TransportOptions {
             security: Security::default(),
             resolver: Resolver::default(),
-            #[cfg(feature = "tls")]
-            reload_interval: Duration::from_secs(10),
+            reload_interval: Duration::from_secs(5),
             queue_bytes_max: 64 << 20,
             // Room for the clients that this member serves, for as many that have it as their spare,
             // and for other nodes.

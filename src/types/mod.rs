@@ -13,6 +13,7 @@ pub(crate) mod path;
 pub(crate) mod queue;
 pub(crate) mod quota;
 pub(crate) mod reason;
+pub(crate) mod right;
 #[cfg(feature = "serde")]
 pub(crate) mod serde_form;
 pub(crate) mod session;

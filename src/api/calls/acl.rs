@@ -106,7 +106,9 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::IdRefused`] for a 65th id of the session, and for an id of more than 1024 bytes:
-    /// the session keeps its former ids. [`Error::AuthFailed`] for an unknown scheme and for
+    /// the session keeps its former ids. Also for an instance with a client's or an operator's credential
+    /// ([`Right`](crate::security::Right)): its sessions have the ids of its connection alone, which members
+    /// verify. [`Error::AuthFailed`] for an unknown scheme and for
     /// credentials that the scheme rejects. After `AuthFailed` the session is closed, and its state
     /// is [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done
     /// with fewer rights than intended. (A wrong password for `digest` or `argon2` does not fail;
@@ -229,7 +231,20 @@ impl NonBlocking<'_> {
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
         let ids = self.session.authenticate(scheme, credentials.as_ref());
         let (checked, ids) = ids.map_or_else(|error| (Err(error), Vec::new()), |ids| (Ok(()), ids));
-        self.ask(checked, |_| Ask::authenticate(ids), |_| Ok(()))
+        let (scheme, asked) = (scheme.to_owned(), ids.clone());
+        self.ask(
+            checked,
+            |_| Ask::authenticate(ids),
+            move |known| {
+                if asked.iter().all(|id| known.contains(id)) {
+                    return Ok(());
+                }
+                // The member has taken the ids of this instance's connection instead.
+                let reason =
+                    "this instance has a client's credential, and the members do not take its word";
+                Err(Error::IdRefused { scheme, reason: reason.to_owned() })
+            },
+        )
     }
 
     /// See [`Session::who_am_i`].

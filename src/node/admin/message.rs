@@ -12,6 +12,7 @@ use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, Named, NodeId};
 use crate::types::metrics::histogram::Histogram;
 use crate::types::reason::Reason;
+use crate::types::right::Right;
 use crate::types::znode::{SessionId, Zxid};
 
 /// The most sessions in one reply.
@@ -33,6 +34,16 @@ pub(crate) enum AdminRequest {
     /// For the leader alone. `again`: the leader has replied that the action has begun, and is asked
     /// for its progress.
     Act { action: Action, by: String, again: bool },
+}
+
+impl AdminRequest {
+    /// The right that it takes to ask for it.
+    pub(crate) fn needs(&self) -> Right {
+        match self {
+            AdminRequest::Report | AdminRequest::Sessions { .. } => Right::Client,
+            AdminRequest::Image { .. } | AdminRequest::Act { .. } => Right::Operator,
+        }
+    }
 }
 
 /// An operator's action, which the leader carries out.

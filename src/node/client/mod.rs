@@ -369,6 +369,7 @@ impl Client {
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
+            | Input::Authenticated { .. }
             | Input::Closing { .. }
             | Input::Hindered(_)
             | Input::Discovered(_) => {}

@@ -27,6 +27,7 @@ pub(crate) use self::subjects::Subjects;
 use super::frame::FrameReader;
 use super::handshake::{Answer, HANDSHAKE_BYTES_MAX};
 use crate::security::Security;
+use crate::types::right::Right;
 
 /// The most bytes taken from a peer that has not authenticated itself: enough for any certificate
 /// chain in use between machines.
@@ -264,6 +265,17 @@ impl SecureChannel {
     /// The other end is authenticated: it may send any amount from now on.
     pub(crate) fn trust(&mut self) {
         self.trusted = true;
+    }
+
+    /// The right of the other end by these settings, which may have been renewed since the connection began;
+    /// an error with the reason if it has none.
+    pub(crate) fn right(&self, security: &Security) -> Result<Right, String> {
+        match (&self.kind, security) {
+            (ChannelKind::Secret(channel), Security::Secret(secret)) => channel.right(secret),
+            #[cfg(feature = "tls")]
+            (ChannelKind::Tls(channel), Security::Tls(tls)) => channel.right(tls.keys()),
+            _ => Err("this node has another kind of security".to_owned()),
+        }
     }
 
     /// The subject of the other end's certificate, if it has one.

@@ -20,7 +20,8 @@ use snow::params::NoiseParams;
 use snow::{HandshakeState, TransportState};
 
 use super::{Fault, Side};
-use crate::security::Secret;
+use crate::security::{Key, Secret};
+use crate::types::right::Right;
 
 /// The first bytes. The last one is the version of the rest.
 pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', VERSION];
@@ -42,6 +43,8 @@ const UNTRUSTED_MESSAGE_BYTES_MAX: usize = 8 << 10;
 pub(super) struct SecretChannel {
     secret: Secret,
     side: Side,
+    /// The key of this connection, once it is known.
+    key: Option<Key>,
     state: SecretState,
     /// Bytes that have arrived and are not a whole message yet.
     input: Vec<u8>,
@@ -98,16 +101,30 @@ impl SecretChannel {
         side: Side,
         out: &mut Vec<u8>,
     ) -> Result<SecretChannel, Fault> {
-        let state = match side {
-            Side::Listens => None,
+        let (key, state) = match side {
+            Side::Listens => (None, None),
             Side::Connects => {
-                let mut state = handshake(&secret.keys()[0], side).map_err(internal)?;
+                let key = *secret.own();
+                let mut state = handshake(&key, side).map_err(internal)?;
                 write_handshake(&mut state, out)?;
-                Some(Box::new(state))
+                (Some(key), Some(Box::new(state)))
             }
         };
         let (input, early) = (Vec::new(), Vec::new());
-        Ok(SecretChannel { secret, side, state: SecretState::Preface(state), input, early })
+        Ok(SecretChannel { secret, side, key, state: SecretState::Preface(state), input, early })
+    }
+
+    /// The right of the other end by this secret, or why it has none. A member that this node has connected
+    /// to has proved that it knows the same secret as this node.
+    pub(super) fn right(&self, secret: &Secret) -> Result<Right, String> {
+        let Some(key) = &self.key else { return Err("it has not proved a secret".to_owned()) };
+        let right = match self.side {
+            Side::Connects => secret.may_use(key).then_some(Right::Member),
+            Side::Listens => {
+                secret.accepted().find(|(known, _)| *known == key).map(|(_, right)| right)
+            }
+        };
+        right.ok_or_else(|| "its secret is no longer accepted".to_owned())
     }
 
     pub(super) fn receive(
@@ -191,10 +208,10 @@ impl SecretChannel {
             }
             None => {
                 let mut known = None;
-                for key in self.secret.keys() {
+                for (key, _) in self.secret.accepted() {
                     let mut state = self::handshake(key, self.side).map_err(internal)?;
                     if state.read_message(message, &mut nothing).is_ok() {
-                        known = Some(state);
+                        (known, self.key) = (Some(state), Some(*key));
                         break;
                     }
                 }

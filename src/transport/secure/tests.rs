@@ -95,7 +95,7 @@ fn bytes_on_the_wire_are_unreadable_and_never_repeat() {
 }
 
 fn secret_key(text: &str) -> [u8; 32] {
-    Secret::new(text).unwrap().keys()[0]
+    *Secret::new(text).unwrap().own()
 }
 
 #[test]

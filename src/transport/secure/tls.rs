@@ -4,11 +4,12 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::{Fault, Side};
 use crate::security::{Keys, describe, x509};
+use crate::types::right::Right;
 
 /// The most plain text encrypted at once. At most this much, and a little more, waits for the socket.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
@@ -16,6 +17,8 @@ const PLAIN_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct TlsChannel {
     connection: Connection,
+    /// When it began. A certificate that expires later does not end the connection.
+    since: UnixTime,
     closed: bool,
 }
 
@@ -34,7 +37,7 @@ impl TlsChannel {
             }
             Side::Listens => return TlsChannel::listen(Arc::clone(&keys.server)),
         };
-        let mut channel = TlsChannel { connection, closed: false };
+        let mut channel = TlsChannel { connection, since: UnixTime::now(), closed: false };
         channel.flush(out)?;
         Ok(channel)
     }
@@ -42,7 +45,8 @@ impl TlsChannel {
     /// The server's end, which sends nothing before the client does.
     pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, Fault> {
         let server = ServerConnection::new(config).map_err(fault)?;
-        Ok(TlsChannel { connection: Connection::Server(server), closed: false })
+        let connection = Connection::Server(server);
+        Ok(TlsChannel { connection, since: UnixTime::now(), closed: false })
     }
 
     pub(crate) fn receive(
@@ -81,6 +85,15 @@ impl TlsChannel {
 
     pub(crate) fn subject(&self) -> Option<String> {
         x509::subject(self.connection.peer_certificates()?.first()?)
+    }
+
+    /// The right of the other end by these keys, or why it has none.
+    pub(crate) fn right(&self, keys: &Keys) -> Result<Right, String> {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        match self.connection {
+            Connection::Client(_) => keys.check_member(chain, self.since).map(|()| Right::Member),
+            Connection::Server(_) => keys.right(chain, self.since),
+        }
     }
 
     /// Whether the other end has announced that it sends nothing more.

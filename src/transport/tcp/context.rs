@@ -12,6 +12,7 @@ use mio::Token;
 use super::known_peers::KnownPeers;
 use super::shared::{NetworkShared, WAKER};
 use super::sockets::Sockets;
+use crate::security::Security;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -21,9 +22,8 @@ const READ_BYTES: usize = 64 << 10;
 
 /// What a helper thread has found for the network thread.
 pub(super) enum HelperResult {
-    /// The content of the certificate files, if it has changed, or why they cannot be used.
-    #[cfg(feature = "tls")]
-    Certificates(Result<Option<crate::security::Loaded>, String>),
+    /// The security with the content of its files, if that has changed, or why they cannot be used.
+    Security(Result<Option<Security>, String>),
     Resolved {
         target: Target,
         attempt: Token,
@@ -152,9 +152,8 @@ pub(super) enum Timer {
     Stall(Token),
     /// The listener accepts connections again after an error.
     Accept,
-    /// The certificates are read again.
-    #[cfg(feature = "tls")]
-    Certificates,
+    /// The files of secrets and certificates are read again.
+    Credentials,
 }
 
 /// The timers that are set, each to one time.

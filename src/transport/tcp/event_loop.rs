@@ -17,7 +17,6 @@ use super::context::{Context, HelperResult, Timer};
 use super::handler::{Handler, Network};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
-#[cfg(feature = "tls")]
 use super::renewal::Renewal;
 use super::shared::{LISTENER, WAKER};
 use super::sockets::{Ready, Sockets, SystemSockets};
@@ -39,7 +38,6 @@ pub(super) struct EventLoop {
     pub(super) context: Context,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    #[cfg(feature = "tls")]
     renewal: Renewal,
 }
 
@@ -88,7 +86,6 @@ impl EventLoop {
         let sockets = Box::new(SystemSockets::new(transport.poll.registry().try_clone()?));
         let clock = Box::new(system_clock);
         let mut event_loop = EventLoop::over(sockets, clock, transport, local, options, handler);
-        #[cfg(feature = "tls")]
         Renewal::start(&mut event_loop.context);
         if let Some(listener) = listener {
             event_loop.listen(listener)?;
@@ -117,7 +114,6 @@ impl EventLoop {
             turn_at: context.now,
             results_rx,
             outgoing: Outgoing::default(),
-            #[cfg(feature = "tls")]
             renewal: Renewal::default(),
             incoming: Incoming::default(),
             context,
@@ -237,8 +233,12 @@ impl EventLoop {
     fn take_helper_results(&mut self) {
         for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
-                #[cfg(feature = "tls")]
-                HelperResult::Certificates(read) => self.renewal.renew(&mut self.context, read),
+                HelperResult::Security(read) => {
+                    if self.renewal.renew(&mut self.context, read) {
+                        self.incoming.check_rights(&mut self.context);
+                        self.outgoing.check_rights(&mut self.context);
+                    }
+                }
                 HelperResult::Resolved { target, attempt, addresses } => {
                     self.outgoing.with(&mut self.context, target, |peer, context| {
                         peer.resolved(context, attempt, addresses)
@@ -276,8 +276,7 @@ impl EventLoop {
                 Timer::Resume(token) => self.incoming.resume(token),
                 Timer::Stall(token) => self.incoming.stalled(&mut self.context, token),
                 Timer::Accept => self.incoming.listener_ready(),
-                #[cfg(feature = "tls")]
-                Timer::Certificates => self.renewal.read_files(&mut self.context),
+                Timer::Credentials => self.renewal.read_files(&mut self.context),
             }
         }
     }

@@ -20,43 +20,51 @@ use mio::Token;
 use super::context::{Context, Timer};
 use super::incoming::{Incoming, Rival};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
+use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
+use crate::types::right::Right;
 
 impl Incoming {
     /// Answers a hello, or lets its connection wait for the answer.
     pub(super) fn answer_hello(&mut self, context: &mut Context, token: Token, hello: Hello) {
         match self.check_hello(context, token, &hello) {
-            Ok(true) => self.welcome(context, token, &hello),
-            Ok(false) => self.wait_as_rival(context, token, hello),
+            Ok(Some(right)) => self.welcome(context, token, &hello, right),
+            Ok(None) => self.wait_as_rival(context, token, hello),
             Err(refusal) => self.refuse(context, token, refusal),
         }
     }
 
-    /// Whether to welcome the connection; `false` if that is not known yet.
+    /// The right with which to welcome the connection; `None` if it is not known yet whether to.
     fn check_hello(
         &mut self,
         context: &mut Context,
         token: Token,
         hello: &Hello,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Option<Right>, Refusal> {
         handshake::check(&context.local, hello)?;
         context.known_peers.check(hello)?;
         let Some(connection) = self.connections.get(&token) else {
-            return Ok(true);
+            return Ok(None);
         };
+        let right = connection.stream.right(&context.options.security);
+        let right = right.map_err(|reason| Refusal::new(RefusalCode::Security, reason))?;
+        if right < Right::Member && !hello.run.is_client() {
+            return Err(Refusal::not_a_member(right));
+        }
         context
             .subjects
             .check(hello.from, connection.stream.subject())
             .map_err(|reason| Refusal::new(RefusalCode::Identity, reason))?;
-        Ok(self.of_peer_mut(hello.from).is_none_or(|former| {
+        let is_free = self.of_peer_mut(hello.from).is_none_or(|former| {
             former.peer().is_none_or(|identity| identity.boot == hello.run.boot)
                 || former.is_dead(context.now, &context.options)
-        }))
+        });
+        Ok(is_free.then_some(right))
     }
 
-    fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello) {
+    fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello, right: Right) {
         self.end_handshake(context, token);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -68,6 +76,7 @@ impl Incoming {
             incarnation: hello.incarnation,
             cluster: hello.cluster,
             boot: hello.run.boot,
+            right,
         };
         if let Err(closed) = connection.welcome(context, identity) {
             return self.close(context, token, closed);
@@ -79,12 +88,15 @@ impl Incoming {
         if is_client && let Err(error) = connection.start_sending(context) {
             return self.close(context, token, Closed::Failed(error));
         }
+        let (subject, address) = (connection.stream.subject(), connection.address);
         if let Some(former) = self.by_peer.insert(node, token) {
             self.supersede(context, former, node, hello);
         }
         if is_client {
             let version = hello.version;
-            tracing::debug!(peer = %Named::of(node), version, "a client is connected");
+            tracing::debug!(peer = %Named::of(node), version, %right, "a client is connected");
+            let connection = Connection::new(address, subject.as_deref(), right);
+            context.emit(TransportEvent::Authenticated { client: node, connection });
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
             let address = hello.run.address.clone();

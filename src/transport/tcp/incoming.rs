@@ -109,6 +109,25 @@ impl Incoming {
         }
     }
 
+    /// Closes the connections whose right is withdrawn or has changed, since the security has.
+    pub(super) fn check_rights(&mut self, context: &mut Context) {
+        let mut withdrawn = Vec::new();
+        for connection in self.connections.values() {
+            let Some(identity) = connection.peer() else { continue };
+            match connection.stream.right(&context.options.security) {
+                Ok(right) if right == identity.right => {}
+                Ok(right) => {
+                    let reason = format!("its credential is that of a {right} now");
+                    withdrawn.push((connection.token, reason));
+                }
+                Err(reason) => withdrawn.push((connection.token, reason)),
+            }
+        }
+        for (token, reason) in withdrawn {
+            self.close(context, token, Closed::Refused(reason));
+        }
+    }
+
     pub(super) fn listener_ready(&mut self) {
         self.acceptable = self.listens;
     }

@@ -19,6 +19,7 @@ use crate::transport::handshake::{
 use crate::transport::secure::Fault;
 use crate::transport::{SHORT_READ_DRAINS, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
+use crate::types::right::Right;
 use crate::types::version::OLDEST;
 
 /// The most reads from one connection before the others have their turn.
@@ -59,7 +60,7 @@ pub(super) enum ConnectionState {
     Peer(PeerIdentity),
 }
 
-/// What a peer's hello states about the peer.
+/// What a peer's hello states about the peer, and its right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerIdentity {
     pub(super) node: NodeId,
@@ -67,6 +68,8 @@ pub(super) struct PeerIdentity {
     /// 0 if it had none at the handshake.
     pub(super) cluster: u64,
     pub(super) boot: u64,
+    /// By its credential.
+    pub(super) right: Right,
 }
 
 /// Another process claims to be the node of this connection. If the process that made the
@@ -278,7 +281,10 @@ impl IncomingConnection {
             let message = PeerMessage::decode(frame)
                 .map_err(|why| Closed::Junk(format!("a message that cannot be read: {why}")))?;
             received += 1;
-            if message.is_of_cluster() && !is_of_own_cluster {
+            let may_any = identity.right == Right::Member;
+            if (message.is_of_cluster() && !is_of_own_cluster)
+                || !(may_any || message.may_a_client_send())
+            {
                 foreign += 1;
                 continue;
             }

@@ -204,6 +204,16 @@ impl Outgoing {
         self.with(context, target, DialledPeer::timer);
     }
 
+    /// Closes the connections to nodes that are no longer accepted, or that were made with a credential that
+    /// is no longer this node's. They are made again with the present one.
+    pub(super) fn check_rights(&mut self, context: &mut Context) {
+        let nodes = self.peers.keys().map(|node| Target::Node(*node));
+        let targets: Vec<Target> = nodes.chain((0..self.seeds.len()).map(Target::Seed)).collect();
+        for target in targets {
+            self.with(context, target, DialledPeer::check_right);
+        }
+    }
+
     fn get_mut(&mut self, target: Target) -> Option<&mut DialledPeer> {
         match target {
             Target::Node(node) => self.peers.get_mut(&node),

@@ -208,6 +208,7 @@ impl OutgoingConnection {
         responder: &Responder,
     ) -> Result<(), Failure> {
         let node = check_responder(&context.local, to, responder)?;
+        self.stream.right(&context.options.security).map_err(Failure::permanent)?;
         let subject = self.stream.subject();
         context.subjects.check(node, subject).map_err(Failure::permanent)?;
         self.stream.trust();

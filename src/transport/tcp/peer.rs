@@ -360,6 +360,16 @@ impl DialledPeer {
         self.connect(context, rest.unwrap_or_default(), reason)
     }
 
+    /// Fails if the security has changed so that the connection would not be made now.
+    pub(super) fn check_right(&mut self, context: &mut Context) -> Result<(), Failure> {
+        let Some(connection) = self.link.connection().filter(|connection| connection.is_up())
+        else {
+            return Ok(());
+        };
+        let right = connection.stream.right(&context.options.security);
+        right.map(drop).map_err(Failure::passing)
+    }
+
     /// The connection is made: sends the hello.
     fn send_hello(&mut self, context: &mut Context) -> Result<(), Failure> {
         let version = self.lowered_to.unwrap_or(context.local.version);

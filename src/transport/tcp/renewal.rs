@@ -1,12 +1,12 @@
-//! Replacing certificates while a node runs.
+//! Replacing secrets and certificates while a node runs.
 
 use std::sync::Arc;
 
 use super::context::{Context, HelperResult, Timer};
-use crate::security::{Loaded, Security};
+use crate::security::Security;
 
-/// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk
-/// may be slow, and a deployment's secrets are often not on a local one. There is one such thread
+/// Reads the files of secrets and certificates again now and then, on a thread of its own, `quorate-keys`: a
+/// disk may be slow, and a deployment's secrets are often not on a local one. There is one such thread
 /// at a time, and it is not joined.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
@@ -17,57 +17,60 @@ pub(super) struct Renewal {
 impl Renewal {
     /// Sets the timer for the first reading, if there are files.
     pub(super) fn start(context: &mut Context) {
-        if matches!(&context.options.security, Security::Tls(tls) if tls.is_from_files()) {
+        if context.options.security.is_from_files() {
             arm(context);
         }
     }
 
     /// Starts to read the files.
     pub(super) fn read_files(&mut self, context: &mut Context) {
-        let Security::Tls(tls) = &context.options.security else {
-            return;
-        };
-        let tls = tls.clone();
+        let security = context.options.security.clone();
         let answer_tx = context.results_tx.clone();
         let shared = Arc::clone(&context.shared);
-        let started = std::thread::Builder::new().name("quorate-pem".to_owned()).spawn(move || {
-            if answer_tx.send(HelperResult::Certificates(tls.read_again())).is_ok() {
-                shared.wake();
-            }
-        });
+        let started =
+            std::thread::Builder::new().name("quorate-keys".to_owned()).spawn(move || {
+                if answer_tx.send(HelperResult::Security(security.read_again())).is_ok() {
+                    shared.wake();
+                }
+            });
         if let Err(error) = started {
             self.renew(context, Err(format!("cannot start a thread to read them: {error}")));
         }
     }
 
-    /// Uses the content of the files for new connections, if it can be used.
-    pub(super) fn renew(&mut self, context: &mut Context, read: Result<Option<Loaded>, String>) {
+    /// Uses the content of the files for new connections, if it can be used. Returns whether it has changed,
+    /// so that open connections are to be checked.
+    pub(super) fn renew(
+        &mut self,
+        context: &mut Context,
+        read: Result<Option<Security>, String>,
+    ) -> bool {
         arm(context);
-        let Security::Tls(tls) = &mut context.options.security else {
-            return;
-        };
-        self.reported = match read {
-            Ok(None) => None,
-            Ok(Some(loaded)) => {
-                tls.renew(loaded);
-                tracing::info!(?tls, "new connections use the renewed certificate");
-                None
+        let (changed, failed) = match read {
+            Ok(None) => (false, None),
+            Ok(Some(security)) => {
+                tracing::info!(?security, "new connections use the renewed credentials");
+                context.options.security = security;
+                (true, None)
             }
             Err(reason) => {
                 if self.reported.as_ref() != Some(&reason) {
+                    let security = &context.options.security;
                     tracing::warn!(
-                        ?tls,
+                        ?security,
                         reason,
-                        "the renewed certificate cannot be used; the former one stays in use"
+                        "the renewed credentials cannot be used; the former ones stay in use"
                     );
                 }
-                Some(reason)
+                (false, Some(reason))
             }
         };
+        self.reported = failed;
+        changed
     }
 }
 
 fn arm(context: &mut Context) {
     let at = context.now + context.options.reload_interval;
-    context.timers.set(Timer::Certificates, at);
+    context.timers.set(Timer::Credentials, at);
 }

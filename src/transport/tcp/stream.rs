@@ -8,6 +8,7 @@ use super::sockets::Socket;
 use crate::security::Security;
 use crate::transport::frame::FrameReader;
 use crate::transport::secure::{Fault, Protocol, SecureChannel, Side};
+use crate::types::right::Right;
 
 /// The memory that an empty buffer retains.
 const KEPT_BYTES: usize = 16 << 10;
@@ -97,6 +98,12 @@ impl Stream {
         if let Some(secure) = &mut self.encryption {
             secure.channel.trust();
         }
+    }
+
+    /// The right of the other end; an error with the reason if it has none. Without keys, everybody has all.
+    pub(super) fn right(&self, security: &Security) -> Result<Right, String> {
+        let encryption = self.encryption.as_ref();
+        encryption.map_or(Ok(Right::Member), |encryption| encryption.channel.right(security))
     }
 
     /// The subject of the other end's certificate, if it has one.

@@ -19,6 +19,7 @@
 
 mod begin;
 mod deliver;
+mod rights;
 pub(in crate::node) mod serve;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +33,7 @@ use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
+use rights::ClientRights;
 
 /// The most clients that a member serves.
 pub(crate) const CLIENTS_MAX: usize = 4096;
@@ -68,6 +70,7 @@ const SILENCE_TICKS: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
+    pub(in crate::node) rights: ClientRights,
     sessions: BTreeMap<Holding, ClientSession>,
     /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,

@@ -142,7 +142,8 @@ impl Replica {
             | FromClient::Begun => {
                 return Err("it has begun already");
             }
-            FromClient::Write(request) => {
+            FromClient::Write(mut request) => {
+                self.clients.rights.vouch(from, &mut request);
                 if !may_ask(from, &request.command) {
                     return Err("a request that a client may not make");
                 }

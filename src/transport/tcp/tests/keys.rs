@@ -185,39 +185,9 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
 
 #[cfg(feature = "tls")]
 mod tls {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-
+    use super::super::authority::Authority;
     use super::*;
     use crate::security::Tls;
-
-    /// An authority, which gives certificates to members.
-    struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-    impl Authority {
-        fn new() -> Authority {
-            let mut params = CertificateParams::new(Vec::new()).unwrap();
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            params.distinguished_name.push(DnType::CommonName, "authority");
-            Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-        }
-
-        /// Authority, certificate and key as PEM, for this name and until this year.
-        fn pem(&self, name: &str, until: i32) -> [String; 3] {
-            let mut params = CertificateParams::new(Vec::new()).unwrap();
-            params.distinguished_name = rcgen::DistinguishedName::new();
-            params.distinguished_name.push(DnType::CommonName, name);
-            params.not_before = rcgen::date_time_ymd(2000, 1, 1);
-            params.not_after = rcgen::date_time_ymd(until, 1, 1);
-            let key = KeyPair::generate().unwrap();
-            let certificate = params.signed_by(&key, &self.0).unwrap();
-            [self.0.pem(), certificate.pem(), key.serialize_pem()]
-        }
-
-        fn tls(&self, name: &str) -> Security {
-            let [authority, certificate, key] = self.pem(name, 2999);
-            Tls::from_pem(authority, certificate, key).unwrap().into()
-        }
-    }
 
     /// Nodes 1 and 2, connected with these.
     fn pair_of(one: Security, two: Security) -> (Node, Node) {
@@ -401,14 +371,21 @@ mod tls {
             let three = reach(3, authority.tls("three"));
             three.await_connected(1);
         }
-        // A new authority: nodes with its certificates are accepted, and existing connections stay.
+        // Both authorities: connections stay.
         let later = Authority::new();
-        write(later.pem("one", 2999));
-        let four = reach(4, later.tls("four"));
+        let [new, certificate, key] = later.pem("one", 2999);
+        let both = format!("{}{new}", authority.0.pem());
+        write([both, certificate.clone(), key.clone()]);
+        let four = reach(4, later.both(&authority, "four"));
         four.await_connected(1);
         two.transport.send(vec![(1, numbered(9))]);
         assert_eq!(one.received(), (2, numbered(9)));
-        // Certificates of the former authority are refused now.
+        // The new one alone: the others' connections are closed, and refused from now on.
+        write([new, certificate, key]);
+        let (peer, reason, _) = two.unreachable();
+        assert_eq!((peer, &*reason), (1, "the peer closed the connection"));
+        four.transport.send(vec![(1, numbered(10))]);
+        assert_eq!(one.received(), (4, numbered(10)));
         let (_, reason, _) = reach(3, authority.tls("three")).unreachable();
         assert!(reason.contains("TLS"), "{reason}");
     }

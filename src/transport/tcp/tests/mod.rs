@@ -1,10 +1,13 @@
 //! Tests with real sockets on the loopback, on ports that the system chooses.
 
+#[cfg(feature = "tls")]
+mod authority;
 mod delivery;
 mod dialling;
 mod duplicates;
 mod keys;
 mod listening;
+mod rights;
 mod seeded;
 mod seeds;
 mod unlisted;
@@ -241,7 +244,6 @@ impl Node {
     }
 
     /// Waits until the network thread's loop has run this many more times.
-    #[cfg(feature = "tls")]
     fn await_turns(&self, count: u64) {
         let turns = &self.transport.shared.turns;
         let (wanted, end) = (turns.load(Relaxed) + count, Instant::now() + PATIENCE);

@@ -404,6 +404,7 @@ impl Handler for Sender {
             TransportEvent::Unreachable { peer, .. } => {
                 log.epochs.entry(peer).or_default().1 = false
             }
+            TransportEvent::Authenticated { .. } => {}
             TransportEvent::Received { from, message } => {
                 let (lane, epoch, number) = match message {
                     PeerMessage::ReadIndex { boot, read_index, .. } => (0, boot, read_index),

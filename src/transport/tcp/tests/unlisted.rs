@@ -246,7 +246,7 @@ fn client_peer(node: NodeId) -> LocalPeer {
     LocalPeer { address: String::new(), cluster: 0, ..local(node) }
 }
 
-fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
+pub(super) fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
     let (events_tx, events) = unbounded();
     let (local, seeds) = (client_peer(node), seeds.to_vec());
     let transport =
@@ -258,7 +258,7 @@ fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
 }
 
 /// A message that a client may send and receive, of about this length.
-fn let_go(number: u64, bytes: usize) -> PeerMessage {
+pub(super) fn let_go(number: u64, bytes: usize) -> PeerMessage {
     PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), elsewhere: None }
 }
 

@@ -1,0 +1,284 @@
+//! Credentials that are not a member's.
+
+use super::unlisted::{client, let_go};
+use super::*;
+use crate::security::auth::Connection;
+use crate::security::{Secret, Security};
+use crate::types::right::Right;
+
+fn phrase(one: &str) -> String {
+    format!("violin-carbon-otter-meadow-{one}")
+}
+
+fn secret(one: &str) -> Secret {
+    Secret::new(&phrase(one)).unwrap()
+}
+
+/// What members have: secrets for clients and operators, too.
+fn member() -> Security {
+    let members = secret("members").with_clients(secret("clients")).unwrap();
+    members.with_operators(secret("operators")).unwrap().into()
+}
+
+fn with(security: impl Into<Security>) -> TransportOptions {
+    TransportOptions {
+        security: security.into(),
+        reload_interval: Duration::from_millis(5),
+        // The cryptography of a debug build is slow on a busy machine.
+        stall_timeout: PATIENCE * 10,
+        ..quick()
+    }
+}
+
+impl Node {
+    /// The connection of the client that connects next.
+    fn authenticated(&self) -> (NodeId, Connection) {
+        loop {
+            if let TransportEvent::Authenticated { client, connection } = self.event() {
+                return (client, connection);
+            }
+        }
+    }
+}
+
+/// A message that only members send, though not only to those of one cluster.
+fn announce() -> PeerMessage {
+    use crate::node::bootstrap::message::Announcement;
+    use crate::types::membership::{Member, Promise};
+    let (member, list) = (Member::new(9, "here:7400"), vec!["here:7400".to_owned()]);
+    let promise = Promise::default();
+    PeerMessage::Announce { announcement: Announcement { member, list, cluster: 0, promise } }
+}
+
+fn request() -> PeerMessage {
+    let asked = crate::node::admin::message::AdminRequest::Report;
+    PeerMessage::AdminRequest { number: 1, cluster: 0, relay: true, asked }
+}
+
+#[test]
+fn a_secret_decides_what_a_client_may_send() {
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[], &with(member()));
+    for (id, of, right) in [
+        (7, "clients", Right::Client),
+        (8, "operators", Right::Operator),
+        (9, "members", Right::Member),
+    ] {
+        let node = client(id, &[address.to_string()], &with(secret(of)));
+        node.await_connected(1);
+        let (known, connection) = one.authenticated();
+        assert_eq!((known, connection.right, connection.subject), (id, right, None));
+        assert_eq!(connection.address.ip(), address.ip());
+        // The next event shows that the connection is up; only then messages of it follow.
+        assert_eq!(one.await_connected(id), VERSION);
+        node.transport.send(vec![(1, announce()), (1, request())]);
+        if right == Right::Member {
+            assert_eq!(one.received(), (id, announce()));
+        }
+        assert_eq!(one.received(), (id, request()));
+        one.transport.send(vec![(id, let_go(1, 1))]);
+        assert_eq!(node.received(), (1, let_go(1, 1)));
+    }
+}
+
+#[test]
+fn only_a_members_secret_makes_a_member() {
+    for of in ["clients", "operators"] {
+        let (listener, address) = listen();
+        let one = Node::start(listener, local(1), &[], &with(member()));
+        let two = Node::start(listen().0, local(2), &[remote(1, address)], &with(secret(of)));
+        let (peer, reason, permanent) = two.unreachable();
+        assert_eq!((peer, permanent), (1, true));
+        assert!(reason.contains(&format!("that of a {}", &of[..of.len() - 1])), "{reason}");
+        one.await_refused(1);
+        // A member that connects does not take the holder of a client's secret for a member.
+        let (listener, address) = listen();
+        let _impostor = Node::start(listener, local(3), &[], &with(secret(of)));
+        let four = Node::start(listen().0, local(4), &[remote(3, address)], &with(member()));
+        let (_, reason, permanent) = four.unreachable();
+        assert!(permanent && reason.contains("secret"), "{reason}");
+    }
+}
+
+#[test]
+fn a_secret_that_is_taken_away_ends_its_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("clients");
+    std::fs::write(&file, format!("{}\n{}\n", phrase("old"), phrase("new"))).unwrap();
+    let clients = Secret::from_file(&file).unwrap();
+    let (listener, address) = listen();
+    let options = with(secret("members").with_clients(clients).unwrap());
+    let one = Node::start(listener, local(1), &[], &options);
+    let seeds = [address.to_string()];
+    let (seven, eight) =
+        (client(7, &seeds, &with(secret("old"))), client(8, &seeds, &with(secret("new"))));
+    seven.await_connected(1);
+    eight.await_connected(1);
+    for node in [&seven, &eight] {
+        node.transport.set_peers(vec![remote(1, address)]);
+    }
+    std::fs::write(&file, phrase("new")).unwrap();
+    assert_eq!(seven.unreachable().0, 1);
+    loop {
+        let (_, reason, permanent) = seven.unreachable();
+        if permanent {
+            assert!(reason.contains("secret"), "{reason}");
+            break;
+        }
+    }
+    eight.transport.send(vec![(1, request())]);
+    assert_eq!(one.received(), (8, request()));
+}
+
+/// Each member has its own file, and its peers change at another moment.
+#[test]
+fn a_members_secret_changes_while_it_is_connected() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["one", "two"].map(|name| dir.path().join(name));
+    let write = |file: usize, lines: &[&str]| {
+        let text: Vec<String> = lines.iter().map(|one| phrase(one)).collect();
+        std::fs::write(&files[file], text.join("\n")).unwrap();
+    };
+    write(0, &["old"]);
+    write(1, &["old"]);
+    let options = files.clone().map(|file| with(Secret::from_file(file).unwrap()));
+    let ((listener_1, address_1), (listener_2, address_2)) = (listen(), listen());
+    let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &options[0]);
+    let two = Node::start(listener_2, local(2), &[remote(1, address_1)], &options[1]);
+    let talk = |number| {
+        one.await_connected(2);
+        two.await_connected(1);
+        one.transport.send(vec![(2, numbered(number))]);
+        two.transport.send(vec![(1, numbered(number))]);
+        assert_eq!((two.received().0, one.received().0), (1, 2));
+    };
+    talk(1);
+    for (round, lines) in [&["old", "new"][..], &["new", "old"], &["new"]].into_iter().enumerate() {
+        for file in 0..2 {
+            write(file, lines);
+            [&one, &two][file].await_turns(20);
+        }
+        if round == 2 {
+            // The connections that were made with the former secret are made again.
+            talk(2);
+        }
+    }
+    // A stranger with the former one is refused.
+    let three = client(3, &[address_1.to_string()], &with(secret("old")));
+    three.transport.set_peers(vec![remote(1, address_1)]);
+    assert!(three.unreachable().1.contains("secret"));
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use super::super::authority::Authority;
+    use super::*;
+    use crate::security::Tls;
+
+    /// Writes the files of a certificate, and returns their paths.
+    fn files(dir: &std::path::Path, name: &str, pem: [String; 3]) -> [std::path::PathBuf; 3] {
+        let mut parts = ["ca", "pem", "key"].iter().zip(pem);
+        std::array::from_fn(|_| {
+            let (kind, pem) = parts.next().unwrap();
+            let file = dir.join(format!("{name}.{kind}"));
+            std::fs::write(&file, pem).unwrap();
+            file
+        })
+    }
+
+    fn subject(name: &str) -> Option<String> {
+        Some(format!("CN={name}"))
+    }
+
+    #[test]
+    fn the_authority_decides_what_a_client_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Authority::new();
+        // The operators' authority has a certificate of the members', and is not one of theirs for that.
+        let (operators, clients) = (members.below(), Authority::new());
+        let write = |name: &str, pem: String| {
+            let file = dir.path().join(name);
+            std::fs::write(&file, pem).unwrap();
+            file
+        };
+        let [ca, certificate, key] = files(dir.path(), "one", members.pem("one", 2999));
+        let member = Tls::from_pem_files(&ca, &certificate, &key).unwrap();
+        let member = member.with_clients(write("clients", clients.0.pem())).unwrap();
+        let member = member.with_operators(write("operators", operators.0.pem())).unwrap();
+        let (listener, address) = listen();
+        let one = Node::start(listener, local(1), &[], &with(member.clone()));
+        for (id, authority, name, right) in [
+            (7, &clients, "laptop", Right::Client),
+            (8, &operators, "on-call", Right::Operator),
+            (9, &members, "two", Right::Member),
+        ] {
+            let [_, mut chain, own_key] = authority.pem(name, 2999);
+            chain.push_str(&authority.0.pem());
+            let [ca, chain, key] = files(dir.path(), name, [members.0.pem(), chain, own_key]);
+            let own: Security = Tls::client_from_pem_files(&ca, &chain, &key).unwrap().into();
+            let node = client(id, &[address.to_string()], &with(own.clone()));
+            node.await_connected(1);
+            let (known, connection) = one.authenticated();
+            assert_eq!((known, connection.right, connection.subject), (id, right, subject(name)));
+            let joins =
+                Node::start(listen().0, local(20 + id), &[remote(1, address)], &with(own.clone()));
+            if right == Right::Member {
+                joins.await_connected(1);
+                continue;
+            }
+            let (_, reason, permanent) = joins.unreachable();
+            assert!(permanent && reason.contains(&format!("that of a {right}")), "{reason}");
+        }
+        // A node that listens with a client's certificate is no member to anybody.
+        let [_, certificate, key] = clients.pem("laptop", 2999);
+        let impostor = Tls::from_pem(clients.0.pem(), certificate, key).unwrap();
+        let impostor = impostor.with_clients(write("members", members.0.pem())).unwrap();
+        let (listener, address) = listen();
+        let _impostor = Node::start(listener, local(3), &[], &with(impostor));
+        let four = Node::start(listen().0, local(4), &[remote(3, address)], &with(member.clone()));
+        let (_, reason, permanent) = four.unreachable();
+        assert!(permanent && reason.contains("authority"), "{reason}");
+        let refused = member.with_clients(ca).unwrap_err().to_string();
+        assert!(refused.contains("another right's, too"), "{refused}");
+    }
+
+    #[test]
+    fn a_refused_subject_is_disconnected_and_stays_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Authority::new();
+        let list = dir.path().join("refused");
+        std::fs::write(&list, "# nobody yet\n").unwrap();
+        let [ca, certificate, key] = files(dir.path(), "one", members.pem("one", 2999));
+        let member = Tls::from_pem_files(ca, certificate, key).unwrap();
+        let (listener, address) = listen();
+        let (listener_2, address_2) = listen();
+        let options = with(member.with_refused(&list).unwrap());
+        let one = Node::start(listener, local(1), &[remote(2, address_2)], &options);
+        let two = with(members.tls("two"));
+        let two = Node::start(listener_2, local(2), &[remote(1, address)], &two);
+        let three = with(members.tls("three"));
+        let three = Node::start(listen().0, local(3), &[remote(1, address)], &three);
+        one.await_connected(2);
+        two.await_connected(1);
+        three.await_connected(1);
+        std::fs::write(&list, "# lost\nCN=two\n").unwrap();
+        // Both ways: the connection that it has made, and the one that was made to it.
+        for (node, peer) in [(&two, 1), (&one, 2)] {
+            loop {
+                let (of, reason, _) = node.unreachable();
+                if of == peer && reason.contains("certificates of CN=two are refused") {
+                    break;
+                }
+            }
+        }
+        three.transport.send(vec![(1, numbered(1))]);
+        assert_eq!(one.received(), (3, numbered(1)));
+        // The list may not lock the node itself out.
+        let own = dir.path().join("own");
+        std::fs::write(&own, "CN=one\n").unwrap();
+        let [ca, certificate, key] = files(dir.path(), "again", members.pem("one", 2999));
+        let tls = Tls::from_pem_files(ca, certificate, key).unwrap();
+        let refused = tls.with_refused(&own).unwrap_err().to_string();
+        assert!(refused.contains("this instance's own"), "{refused}");
+    }
+}

@@ -5,6 +5,7 @@
 pub(crate) mod auth;
 #[cfg(feature = "tls")]
 pub(crate) mod pem;
+mod roles;
 mod secret;
 #[cfg(feature = "tls")]
 mod tls;
@@ -14,6 +15,7 @@ pub(crate) mod x509;
 use argon2::{Algorithm, Argon2, Params, Version};
 
 pub use self::auth::{AuthProvider, Connection};
+pub use self::roles::Roles;
 pub(crate) use self::secret::Key;
 pub use self::secret::Secret;
 #[cfg(feature = "tls")]

@@ -8,6 +8,8 @@ mod files;
 mod held;
 mod hostile;
 mod live;
+#[cfg(all(unix, feature = "gateway", feature = "admin"))]
+mod rights;
 mod screen;
 mod scripts;
 #[cfg(all(feature = "gateway", feature = "admin"))]

@@ -14,14 +14,14 @@ pub(crate) struct Access {
     /// Some of its members: host:port, separated by commas.
     #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
     peers: Vec<String>,
-    /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used.
+    /// A file with a secret that the members accept, or two, a line each, while it is changed: the first is used.
     /// The variable QUORATE_SECRET may have the secret itself.
     #[arg(long, env = "QUORATE_SECRET_FILE", conflicts_with = "tls_cert")]
     secret_file: Option<PathBuf>,
     /// The certificates of the cluster's authority (PEM), if its members use TLS.
     #[arg(long, env = "QUORATE_TLS_CA", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// A certificate that it has signed (PEM).
+    /// A certificate that it has signed, or the authority of its clients or operators (PEM).
     #[arg(long, env = "QUORATE_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
     tls_cert: Option<PathBuf>,
     /// The certificate's key (PEM).
@@ -54,10 +54,10 @@ impl Access {
     }
 }
 
-/// Reads the shared secret from its file: see [`secrets`].
+/// The secret in a file, which is read again when it changes.
 pub(crate) fn secret(file: &Path) -> Result<Secret> {
     warn_if_exposed(file);
-    secrets(&content(file, "the file of the secret")?, &file.display().to_string())
+    Secret::from_file(file)
 }
 
 /// One secret a line: the first is used to connect, and the other is accepted, too. Errors name the source.
@@ -132,7 +132,7 @@ pub(crate) fn credentials<'a>(text: &'a str, setting: &'static str) -> Result<(&
 
 #[cfg(feature = "tls")]
 fn tls(builder: Builder, ca: &PathBuf, cert: &PathBuf, key: &PathBuf) -> Result<Builder> {
-    Ok(builder.security(quorate::Tls::from_pem_files(ca, cert, key)?))
+    Ok(builder.security(quorate::Tls::client_from_pem_files(ca, cert, key)?))
 }
 
 #[cfg(not(feature = "tls"))]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 use quorate::gateway::{Gateway, GatewayBuilder};
+use quorate::security::Roles;
 use quorate::{Builder, Coordinator, Error, Id};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -57,6 +58,16 @@ pub(crate) struct Arguments {
     /// both are accepted. Without it, or certificates, the members must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
     secret_file: Option<PathBuf>,
+    /// A file with the secret of clients, or two: whoever has it can be a client without a replica, and no member.
+    #[arg(long, env = "QUORATE_CLIENTS_SECRET_FILE", requires = "secret_file")]
+    clients_secret_file: Option<PathBuf>,
+    /// A file with the secret of operators, or two: as clients, and with an operator's actions.
+    #[arg(long, env = "QUORATE_OPERATORS_SECRET_FILE", requires = "secret_file")]
+    operators_secret_file: Option<PathBuf>,
+    /// A file with the roles of certificates' subjects, a role a line: `role: subject`. Sessions of clients with such
+    /// a certificate have the id role:role.
+    #[arg(long, env = "QUORATE_ROLES_FILE")]
+    roles_file: Option<PathBuf>,
     /// In milliseconds.
     #[arg(long, alias = "tickTime", default_value_t = 2000)]
     tick_time: u64,
@@ -214,7 +225,17 @@ impl Arguments {
             builder = builder.super_user(Id::new("digest", digest));
         }
         if let Some(file) = &self.secret_file {
-            builder = builder.security(crate::access::secret(file)?);
+            let mut secret = crate::access::secret(file)?;
+            if let Some(clients) = &self.clients_secret_file {
+                secret = secret.with_clients(crate::access::secret(clients)?)?;
+            }
+            if let Some(operators) = &self.operators_secret_file {
+                secret = secret.with_operators(crate::access::secret(operators)?)?;
+            }
+            builder = builder.security(secret);
+        }
+        if let Some(file) = &self.roles_file {
+            builder = builder.auth_provider(Roles::from_file(file)?);
         }
         #[cfg(feature = "tls")]
         {

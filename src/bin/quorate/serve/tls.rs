@@ -19,6 +19,15 @@ pub(super) struct Certificates {
     /// PEM file: its key.
     #[arg(long)]
     members_tls_key: Option<PathBuf>,
+    /// PEM file: the authority of the certificates of clients without a replica, which cannot be members with them.
+    #[arg(long, requires = "members_tls_authority")]
+    clients_tls_authority: Option<PathBuf>,
+    /// PEM file: the authority of the certificates of operators.
+    #[arg(long, requires = "members_tls_authority")]
+    operators_tls_authority: Option<PathBuf>,
+    /// A file with the subjects whose certificates are refused, one a line: it is read again when it changes.
+    #[arg(long, requires = "members_tls_authority")]
+    tls_refused: Option<PathBuf>,
     /// Where ZooKeeper's clients connect with TLS: host:port.
     #[arg(long)]
     zookeeper_tls: Option<String>,
@@ -69,7 +78,17 @@ impl Certificates {
             }
             [Some(authority), Some(certificate), Some(key)] => {
                 warn_if_exposed(key);
-                Ok(builder.security(Tls::from_pem_files(authority, certificate, key)?))
+                let mut tls = Tls::from_pem_files(authority, certificate, key)?;
+                if let Some(authority) = &self.clients_tls_authority {
+                    tls = tls.with_clients(authority)?;
+                }
+                if let Some(authority) = &self.operators_tls_authority {
+                    tls = tls.with_operators(authority)?;
+                }
+                if let Some(subjects) = &self.tls_refused {
+                    tls = tls.with_refused(subjects)?;
+                }
+                Ok(builder.security(tls))
             }
             _ => {
                 let reason =

@@ -1,0 +1,168 @@
+//! Roles by the subjects of certificates, from a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::auth::{AuthProvider, Connection};
+use crate::types::error::{Error, Result};
+
+/// How often the file is read again.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The maximum size of the file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// The roles of each subject.
+type ByFile = BTreeMap<String, BTreeSet<String>>;
+
+/// Ids of the scheme `role` for sessions of clients with certificates, by a file that says which subject has
+/// which role. For [`Builder::auth_provider`](crate::Builder::auth_provider); `quorate serve` has
+/// `--roles-file`.
+///
+/// Each line is a role, a colon, and a subject in the form of RFC 2253, as in access lists. A role may have
+/// several lines, and a subject several roles. Empty lines and those that begin with `#` are left out.
+///
+/// ```text
+/// # Who may read the accounts.
+/// billing: CN=app-0,O=Example
+/// billing: CN=app-1,O=Example
+/// ```
+///
+/// The file is read again every five seconds, on a thread of its own. What a session has stays with it: a
+/// change counts for sessions that begin, or whose client connects again, after it.
+///
+/// ```
+/// use quorate::security::{Connection, Right, Roles};
+/// use quorate::{Acl, AuthProvider, Id, Permissions};
+///
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let file = dir.path().join("roles");
+/// std::fs::write(&file, "billing: CN=app-0,O=Example\n")?;
+/// let roles = Roles::from_file(&file)?;
+/// let address = "10.1.0.7:4000".parse()?;
+/// let connection = Connection::new(address, Some("CN=app-0,O=Example"), Right::Client);
+/// assert_eq!(roles.connected(&connection), ["billing"]);
+///
+/// let accounts = Acl::new(Permissions::ALL, Id::new("role", "billing"));
+/// # assert_eq!(accounts.id.to_string(), "role:billing");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Roles {
+    known: Arc<Mutex<ByFile>>,
+}
+
+impl Roles {
+    /// Reads the file. Blocks while it does so.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it cannot be read, or has a line that is not a role and a subject; it names
+    /// the line. Later, such a file is logged, and the former content stays in use.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Roles> {
+        let path = path.as_ref();
+        let invalid = |reason| Error::InvalidSetting { setting: "roles", reason };
+        let text = read(path).map_err(invalid)?;
+        let known = Arc::new(Mutex::new(parse(&text, path).map_err(invalid)?));
+        let (weak, path) = (Arc::downgrade(&known), path.to_owned());
+        let follow = move || follow(&weak, &path, text);
+        std::thread::Builder::new()
+            .name("quorate-roles".to_owned())
+            .spawn(follow)
+            .map_err(|error| invalid(format!("cannot start a thread to read them: {error}")))?;
+        Ok(Roles { known })
+    }
+}
+
+impl AuthProvider for Roles {
+    fn scheme(&self) -> &str {
+        "role"
+    }
+
+    fn authenticate(&self, _credentials: &[u8]) -> std::result::Result<Vec<String>, String> {
+        Err("roles come from the certificate of the connection, and not from credentials"
+            .to_owned())
+    }
+
+    fn connected(&self, connection: &Connection) -> Vec<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let roles = connection.subject.as_ref().and_then(|subject| known.get(subject));
+        roles.into_iter().flatten().cloned().collect()
+    }
+}
+
+/// Reads the file again until nobody needs it any more.
+fn follow(known: &Weak<Mutex<ByFile>>, path: &PathBuf, mut former: String) {
+    let mut reported = None;
+    loop {
+        std::thread::sleep(INTERVAL);
+        let Some(known) = known.upgrade() else { return };
+        let failed = match read(path) {
+            Ok(text) if text == former => None,
+            Ok(text) => match parse(&text, path) {
+                Ok(roles) => {
+                    tracing::info!(file = %path.display(), "the roles have changed");
+                    *known.lock().unwrap_or_else(PoisonError::into_inner) = roles;
+                    former = text;
+                    None
+                }
+                Err(reason) => Some(reason),
+            },
+            Err(reason) => Some(reason),
+        };
+        if failed.is_some() && failed != reported {
+            tracing::warn!(
+                reason = failed,
+                "the file of roles cannot be used; the former roles stay"
+            );
+        }
+        reported = failed;
+    }
+}
+
+fn read(path: &Path) -> std::result::Result<String, String> {
+    let unreadable =
+        |why: &dyn std::fmt::Display| format!("{} cannot be read: {why}", path.display());
+    let bytes = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(unreadable(&"it is longer than 4 MiB"));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
+}
+
+fn parse(text: &str, path: &Path) -> std::result::Result<ByFile, String> {
+    let mut roles = ByFile::new();
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let parts = line.split_once(':').map(|(role, subject)| (role.trim(), subject.trim()));
+        let Some((role, subject)) = parts.filter(|(role, subject)| {
+            !role.is_empty() && !role.contains(char::is_whitespace) && subject.contains('=')
+        }) else {
+            return Err(format!("{}:{number}: this is not `role: subject`", path.display()));
+        };
+        roles.entry(subject.to_owned()).or_default().insert(role.to_owned());
+    }
+    Ok(roles)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_has_the_roles_of_its_lines() {
+        let parse = |text| parse(text, Path::new("roles"));
+        let known = parse("# all\n\na: CN=x,O=a b\nb : CN=x,O=a b \na: CN=y").unwrap();
+        let of = |subject: &str| known.get(subject).cloned().unwrap_or_default();
+        assert_eq!(of("CN=x,O=a b"), ["a".to_owned(), "b".to_owned()].into());
+        assert_eq!(of("CN=y"), ["a".to_owned()].into());
+        assert_eq!(of("CN=z"), BTreeSet::new());
+        for wrong in ["a", "a:", ": CN=x", "two words: CN=x", "a: nobody"] {
+            let reason = parse(&format!("a: CN=x\n{wrong}")).unwrap_err();
+            assert!(reason.starts_with("roles:2: "), "{wrong}: {reason}");
+        }
+    }
+}

@@ -35,8 +35,14 @@ const INDEX: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = concat!(
     include_str!("page/plots.js"),
+    include_str!("page/request.js"),
+    include_str!("page/table.js"),
     include_str!("page/tree.js"),
-    include_str!("page/script.js")
+    include_str!("page/search.js"),
+    include_str!("page/actions.js"),
+    include_str!("page/holders.js"),
+    include_str!("page/cluster.js"),
+    include_str!("page/script.js"),
 );
 
 /// The purpose of a request.

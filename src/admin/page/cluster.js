@@ -92,7 +92,8 @@ function quorum(availability) {
   const reason = detail.reason?.text;
   const { value, note } = tiles.quorum;
   value.textContent = name;
-  value.className = `value ${{ healthy: 'good', at_risk: 'warn' }[kind] ?? 'bad'}`;
+  const tones = { healthy: 'good', at_risk: 'warn' };
+  value.className = `value ${tones[kind] ?? 'bad'}`;
   note.textContent = kind !== 'healthy' ? reason : detail.spare ? `${detail.spare} more may be lost` : 'no voter may be lost';
   return { kind, reason };
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use quorate::admin::Admin;
-use quorate::testing::Cluster;
 use quorate::{Acl, CreateMode, Id, Permissions, Quota};
 use serde_json::{Value, json};
 

@@ -83,7 +83,7 @@ impl Guard {
             let reason = "the endpoint's token is needed: send Authorization: Bearer TOKEN";
             return Err(Response::error(401, reason).with("WWW-Authenticate", "Bearer"));
         }
-        if matches!(route, Route::Change(..)) && !self.writable {
+        if matches!(route, Route::Change(..) | Route::Act(_)) && !self.writable {
             return Err(Response::not_allowed(
                 "this endpoint is read-only: AdminBuilder::writable allows changes",
             ));

@@ -12,19 +12,24 @@
 //! - `routes` maps paths to responses, and `tree` has the routes of znodes.
 //! - `backup` is the file of a backup that is sent to its reader.
 //! - `session` is the session that reads and writes znodes, opened when it is first needed.
+//! - `search` looks for paths, and for the ephemerals of a session; `actions` are the operations on the cluster.
+//! - `history` keeps the figures of the last hour.
 //! - `events` samples and watches the cluster while there are listeners.
 //! - `page/` is the page. These routes are its only source of data.
 //!
 //! Nothing that may block runs on the server's thread. The state of the cluster needs no session and no
 //! quorum, and is also served after the node has stopped.
 
+mod actions;
 mod backup;
 mod connection;
 mod events;
 mod guard;
+mod history;
 mod http;
 mod recent;
 mod routes;
+mod search;
 mod server;
 mod session;
 mod tree;
@@ -130,7 +135,9 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets whether znodes can be created, set and deleted through the endpoint: not by default.
+    /// Sets whether the cluster can be changed through the endpoint: not by default. Otherwise it reads only. It
+    /// can create, set and delete znodes, move the lead, remove a dead member, and expire a session. These last
+    /// three do not ask access lists.
     #[must_use]
     pub fn writable(mut self, writable: bool) -> AdminBuilder {
         self.writable = writable;
@@ -166,8 +173,9 @@ impl AdminBuilder {
         let jobs = workers::start(&routes, &outbox, &mut serving).map_err(&failed)?;
         let listeners =
             events::start(coordinator, &session, &outbox, &mut serving).map_err(&failed)?;
+        let sampling = history::start(routes.history(), &mut serving).map_err(&failed)?;
         // The server ends first, since the other threads wait for it.
-        serving.spawn("quorate-admin", || server.run(jobs, listeners)).map_err(failed)?;
+        serving.spawn("quorate-admin", || server.run(jobs, listeners, sampling)).map_err(failed)?;
         Ok(Admin { serving })
     }
 

@@ -8,10 +8,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::actions::{self, Action};
 use super::backup::Spool;
 use super::guard::Guard;
+use super::history::History;
 use super::http::{Head, Method, POLICY, Response, decoded};
 use super::recent::Recent;
+use super::search::{self, Search};
 use super::session::AdminSession;
 use super::tree::{self, Change};
 use crate::api::coordinator::Coordinator;
@@ -22,6 +25,8 @@ use crate::runtime::entropy;
 use crate::runtime::pending::block_on;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::SessionId;
 
 /// How long a search for locks may take, which reads all znodes.
 const LOCKS_WITHIN: Duration = Duration::from_secs(10);
@@ -30,8 +35,14 @@ const INDEX: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = concat!(
     include_str!("page/plots.js"),
+    include_str!("page/request.js"),
+    include_str!("page/table.js"),
     include_str!("page/tree.js"),
-    include_str!("page/script.js")
+    include_str!("page/search.js"),
+    include_str!("page/actions.js"),
+    include_str!("page/holders.js"),
+    include_str!("page/cluster.js"),
+    include_str!("page/script.js"),
 );
 
 /// The purpose of a request.
@@ -47,6 +58,14 @@ pub(super) enum Route {
     Metrics,
     Events,
     Backup,
+    /// The figures of the last hour, those after this time.
+    History {
+        after: u64,
+    },
+    /// The ephemerals of this session.
+    Session(SessionId),
+    Search(Search),
+    Act(Action),
     /// The locks at and below this path.
     Locks(String),
     Znode {
@@ -84,6 +103,15 @@ impl Route {
             "/events" => Route::Events,
             "/backup" => Route::Backup,
             "/locks" => Route::Locks(head.parameter("path")?.unwrap_or_else(|| "/".to_owned())),
+            "/history" => Route::History { after: head.number("after")?.unwrap_or(0) },
+            "/search" => Route::Search(searched(head)?),
+            "/leader" => return actions::leader(head),
+            path if path.starts_with("/members/") => {
+                return actions::member(head, &path["/members/".len()..]);
+            }
+            path if path.starts_with("/sessions/") => {
+                return actions::session(head, &path["/sessions/".len()..]);
+            }
             path => match path
                 .strip_prefix("/tree")
                 .filter(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -126,6 +154,20 @@ fn znode(rest: &str) -> Result<String, Response> {
     }
 }
 
+/// The parameters of a search.
+fn searched(head: &Head) -> Result<Search, Response> {
+    let bad = |reason: String| Response::error(400, reason);
+    let text = head.parameter("text")?.unwrap_or_default();
+    if text.is_empty() || text.len() > search::TEXT_BYTES_MAX {
+        let most = search::TEXT_BYTES_MAX;
+        return Err(bad(format!("the parameter text has 1 to {most} bytes")));
+    }
+    let below = head.parameter("path")?.unwrap_or_else(|| "/".to_owned());
+    path::validate(&below).map_err(|error| bad(error.to_string()))?;
+    let limit = head.number("limit")?.unwrap_or(search::FOUND).clamp(1, search::FOUND_MAX);
+    Ok(Search { text, below, limit })
+}
+
 /// The sources of the responses.
 pub(super) struct Routes {
     coordinator: Coordinator,
@@ -134,12 +176,18 @@ pub(super) struct Routes {
     /// All locks, in the order of their paths.
     locks: Recent<Arc<Vec<Contended>>>,
     sessions: Recent<Value>,
+    history: Arc<History>,
 }
 
 impl Routes {
     pub(super) fn new(coordinator: Coordinator, session: Arc<AdminSession>) -> Routes {
         let (locks, sessions) = (Recent::new(), Recent::new());
-        Routes { coordinator, session, backup_under_way: Arc::default(), locks, sessions }
+        let history = Arc::new(History::new(coordinator.clone()));
+        Routes { coordinator, session, backup_under_way: Arc::default(), locks, sessions, history }
+    }
+
+    pub(super) fn history(&self) -> &Arc<History> {
+        &self.history
     }
 
     /// The response to a request that does not block; `None` for other requests.
@@ -170,7 +218,16 @@ impl Routes {
             Route::Backup => self.backup(),
             route => self.respond(route, body, from).map(Outcome::Response),
         };
-        made.unwrap_or_else(|error| Outcome::Response(refusal(&error)))
+        made.unwrap_or_else(|error| {
+            Outcome::Response(match (route, error) {
+                // The session of the request, and not the endpoint's own one.
+                (
+                    Route::Session(id) | Route::Act(Action::ExpireSession(id)),
+                    Error::SessionExpired { session },
+                ) if *id == session => Response::error(404, "there is no such session"),
+                (_, error) => refusal(&error),
+            })
+        })
     }
 
     fn respond(&self, route: &Route, body: &[u8], from: SocketAddr) -> Result<Response> {
@@ -189,6 +246,15 @@ impl Routes {
             Route::Znode { path, .. } => tree::znode(&self.session, path)?,
             Route::Children { path, after, limit } => {
                 tree::children(&self.session, path, after.as_deref(), *limit)?
+            }
+            Route::History { after } => self.history.shown(*after),
+            Route::Search(search) => search.run(&self.session, &self.coordinator)?,
+            Route::Session(id) => search::ephemerals(&self.session, &self.coordinator, *id)?,
+            Route::Act(action) => {
+                let done = action.run(&self.coordinator, from);
+                let outcome = done.as_ref().map(|_| "done");
+                tracing::info!(%from, ?action, ?outcome, "an action through the admin endpoint");
+                done?
             }
             Route::Change(path, change) => {
                 let changed = change.apply(&self.session, path, body);

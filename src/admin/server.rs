@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Events, Token};
 
 use super::connection::{Connection, Turn};
@@ -59,8 +59,8 @@ impl Server {
         self.outbox.clone()
     }
 
-    /// Runs until the endpoint is dropped.
-    pub(super) fn run(mut self, jobs: Jobs, listeners: Listeners) {
+    /// Runs until the endpoint is dropped. The other threads end when `jobs`, `listeners` and `sampling` are dropped.
+    pub(super) fn run(mut self, jobs: Jobs, listeners: Listeners, sampling: Sender<()>) {
         let mut events = Events::with_capacity(256);
         let mut swept = self.clock.now();
         while !self.port.is_stopped() {
@@ -98,6 +98,7 @@ impl Server {
             }
             listeners.set(self.listening());
         }
+        drop(sampling);
     }
 
     fn listening(&self) -> usize {

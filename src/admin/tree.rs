@@ -19,6 +19,9 @@ const CHILDREN: u64 = 100;
 /// The longest page of children.
 const CHILDREN_MAX: u64 = 1000;
 
+/// On how many paths, from a znode upwards, quotas are looked for.
+const QUOTAS_MAX: usize = 64;
+
 /// A change of a znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -110,8 +113,34 @@ pub(super) fn znode(admin: &AdminSession, path: &str) -> Result<Value> {
     admin.with(|session| {
         let (data, stat) = get(admin, session, path)?;
         let (children, _) = names(admin, session, path, None, CHILDREN)?;
-        Ok(json!({ "path": path, "data": shown(&data), "stat": json(stat), "children": children }))
+        let acl = match admin.wait(session.nonblocking().acl(path), "acl") {
+            Ok((acl, _)) => json(acl),
+            Err(Error::NoAuth { .. }) => Value::Null,
+            Err(error) => return Err(error),
+        };
+        let quotas = quotas(session, path);
+        Ok(json!({
+            "path": path, "data": shown(&data), "stat": json(stat), "children": children, "acl": acl,
+            "quotas": quotas,
+        }))
     })
+}
+
+/// The quotas of a path and of the paths above it, the nearest one first. All of them apply. `None` on a client,
+/// which would have to ask for each.
+fn quotas(session: &Session, path: &str) -> Option<Vec<Value>> {
+    if !session.reads_at_once() {
+        return None;
+    }
+    let above = std::iter::successors(Some(path), |path| path::parent(path));
+    let quota = |path: &str| match session.quota(path) {
+        Ok(Some((limits, usage))) => {
+            Some(json!({ "path": path, "limits": json(limits), "usage": json(usage) }))
+        }
+        // It has none, or none that may be read.
+        _ => None,
+    };
+    Some(above.take(QUOTAS_MAX).filter_map(quota).collect())
 }
 
 /// A page of a znode's children, each with its stat if it may be read.

@@ -2,7 +2,7 @@
 //!
 //! Requests that need a session wait longest when there is no quorum, and reports of the members wait for
 //! silent ones. So each kind has its own threads; one more thread is for the metrics of this instance, which
-//! wait for nobody, and one for searches for locks, which read all znodes.
+//! wait for nobody, one for searches, which read many znodes, and one for actions, which wait for their end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,8 +14,9 @@ use mio::Waker;
 use super::routes::{Outcome, Route, Routes};
 use crate::runtime::port::Serving;
 
-/// The numbers of threads for the instance's metrics, for reports of the members, for znodes, and for locks.
-const THREADS: [usize; 4] = [1, 2, 3, 1];
+/// The numbers of threads for the instance's metrics, for reports of the members, for znodes, for searches, and
+/// for actions.
+const THREADS: [usize; 5] = [1, 2, 3, 1, 1];
 /// How many requests may wait for each. Further requests are refused.
 const QUEUE: usize = 32;
 
@@ -32,16 +33,18 @@ pub(super) struct Jobs {
     metrics: Sender<Job>,
     reports: Sender<Job>,
     znodes: Sender<Job>,
-    locks: Sender<Job>,
+    searches: Sender<Job>,
+    actions: Sender<Job>,
 }
 
 impl Jobs {
     /// Queues a job; returns whether there was room.
     pub(super) fn take(&self, job: Job) -> bool {
         let queue = match &job.route {
-            Route::Metrics => &self.metrics,
+            Route::Metrics | Route::History { .. } => &self.metrics,
             Route::Members | Route::Sessions => &self.reports,
-            Route::Locks(_) => &self.locks,
+            Route::Locks(_) | Route::Search(_) => &self.searches,
+            Route::Act(_) => &self.actions,
             // These need the endpoint's session, and perhaps a quorum.
             _ => &self.znodes,
         };
@@ -82,15 +85,16 @@ pub(super) fn start(
     let (metrics, to_measure) = bounded(QUEUE);
     let (reports, to_report) = bounded(QUEUE);
     let (znodes, to_read) = bounded(QUEUE);
-    let (locks, to_search) = bounded(QUEUE);
-    let queues = [to_measure, to_report, to_read, to_search];
+    let (searches, to_search) = bounded(QUEUE);
+    let (actions, to_act) = bounded(QUEUE);
+    let queues = [to_measure, to_report, to_read, to_search, to_act];
     for (jobs, count) in queues.into_iter().zip(THREADS) {
         for _ in 0..count {
             let (jobs, routes, outbox) = (jobs.clone(), Arc::clone(routes), outbox.clone());
             serving.spawn("quorate-admin-work", move || work(&jobs, &routes, &outbox))?;
         }
     }
-    Ok(Jobs { metrics, reports, znodes, locks })
+    Ok(Jobs { metrics, reports, znodes, searches, actions })
 }
 
 fn work(jobs: &Receiver<Job>, routes: &Routes, outbox: &Outbox) {

@@ -146,21 +146,28 @@ impl Snapshot {
         &'a self,
         path: &str,
     ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
+        let below = self.examine(path)?;
+        Ok(below.filter_map(|(at, znode)| znode.map(|znode| (at, znode.data(), znode.stat()))))
+    }
+
+    /// As [`Snapshot::walk`], with `None` for each znode that is skipped: so the work for an item is bounded.
+    pub(crate) fn examine<'a>(
+        &'a self,
+        path: &str,
+    ) -> Result<impl Iterator<Item = (&'a str, Option<&'a Znode>)> + use<'a>> {
         self.znode(path)?;
         let mut hidden: Option<&str> = None;
-        let below = self.tree.below(&self.root.full(path)).filter(move |(at, znode)| {
+        Ok(self.tree.below(&self.root.full(path)).map(move |(at, znode)| {
+            // All paths below the root start with it.
+            let shown = self.root.strip(at).unwrap_or(at);
             if hidden.is_some_and(|hidden| path::is_below(at, hidden)) {
-                return false;
+                return (shown, None);
             }
             let readable = self.may_read(znode);
             if !readable {
                 hidden = Some(at);
             }
-            readable
-        });
-        Ok(below.map(|(at, znode)| {
-            // All paths below the root start with it.
-            (self.root.strip(at).unwrap_or(at), znode.data(), znode.stat())
+            (shown, readable.then_some(znode))
         }))
     }
 }

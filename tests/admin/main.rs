@@ -2,6 +2,7 @@
 
 mod client;
 mod hostile;
+mod operations;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -212,9 +212,9 @@ def check(browser, example, pictures):
     # The page shows the values that the endpoint returns.
     status, members = read(here + "status"), read(here + "members")
     assert browser.run(text("where")) == f"seen from {status['address']}"
-    shown = browser.run("[...document.querySelectorAll('.member h3')].map((one) => one.textContent)")
-    assert shown == [member["address"] for member in members["members"]], shown
-    leads = "document.querySelector('.member.leads h3')?.textContent ?? ''"
+    shown = browser.run("[...document.querySelectorAll('.member .address')].map((one) => one.textContent)")
+    assert sorted(shown) == [member["address"] for member in members["members"]], shown
+    leads = "document.querySelector('.member.leads .address')?.textContent ?? ''"
     assert browser.run(leads) == members["leader"] == leader
     browser.wait("document.querySelector('#tiles .value').textContent === 'Healthy'", "the cluster is healthy")
     browser.wait("document.querySelectorAll('#changes li').length > 3", "changes are shown")
@@ -245,7 +245,32 @@ def check(browser, example, pictures):
     browser.run("location.hash = '#/locks'")
     browser.wait("document.querySelectorAll('.lock .holds').length >= 2", "locks are shown")
     browser.run("location.hash = '#/sessions'")
-    browser.wait("document.querySelectorAll('#session-table tbody tr').length >= 3", "sessions are shown")
+    browser.wait("document.querySelectorAll('#session-list tbody tr').length >= 3", "sessions are shown")
+    opens = "[...document.querySelectorAll('#session-list td.number button.open')][0]"
+    browser.wait(f"!!{opens}", "a session has ephemerals")
+    browser.run(opens + ".click()")
+    browser.wait("document.querySelectorAll('#session-list .below li a').length >= 1", "its ephemerals are shown")
+    browser.run("location.hash = '#/tree/app'")
+    browser.run("document.getElementById('search-text').value = 'SETTINGS'")
+    browser.run("document.querySelector('#search button').click()")
+    browser.wait("document.querySelector('#found-list a')?.textContent === '/app/settings'", "a path is found")
+    browser.run("location.hash = '#/cluster'")
+    browser.wait("document.querySelector('#plots .lines').getAttribute('d')", "the history is plotted")
+    print("ok: locks, sessions with their ephemerals, a search, the history")
+
+    # An action is named, asked for, and done.
+    moves = "[...document.querySelectorAll('#members .act')][0]"
+    other = next(address for address, page in example.pages.items() if address != leader and page != here)
+    address = "[...document.querySelectorAll('.member .address')].find((one) => one.textContent === %s)"
+    browser.run(address % json.dumps(other) + ".click()")
+    browser.wait(f"!!{moves}", "the lead can be moved")
+    browser.run(moves + ".click()")
+    browser.wait("document.getElementById('question').open", "the page asks")
+    assert "lead?" in browser.run(text("question"))
+    browser.run("document.querySelector('#question .danger').click()")
+    browser.wait(f"{leads} === {json.dumps(other)}", "it leads")
+    leader = other
+    print("ok: the lead is moved")
 
     if pictures:
         draw(browser, here, pictures)
@@ -256,8 +281,10 @@ def check(browser, example, pictures):
     example.send(leader)
     assert example.line() == f"closed {leader}"
     browser.wait(f"![{json.dumps(leader)}, ''].includes({leads})", "another one leads")
-    now = read(here + "members")["leader"]
-    assert now not in [None, leader] and browser.run(leads) == now
+    def shows(now):
+        return now not in [None, leader] and browser.run(leads) == now and now
+
+    now = wait(lambda: shows(read(here + "members")["leader"]), "the page and the endpoint name the same leader")
     story = text("story")
     browser.wait(f"{story}.includes('{now} leads now')", "the story has the new leader")
     browser.wait(f"{story}.includes('{leader} is silent')", "and the lost one")
@@ -288,6 +315,8 @@ def check(browser, example, pictures):
     assert example.line() == f"closed {own}"
     browser.wait("document.getElementById('link').dataset.state === 'lost'", "the loss of its own member is shown")
     assert "does not answer" in browser.run(text("banner"))
+    assert browser.run("getComputedStyle(document.getElementById('app')).opacity") == "0.45", "it is dimmed"
+    assert "pages" in browser.run(text("elsewhere"))
     example.send("again")
     example.learn(example.line())
     assert example.pages[own] == here

@@ -62,71 +62,55 @@ function clock(ms) {
   return new Date(ms).toLocaleTimeString('en-GB');
 }
 
-// How many samples are kept: two minutes.
-const SAMPLES = 120;
-
-// A small line plot of the last samples. An unknown sample is a gap in the line, and not zero.
-class Spark {
+// A line plot over time. An unknown value is a gap in the line, and not zero. The line fills the width from the
+// first sample on, so that the first minutes are not a sliver.
+class Plot {
   constructor(name, show) {
     this.name = name;
     this.show = show;
-    this.samples = [];
     this.area = svg('path', { class: 'area' });
     this.lines = svg('path', { class: 'lines' });
-    this.element = svg('svg', { class: 'spark', viewBox: '0 0 120 30', preserveAspectRatio: 'none', role: 'img' });
-    this.element.append(this.area, svg('line', { class: 'base', x1: 0, y1: 30, x2: 120, y2: 30 }), this.lines);
+    this.picture = svg('svg', { class: 'spark', viewBox: '0 0 120 30', preserveAspectRatio: 'none', role: 'img' });
+    this.picture.append(this.area, svg('line', { class: 'base', x1: 0, y1: 30, x2: 120, y2: 30 }), this.lines);
+    this.now = h('span', { class: 'now' }, unknown);
+    this.most = h('span', { class: 'quiet' });
+    this.from = h('span', { class: 'quiet' });
+    this.element = h('div', { class: 'plot' }, h('div', { class: 'row' }, h('span', { class: 'quiet' }, name), this.now), this.picture, h('div', { class: 'row' }, this.from, this.most));
   }
 
-  push(value) {
-    this.samples.push(value === undefined ? null : value);
-    if (this.samples.length > SAMPLES) this.samples.shift();
-    this.draw();
-  }
-
-  get most() {
-    const known = this.samples.filter((value) => value !== null);
-    return known.length ? Math.max(0, ...known) : null;
-  }
-
-  draw() {
-    const { samples, most } = this;
-    const x = (index) => 120 - (samples.length - 1 - index) * (120 / (SAMPLES - 1));
-    const y = (value) => 29 - (most > 0 ? value / most : 0) * 27;
+  draw(times, values) {
+    const known = values.filter((value) => value !== null);
+    const most = known.length ? Math.max(...known) : null;
+    const first = times[0];
+    const span = Math.max(1, times[times.length - 1] - first);
+    const x = (index) => (((times[index] - first) / span) * 120).toFixed(2);
+    const y = (value) => (29 - (most > 0 ? value / most : 0) * 27).toFixed(2);
     let line = '';
     let area = '';
     let begun = -1;
-    samples.forEach((value, index) => {
+    values.forEach((value, index) => {
       if (value === null) return;
-      if (begun < 0) begun = index;
-      line += `${begun === index ? 'M' : 'L'}${x(index).toFixed(2)} ${y(value).toFixed(2)}`;
-      if (begun === index) area += `M${x(index).toFixed(2)} 30`;
-      area += `L${x(index).toFixed(2)} ${y(value).toFixed(2)}`;
-      if (index + 1 === samples.length || samples[index + 1] === null) {
-        area += `L${x(index).toFixed(2)} 30Z`;
+      if (begun < 0) {
+        begun = index;
+        area += `M${x(index)} 30`;
+      }
+      line += `${begun === index ? 'M' : 'L'}${x(index)} ${y(value)}`;
+      area += `L${x(index)} ${y(value)}`;
+      if (index + 1 === values.length || values[index + 1] === null) {
+        // A single sample is a dot.
+        if (begun === index) line += `L${x(index)} ${y(value)}`;
+        area += `L${x(index)} 30Z`;
         begun = -1;
       }
     });
     this.lines.setAttribute('d', line);
     this.area.setAttribute('d', area);
-    const last = samples[samples.length - 1];
-    this.element.setAttribute('aria-label', `${this.name}: now ${this.show(last)}, at most ${this.show(most)} in two minutes`);
+    const last = values[values.length - 1];
+    this.now.textContent = this.show(last);
+    this.most.textContent = `max ${this.show(most)}`;
+    this.from.textContent = `since ${clock(first).slice(0, 5)}`;
+    this.picture.setAttribute('aria-label', `${this.name}: now ${this.show(last)}, at most ${this.show(most)} since ${clock(first)}`);
   }
-}
-
-// A plot with its name, its present value and the highest one.
-function plot(name, show) {
-  const spark = new Spark(name, show);
-  const now = h('span', { class: 'now' }, unknown);
-  const most = h('span', { class: 'quiet', title: 'in the last two minutes' });
-  const element = h('div', { class: 'plot' }, h('div', { class: 'row' }, h('span', { class: 'quiet' }, name), now), spark.element, h('div', { class: 'row' }, most));
-  return {
-    element,
-    push(value) {
-      spark.push(value);
-      now.textContent = show(value);
-      most.textContent = `max ${show(spark.most)}`;
-    },
-  };
 }
 
 function facts(pairs) {

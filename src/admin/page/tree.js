@@ -1,10 +1,12 @@
 // Znodes: the tree to walk, and one of them to read and to edit.
 
 const PAGE = 200;
+const PAGE_MAX = 1000; // The endpoint gives no more at once.
 const HEX_MAX = 64 * 1024;
 
 const join = (parent, name) => (parent === '/' ? `/${name}` : `${parent}/${name}`);
 const parent = (path) => path.slice(0, path.lastIndexOf('/')) || '/';
+const linkTo = (path) => `#/tree${path.split('/').map(encodeURIComponent).join('/')}`;
 const url = (path) => `/tree${path.split('/').map(encodeURIComponent).join('/')}`;
 
 // JSON with line breaks. The text of each value stays as it is: a number of many digits keeps them.
@@ -41,6 +43,9 @@ function hex(data) {
   return lines.join('\n');
 }
 
+const PERMISSIONS = { c: 'create', d: 'delete', r: 'read', w: 'write', a: 'admin' };
+const permissions = (of) => [...of].map((letter) => PERMISSIONS[letter] ?? letter).join(', ');
+
 const nodes = {
   path: '/',
   items: new Map(),
@@ -53,9 +58,9 @@ const nodes = {
     const twist = h('span', { class: 'twist', 'aria-hidden': 'true' });
     const hint = h('span', { class: 'hint' });
     const name = path === '/' ? '/' : path.slice(path.lastIndexOf('/') + 1);
-    const row = h('div', { class: 'node' }, twist, h('span', {}, name), hint);
+    const row = h('div', { class: 'node' }, twist, h('span', { class: 'name', title: visible(path) }, name), hint);
     const element = h('li', { role: 'treeitem', tabindex: '-1', 'aria-selected': 'false' }, row);
-    const item = { path, element, row, twist, hint, children: null, stat };
+    const item = { path, element, row, twist, hint, children: null, stat, shown: 0 };
     row.addEventListener('click', (event) => {
       if (event.target === twist && item.children) this.close(item);
       else if (event.target === twist) this.expand(item);
@@ -76,17 +81,30 @@ const nodes = {
     item.hint.textContent = stat ? [stat.ephemeral_owner && 'ephemeral', stat.num_children > 0 && count(stat.num_children)].filter(Boolean).join(' · ') : 'not readable';
   },
 
-  async expand(item) {
+  // Lists the first children, and more of them on demand: there may be 100,000.
+  async expand(item, first = PAGE) {
     const list = h('ul', { role: 'group' });
-    const more = async (after) => {
-      const page = await read(`${url(item.path)}?children&limit=${PAGE}${after ? `&after=${encodeURIComponent(after)}` : ''}`);
-      for (const { name, stat } of page.children) list.append(this.item(join(item.path, name), stat).element);
+    item.shown = 0;
+    const more = async (after, limit = PAGE) => {
+      const page = await read(`${url(item.path)}?children&limit=${limit}${after ? `&after=${encodeURIComponent(after)}` : ''}`);
+      for (const { name, stat } of page.children) {
+        const path = join(item.path, name);
+        if (item.children === list && this.items.get(path)?.element.parentNode === list) continue;
+        list.append(this.item(path, stat).element);
+      }
+      item.shown += page.children.length;
       if (page.next) {
-        const rest = h('li', { role: 'none' }, h('button', { onclick: async () => { rest.remove(); await more(page.next); } }, 'more'));
+        const failed = (error) => rest.append(h('span', { class: 'bad' }, visible(error.message)));
+        const go = (to) => more(to).then(() => rest.remove(), failed);
+        const from = h('input', { placeholder: 'or from a name', 'aria-label': `Show children of ${item.path} from this name on`, onkeydown: (event) => {
+          event.stopPropagation();
+          if (event.key === 'Enter' && from.value) go(from.value);
+        } });
+        const rest = h('li', { role: 'none', class: 'rest' }, h('button', { onclick: () => go(page.next) }, `${PAGE} more`), from);
         list.append(rest);
       }
     };
-    try { await more(null); } catch (error) { list.append(h('li', { role: 'none', class: 'bad' }, error.message)); }
+    try { await more(null, Math.min(first, PAGE_MAX)); } catch (error) { list.append(h('li', { role: 'none', class: 'bad' }, visible(error.message))); }
     item.children?.remove();
     item.children = list;
     item.element.append(list);
@@ -133,7 +151,7 @@ const nodes = {
   },
 
   choose(path) {
-    const hash = `#/tree${encodeURI(path)}`;
+    const hash = linkTo(path);
     if (location.hash === hash) this.open(path);
     else location.hash = hash;
   },
@@ -157,11 +175,18 @@ const nodes = {
       const above = this.items.get(at);
       if (above && !above.children) await this.expand(above);
       at = join(at, name);
+      // It is on a later page of the children: it is shown after the first ones.
+      if (above?.children && !this.items.has(at)) {
+        try {
+          const { stat } = await read(url(at));
+          if (!this.items.has(at)) above.children.insertBefore(this.item(at, stat).element, above.children.querySelector(':scope > .rest'));
+        } catch { break; }
+      }
     }
     for (const item of this.items.values()) item.element.setAttribute('aria-selected', item.path === path);
     const item = this.items.get(path) ?? this.items.get('/');
     this.rove(item.element);
-    item.row.scrollIntoView({ block: 'nearest' });
+    item.row.querySelector('.name').scrollIntoView({ block: 'nearest', inline: 'nearest' });
     await this.show();
   },
 
@@ -179,7 +204,7 @@ const nodes = {
     }
   },
 
-  fill({ path, data, stat }) {
+  fill({ path, data, stat, acl, quotas }) {
     const raw = data.text !== undefined ? new TextEncoder().encode(data.text) : Uint8Array.from(atob(data.base64), (c) => c.charCodeAt(0));
     const forms = { text: data.text, hex: hex(raw) };
     try { if (/^\s*[[{]/.test(data.text ?? '')) forms.json = pretty(data.text); } catch { /* It is no JSON. */ }
@@ -204,12 +229,26 @@ const nodes = {
       ['version', count(stat.version)], ['length', bytes(stat.data_length)], ['children', count(stat.num_children)],
       ['set', day(stat.mtime)], ['created', day(stat.ctime)],
       ['kind', stat.ephemeral_owner ? 'ephemeral' : stat.is_container ? 'container' : stat.ttl ? `lives ${time(stat.ttl)}` : 'persistent'],
-      ['owner', stat.ephemeral_owner ?? 'none'], ['mzxid', count(stat.mzxid)], ['czxid', count(stat.czxid)], ['pzxid', count(stat.pzxid)],
+      ['owner', stat.ephemeral_owner ? h('a', { href: `#/sessions/${stat.ephemeral_owner}` }, stat.ephemeral_owner) : 'none'], ['mzxid', count(stat.mzxid)], ['czxid', count(stat.czxid)], ['pzxid', count(stat.pzxid)],
       ['cversion', count(stat.cversion)], ['aversion', count(stat.aversion)],
     ];
-    $('znode').replaceChildren(h('h3', {}, path), bar, view, facts(pairs));
+    $('znode').replaceChildren(h('h3', {}, path), bar, view, facts(pairs), ...this.rules(acl, quotas));
     const first = forms.json !== undefined && this.form !== 'hex' ? 'json' : 'text';
     draw(forms[this.form] !== undefined && this.form !== 'text' ? this.form : forms[first] !== undefined ? first : 'hex');
+  },
+
+  // Who may do what with a znode, and how much may be in it.
+  rules(acl, quotas) {
+    const may = acl === null ? [h('p', { class: 'quiet' }, 'This endpoint may not read who has access.')]
+      : acl.map((entry) => h('li', {}, h('span', { class: 'mono' }, entry.id), h('span', { class: 'quiet' }, permissions(entry.permissions))));
+    const use = (used, soft, hard, form) => `${form(used)}${hard !== null ? ` of ${form(hard)}` : soft !== null ? ` of ${form(soft)}, which is only reported` : ''}`;
+    const full = (used, limit) => (limit !== null && used >= limit ? 'bad' : limit !== null && used >= limit * 0.9 ? 'warn' : '');
+    const limited = (quotas ?? []).map(({ path, limits, usage }) => h('li', {}, h('a', { class: 'mono', href: linkTo(path) }, path),
+      h('span', { class: full(usage.znodes, limits.znodes_hard ?? limits.znodes) }, `${use(usage.znodes, limits.znodes, limits.znodes_hard, count)} znodes`),
+      h('span', { class: full(usage.bytes, limits.bytes_hard ?? limits.bytes) }, use(usage.bytes, limits.bytes, limits.bytes_hard, bytes))));
+    const parts = [h('h4', {}, 'Access'), h('ul', { class: 'rules' }, ...may)];
+    if (limited.length) parts.push(h('h4', {}, 'Quotas'), h('ul', { class: 'rules' }, ...limited));
+    return parts;
   },
 
   // Saves only if nobody else has changed the znode since it was shown.
@@ -264,12 +303,14 @@ const nodes = {
     const focused = document.activeElement?.closest?.('[role=treeitem]');
     const at = [...this.items.values()].find((other) => other.element === focused)?.path;
     const open = [...this.items.values()].filter((other) => other.children && other.path.startsWith(path)).map((other) => other.path);
+    // A long list is not read again by itself: its reader would lose the place.
+    if (item.shown > PAGE_MAX) return;
     if (item.children) {
-      await this.expand(item);
+      await this.expand(item, Math.max(PAGE, item.shown));
       for (const other of open) if (other !== path && this.items.has(other)) await this.expand(this.items.get(other));
     }
     if (item.stat) {
-      item.stat = { ...item.stat, num_children: item.children ? item.children.children.length : item.stat.num_children };
+      item.stat = { ...item.stat, num_children: item.children && !item.children.querySelector(':scope > .rest') ? item.children.children.length : item.stat.num_children };
       this.label(item);
     }
     const chosen = this.items.get(this.path);

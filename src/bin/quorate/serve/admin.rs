@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
     /// A file with the token that they need. Without it, the address must be on the loopback.
     #[arg(long)]
     admin_token_file: Option<PathBuf>,
-    /// Whether they can change znodes there.
+    /// Whether they can change the cluster there: znodes, the leader, dead members and sessions.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     admin_writable: bool,

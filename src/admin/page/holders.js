@@ -1,0 +1,101 @@
+// Locks and sessions: read again while they are looked at.
+
+// Who holds a session: a member, a client of its gateway (whose address has a port), or an instance without a replica.
+function holder({ owner, owner_id: id, served_by: member, from }) {
+  const port = /^(\d+\.){3}\d+:|^\[/;
+  if (owner) return from && port.test(from) ? `${from} through ${owner}` : owner;
+  const client = from ?? 'a client';
+  if (member) return `${client} of ${member}`;
+  return from ?? id;
+}
+
+let holders = new Map();
+const who = (of) => holders.get(of?.session) ?? of?.session ?? (of ? 'no session' : unknown);
+const since = (of) => (of ? Math.max(0, Date.now() - of.since) : null);
+// Takers of an empty queue wait for items, and not for each other.
+const idle = (of) => of.recipe === 'queue of takers' && !of.holders.length;
+
+const waitersColumn = { name: 'Waiting', kind: 'number', value: (of) => of.waiters.length, cell: (of) => ({ text: count(of.waiters.length), tone: of.waiters.length && !idle(of) ? 'warn strong' : 'quiet' }) };
+const lockTable = new Table({
+  element: $('lock-list'),
+  key: (of) => `${of.recipe} ${of.path}`,
+  words: (of) => `${of.path} ${of.recipe} ${[...of.holders, ...of.waiters].map((one) => `${who(one)} ${one.label} ${one.session}`).join(' ')}`,
+  mark: () => 'lock',
+  order: waitersColumn,
+  columns: [
+    { name: 'Path', kind: 'path', value: (of) => of.path, cell: (of) => ({ text: of.path, href: linkTo(of.path) }) },
+    waitersColumn,
+    { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => ({ text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
+    { name: 'For', kind: 'number', value: (of) => since(of.holders[0]), cell: (of) => time(since(of.holders[0])) },
+    { name: 'Kind', kind: 'wide', value: (of) => of.recipe, cell: (of) => ({ text: of.recipe, tone: 'quiet' }) },
+    { name: '', cell: () => ({ text: 'All', opens: true }) },
+  ],
+  more(of, cell) {
+    const one = (word) => (of) => h('li', {}, h('span', { class: word }, word), h('span', {}, who(of)), h('span', { class: 'quiet' }, `${of.kind}, ${time(since(of))}`), h('a', { class: 'mono quiet', href: `#/sessions/${of.session ?? ''}` }, of.session ?? 'no session'), h('span', { class: 'quiet' }, of.label));
+    const shown = of.waiters.slice(0, 200);
+    cell.replaceChildren(h('ol', { class: 'line' }, ...of.holders.map(one('holds')), ...shown.map(one('waits'))), shown.length < of.waiters.length ? h('p', { class: 'quiet' }, `${count(of.waiters.length - shown.length)} more wait.`) : '');
+  },
+});
+
+const ephemerals = new Map();
+const sessionTable = new Table({
+  element: $('session-list'),
+  key: (session) => session.id,
+  words: (session) => `${session.id} ${holder(session)} ${session.owner_id}`,
+  columns: [
+    { name: 'Instance', value: (session) => session.owner ?? session.served_by ?? '', cell: (session) => (session.owner ? session.owner : { text: `client ${session.owner_id.slice(0, 8)}`, title: session.owner_id, note: session.served_by ? `of ${session.served_by}` : 'at no member now' }) },
+    { name: 'Address', value: (session) => session.from ?? '', cell: (session) => session.from ?? unknown },
+    { name: 'Ephemerals', kind: 'number', value: (session) => session.ephemerals, cell: (session) => (session.ephemerals ? { text: count(session.ephemerals), opens: true, title: 'Show them' } : { text: '0', tone: 'quiet' }) },
+    { name: 'Renewed', kind: 'number', value: (session) => session.renewed, cell: (session) => (session.renewed === null ? unknown : { text: `${time(session.renewed)} ago`, tone: session.renewed > session.timeout / 2 ? 'warn strong' : '' }) },
+    { name: 'Timeout', kind: 'number', value: (session) => session.timeout, cell: (session) => ({ text: time(session.timeout), tone: 'quiet' }) },
+    { name: 'Age', kind: 'number', value: (session) => session.age, cell: (session) => ({ text: time(session.age), tone: 'quiet' }) },
+    { name: 'Watches', kind: 'number wide', value: (session) => session.watches, cell: (session) => ({ text: count(session.watches), tone: 'quiet' }) },
+    { name: 'Session', kind: 'mono', value: (session) => session.id, cell: (session) => ({ text: session.id, opens: true }) },
+  ],
+  more(session, cell) {
+    const draw = () => {
+      const found = ephemerals.get(session.id);
+      const list = !found ? h('p', { class: 'quiet' }, 'reading') : found.error ? h('p', { class: 'bad' }, found.error)
+        : found.ephemerals.length ? h('ul', { class: 'paths' }, ...found.ephemerals.map((path) => h('li', {}, h('a', { href: linkTo(path) }, path)))) : h('p', { class: 'quiet' }, 'It has no ephemerals that may be read here.');
+      const rest = found && found.count > found.ephemerals?.length ? h('p', { class: 'quiet' }, `${count(found.ephemerals.length)} of ${count(found.count)} are shown.`) : '';
+      detail(cell, [list, rest], writable ? [['Expire it', () => expireSession(session), 'danger']] : []);
+    };
+    draw();
+    read(`/sessions/${session.id}`).catch((error) => ({ error: error.message })).then((found) => {
+      ephemerals.set(session.id, found);
+      if (!cell.contains(document.activeElement)) draw();
+    });
+  },
+});
+
+for (const [id, table] of [['lock-filter', lockTable], ['session-filter', sessionTable]]) $(id).addEventListener('input', () => table.filter($(id).value));
+$('idle').addEventListener('change', () => showLocks());
+
+async function showLocks() {
+  try {
+    const [all, { sessions }] = await Promise.all([read('/locks'), read('/sessions')]);
+    holders = new Map(sessions.map((session) => [session.id, holder(session)]));
+    const takers = all.filter(idle);
+    const found = $('idle').checked ? all : all.filter((of) => !idle(of));
+    lockTable.fill(found);
+    const waiting = found.filter((of) => of.waiters.length && !idle(of)).length;
+    $('lock-count').textContent = found.length ? `${count(found.length)}, ${count(waiting)} with waiters` : 'Nobody holds or waits for anything.';
+    $('idle-label').hidden = !takers.length;
+    $('idle-count').textContent = `${count(takers.length)} empty queues with takers`;
+  } catch (error) { $('lock-count').textContent = visible(error.message); }
+}
+
+async function showSessions() {
+  try {
+    const { sessions } = await read('/sessions');
+    sessionTable.fill(sessions);
+    $('session-count').textContent = `${count(sessions.length)} in the cluster`;
+  } catch (error) { $('session-count').textContent = visible(error.message); }
+}
+
+// Shows one session, as a link to it asks.
+function openSession(id) {
+  $('session-filter').value = id;
+  if (id) sessionTable.opened.add(id);
+  sessionTable.filter(id);
+}

@@ -113,6 +113,11 @@ fn each_alert_is_complete_documented_and_about_metrics_that_there_are() {
         let section = section.unwrap_or_else(|| panic!("{name}: there is no section {heading}"));
         assert!(section.contains(&format!("`{name}`")), "{heading} does not name {name}");
     }
+    for (at, _) in runbook.match_indices("`Quorate") {
+        let name = runbook[at + 1..].split('`').next().unwrap();
+        let exists = alerts.contains(&format!("- alert: {name}\n"));
+        assert!(exists, "troubleshooting names {name}, which is no alert");
+    }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/prometheus/alerts.yml");
     match Command::new("promtool").arg("check").arg("rules").arg(file).output() {
         Ok(checked) => assert!(checked.status.success(), "{checked:?}"),

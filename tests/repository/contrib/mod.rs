@@ -335,6 +335,26 @@ fn links_between_pages_lead_somewhere_in_the_repository_and_on_docs_rs() {
     assert!(unused.is_empty(), "src/guide/links.md: nobody uses {unused:?}");
 }
 
+/// Somebody in a hurry reads the first line, and not more than ten minutes.
+#[test]
+fn pages_are_few_and_short_and_say_whom_they_are_for() {
+    const WORDS_MAX: usize = 2500;
+    const PAGES_MAX: usize = 30;
+    let pages = pages();
+    for (page, text) in &pages {
+        let whom = text.lines().nth(2).unwrap();
+        // They begin with what the reader asks for.
+        let says = whom.starts_with("For ") || ["admin.md", "security.md"].contains(&&**page);
+        assert!(says, "{page} does not say whom it is for: {whom}");
+        let words = text.split_whitespace().count();
+        // All promises are on one page, and all planted bugs, which the simulator writes.
+        let may_be_long = ["guarantees.md", "planted.md"].contains(&&**page);
+        assert!(words <= WORDS_MAX || may_be_long, "{page} has {words} words");
+    }
+    let pages = pages.keys().filter(|page| !page.ends_with("README.md")).count();
+    assert!(pages <= PAGES_MAX, "{pages} pages, without the two indexes");
+}
+
 /// A member whose disk has failed ends with an exit code other than 0, and must be started again.
 #[test]
 fn a_member_that_has_ended_with_an_error_is_started_again() {

@@ -35,6 +35,8 @@ const SYNCS: u64 = 100;
 
 /// How often it looks while it waits whether something lasts.
 const EACH: Duration = Duration::from_secs(1);
+/// A look at a cluster with a member that hangs takes some seconds.
+const SLACK: Duration = Duration::from_secs(10);
 /// How often it looks whether to end.
 const PERIOD: Duration = Duration::from_millis(50);
 
@@ -42,7 +44,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// Counts only what is still wrong after this time, for example 30s: a failover is over by then. Ends as soon as
-    /// nothing is wrong.
+    /// nothing is wrong, and soon after twice this time at the latest.
     #[arg(long = "for", value_name = "TIME", default_value = "0s", value_parser = seconds)]
     lasting: Duration,
     /// Looks again every so many seconds, and prints what changes, until it is interrupted.
@@ -86,8 +88,8 @@ impl Doctor {
         loop {
             let (members, found) = find_anyhow(cluster, &coordinator);
             findings.look(begin.elapsed(), found);
-            // What begins later is for the next run.
-            if !findings.is_undecided() || begin.elapsed() > self.lasting {
+            // A frozen leader is an election first, and then a silent member. What goes on like this is for the next run.
+            if !findings.is_undecided() || begin.elapsed() > self.lasting * 2 + SLACK {
                 return show(cluster, members, &findings.counting());
             }
             std::thread::sleep(EACH);

@@ -74,6 +74,17 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// What is printed beside a change.
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+fn time_of_day() -> String {
+    utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program that looks again has nothing to wait for")]
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
 impl Doctor {
     pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
@@ -92,7 +103,7 @@ impl Doctor {
             if !findings.is_undecided() || begin.elapsed() > self.lasting * 2 + SLACK {
                 return show(cluster, members, &findings.counting());
             }
-            std::thread::sleep(EACH);
+            sleep(EACH);
         }
     }
 
@@ -110,7 +121,7 @@ impl Doctor {
             let (members, found) = find_anyhow(cluster, coordinator);
             let nothing = is_first && found.is_empty();
             let changes = findings.look(begin.elapsed(), found);
-            let time = utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+            let time = time_of_day();
             let mut text = String::new();
             if cluster.json {
                 for (name, list) in [("begun", &changes.begun), ("over", &changes.over)] {
@@ -134,7 +145,7 @@ impl Doctor {
             is_first = false;
             let until = now() + every;
             while now() < until && !is_over.load(Ordering::Relaxed) {
-                std::thread::sleep(PERIOD);
+                sleep(PERIOD);
             }
             if is_over.load(Ordering::Relaxed) {
                 let is_well = findings.counting().is_empty();

@@ -2,8 +2,8 @@
 """Draws the pictures of docs/architecture.md.
 
     docs/architecture/draw.py            writes layers.svg and write.svg beside this file
-    docs/architecture/draw.py --check    fails if one of them is not up to date, or if the page names a
-                                         file or a function that does not exist
+    docs/architecture/draw.py --check    fails if one of them is not up to date, or if the page, src/README.md
+                                         or simulation/README.md names a file or a function that does not exist
 
 The folders and arrows of layers.svg come from the sources, by the rules of tests/repository/layers.rs: a folder
 uses another one when one of its files names something in it by a path from `crate` or `super`. Arrows
@@ -321,8 +321,9 @@ def write():
 
 
 def unknown_names():
-    """Files and functions that the page names and the sources do not have."""
-    text = (HERE.parent / "architecture.md").read_text()
+    """Files and functions that the page, or one of those beside the code, names and the sources do not have."""
+    pages = [HERE.parent / "architecture.md", SRC / "README.md", ROOT / "simulation/README.md"]
+    text = "\n".join(page.read_text() for page in pages)
     wrong = []
     for match in re.finditer(r"`((?:[\w-]+/)+\w+\.rs)`(?:[:,]?((?:\s+`[a-z_]+`,?)+))?", text):
         file, functions = match.group(1), re.findall(r"`(\w+)`", match.group(2) or "")

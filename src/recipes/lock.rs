@@ -97,7 +97,7 @@ impl Lock {
     /// The delay of the holder counts, and is stored in the cluster while it holds: later contenders wait for
     /// it whatever the setting of their own handle. The delay starts when the first contender sees that the
     /// holder is lost (at once, if one is waiting), and ends up to some seconds late. It is measured in the
-    /// log's time ([`guide::time`](crate::guide::time)), which runs within a tenth of real time; it ends
+    /// [log's time](crate::guide::limits#the-clusters-time), which runs within a tenth of real time; it ends
     /// early if a node whose wall clock is ahead becomes the leader. Acquisitions through this handle cost
     /// one more write.
     ///

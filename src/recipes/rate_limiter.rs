@@ -11,7 +11,7 @@
 //! is lost for the others for one block at most, and a partition cannot save permits up.
 //!
 //! Durations on this instance's clock are those of the log's time with a margin: that runs at nine to eleven tenths of
-//! the rate of a monotonic clock (see `docs/time.md`).
+//! the rate of a monotonic clock (see `docs/limits.md#the-clusters-time`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,7 +48,7 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// **What is promised.** In any span of the log's time, at most `burst + rate × span` permits are granted, whatever
 /// fails: instances, leaders, networks. Each is used near its moment or not at all, so that at most
 /// `burst + rate × (span + 2 s)` are used, as long as the rates of clocks differ by less than a tenth. A new leader whose wall clock is ahead may grant one burst more
-/// ([the cluster's time](https://github.com/quorate/quorate/blob/main/docs/time.md)).
+/// ([the cluster's time](https://github.com/quorate/quorate/blob/main/docs/limits.md#the-clusters-time)).
 ///
 /// **Turns.** Instances get permits in the order in which they ask the cluster, up to two seconds ahead; who would have
 /// to wait for longer asks again later. Each asks once at a time, for the permits of a tenth of a second at most, so a

@@ -96,8 +96,8 @@ pub enum CreateMode {
     Container,
     /// Exists until it has no children and its data was not set for this long: then the leader
     /// deletes it, within seconds. The time runs within a tenth of real time, whatever wall clocks
-    /// do while one node leads ([`guide::time`](crate::guide::time)). From 1 ms to [`TTL_MAX`], in whole milliseconds. A
-    /// set counts even if it changes nothing; reads do not count, nor do children that come and go.
+    /// do while one node leads ([the cluster's time](crate::guide::limits#the-clusters-time)). From 1 ms to
+    /// [`TTL_MAX`], in whole milliseconds. A set counts even if it changes nothing; reads do not count, nor do children that come and go.
     ///
     /// ```
     /// use std::time::Duration;

@@ -5,7 +5,7 @@ import contextlib
 from cluster import ROOT
 from zookeeper import *  # noqa: F403  the names of the protocol
 
-PAGE = ROOT / "docs/gateway.md"
+PAGE = ROOT / "docs/shared-recipes.md"
 
 
 class Server:

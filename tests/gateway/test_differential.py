@@ -1,6 +1,6 @@
 """One history against ZooKeeper's own server and against a member: replies and events must be alike.
 
-Intended differences are named where they appear, by the first column of the table in docs/gateway.md.
+Intended differences are named where they appear, by the first column of the table in docs/shared-recipes.md.
 """
 
 import unittest

@@ -104,3 +104,16 @@ fn the_package_has_only_what_users_build() {
     ];
     assert_eq!(names, of_users);
 }
+
+/// The workflow of a release compares them, too, when it is late to mend it.
+#[test]
+fn the_changelog_has_the_version_or_waits_for_it() {
+    let (changelog, manifest) = (manifest("CHANGELOG.md"), manifest("Cargo.toml"));
+    let package = part(&manifest, "\n[workspace.package]\n", "\n[");
+    let version = package.lines().find_map(|line| line.strip_prefix("version = \"")).unwrap();
+    let version = version.trim_end_matches('"');
+    let heads: Vec<&str> =
+        changelog.lines().filter_map(|line| line.strip_prefix("## [")?.split(']').next()).collect();
+    assert_eq!(heads.first(), Some(&"Unreleased"), "what comes next has a place");
+    assert!(heads.len() == 1 || heads[1] == version, "{version} is not the newest of {heads:?}");
+}

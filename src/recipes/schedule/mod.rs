@@ -66,7 +66,7 @@ const RUNNER: &str = "runner";
 ///
 /// **What is promised.** Each time of a timer fires at most once, and not before the log's time has reached it. With
 /// [`Missed::All`], none is left out. Times are those of the log, which the leader's clock moves on
-/// ([the cluster's time](https://github.com/quorate/quorate/blob/main/docs/time.md)): a leader whose wall clock is ahead
+/// ([the cluster's time](crate::guide::limits#the-clusters-time)): a leader whose wall clock is ahead
 /// fires early, one whose clock is behind fires late. The log's time never goes back, so a clock that is set back makes
 /// nothing fire twice. While instances wait and the cluster answers, a fire is late by a write and a twentieth of a second,
 /// and in rare cases, when a leader's clock was just set, by some seconds.

@@ -113,6 +113,11 @@ fn each_alert_is_complete_documented_and_about_metrics_that_there_are() {
         let section = section.unwrap_or_else(|| panic!("{name}: there is no section {heading}"));
         assert!(section.contains(&format!("`{name}`")), "{heading} does not name {name}");
     }
+    for (at, _) in runbook.match_indices("`Quorate") {
+        let name = runbook[at + 1..].split('`').next().unwrap();
+        let exists = alerts.contains(&format!("- alert: {name}\n"));
+        assert!(exists, "troubleshooting names {name}, which is no alert");
+    }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/prometheus/alerts.yml");
     match Command::new("promtool").arg("check").arg("rules").arg(file).output() {
         Ok(checked) => assert!(checked.status.success(), "{checked:?}"),
@@ -328,6 +333,26 @@ fn links_between_pages_lead_somewhere_in_the_repository_and_on_docs_rs() {
     }
     let unused: Vec<_> = there.keys().filter(|label| !used.contains(**label)).collect();
     assert!(unused.is_empty(), "src/guide/links.md: nobody uses {unused:?}");
+}
+
+/// Somebody in a hurry reads the first line, and not more than ten minutes.
+#[test]
+fn pages_are_few_and_short_and_say_whom_they_are_for() {
+    const WORDS_MAX: usize = 2500;
+    const PAGES_MAX: usize = 30;
+    let pages = pages();
+    for (page, text) in &pages {
+        let whom = text.lines().nth(2).unwrap();
+        // They begin with what the reader asks for.
+        let says = whom.starts_with("For ") || ["admin.md", "security.md"].contains(&&**page);
+        assert!(says, "{page} does not say whom it is for: {whom}");
+        let words = text.split_whitespace().count();
+        // All promises are on one page, and all planted bugs, which the simulator writes.
+        let may_be_long = ["guarantees.md", "planted.md"].contains(&&**page);
+        assert!(words <= WORDS_MAX || may_be_long, "{page} has {words} words");
+    }
+    let pages = pages.keys().filter(|page| !page.ends_with("README.md")).count();
+    assert!(pages <= PAGES_MAX, "{pages} pages, without the two indexes");
 }
 
 /// A member whose disk has failed ends with an exit code other than 0, and must be started again.

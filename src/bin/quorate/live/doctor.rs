@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quorate::Result;
+use clap::Args;
 use quorate::operate::{MemberReport, MemberState, ReasonKind, SessionInfo, Unreachable};
-use serde::Serialize;
+use quorate::{Coordinator, Result};
 use serde_json::json;
 
 use super::cluster::{bytes, duration, reports, short};
+use super::findings::{Finding, Findings};
 use super::leadership::{counts, no_leader, why_silent};
-use super::{Cluster, Shown, json};
+use super::moment::utc;
+use super::{Cluster, Shown, interrupted, json, print};
 use crate::Exit;
-use crate::text::line;
+use crate::text::{json_line, line};
 
 /// A member lags if it lacks more entries than this, or if its replica is too old.
 const LAG: u64 = 1000;
@@ -30,41 +33,172 @@ const REFUSED: &str = "Waiting does not help: correct that at one of the two, an
 const SLOW_SYNCS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 const SYNCS: u64 = 100;
 
-/// A problem.
-#[derive(Debug, Serialize)]
-struct Finding {
-    /// The problem.
-    wrong: String,
-    /// The advice.
-    advice: String,
+/// How often it looks while it waits whether something lasts.
+const EACH: Duration = Duration::from_secs(1);
+/// A look at a cluster with a member that hangs takes some seconds.
+const SLACK: Duration = Duration::from_secs(10);
+/// How often it looks whether to end.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// For how long it looks.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Counts only what is still wrong after this time, for example 30s: a failover is over by then. Ends as soon as
+    /// nothing is wrong, and soon after twice this time at the latest.
+    #[arg(long = "for", value_name = "TIME", default_value = "0s", value_parser = seconds)]
+    lasting: Duration,
+    /// Looks again every so many seconds, and prints what changes, until it is interrupted.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    watch: Option<u64>,
 }
 
-impl Finding {
-    fn new(wrong: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { wrong: wrong.into(), advice: advice.into() }
+/// A number of seconds, or of what its letter says: `30`, `30s`, `5m`, `1h`.
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) => (number, text.as_bytes()[number.len()]),
+        None => (text, b's'),
+    };
+    let one = match unit {
+        b'm' => 60,
+        b'h' => 3600,
+        _ => 1,
+    };
+    let number: Option<u64> = number.parse().ok().and_then(|of: u64| of.checked_mul(one));
+    let time = number.filter(|of| *of <= 86_400).map(Duration::from_secs);
+    time.ok_or_else(|| "a time is 30s, 5m or 1h, and at most a day".to_owned())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// What is printed beside a change.
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+fn time_of_day() -> String {
+    utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program that looks again has nothing to wait for")]
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+impl Doctor {
+    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+        let coordinator = cluster.coordinator()?;
+        if let Some(every) = self.watch {
+            return self.follow(cluster, &coordinator, Duration::from_secs(every));
+        }
+        if self.lasting.is_zero() {
+            let (members, findings) = find(cluster, &coordinator)?;
+            return show(cluster, members, &findings);
+        }
+        let (mut findings, begin) = (Findings::new(self.lasting), now());
+        loop {
+            let (members, found) = find_anyhow(cluster, &coordinator);
+            findings.look(begin.elapsed(), found);
+            // A frozen leader is an election first, and then a silent member. What goes on like this is for the next run.
+            if !findings.is_undecided() || begin.elapsed() > self.lasting * 2 + SLACK {
+                return show(cluster, members, &findings.counting());
+            }
+            sleep(EACH);
+        }
+    }
+
+    /// Prints what changes, until it is interrupted. The exit code is that of the last look.
+    fn follow(
+        &self,
+        cluster: &Cluster,
+        coordinator: &Coordinator,
+        every: Duration,
+    ) -> Result<Exit> {
+        let (is_over, begin) = (interrupted()?, now());
+        let mut findings = Findings::new(self.lasting);
+        let mut is_first = true;
+        loop {
+            let (members, found) = find_anyhow(cluster, coordinator);
+            let nothing = is_first && found.is_empty();
+            let changes = findings.look(begin.elapsed(), found);
+            let time = time_of_day();
+            let mut text = String::new();
+            if cluster.json {
+                for (name, list) in [("begun", &changes.begun), ("over", &changes.over)] {
+                    for finding in list {
+                        let one = json!({ "time": time, name: json(finding) });
+                        let _ = writeln!(text, "{}", json_line(&one));
+                    }
+                }
+            } else {
+                if nothing {
+                    let _ = writeln!(text, "{time}  nothing is wrong: {members} members report");
+                }
+                for Finding { wrong, advice, .. } in &changes.begun {
+                    let _ = writeln!(text, "{time}  {}\n  {}", line(wrong), line(advice));
+                }
+                for Finding { wrong, .. } in &changes.over {
+                    let _ = writeln!(text, "{time}  over: {}", line(wrong));
+                }
+            }
+            print(text.as_bytes())?;
+            is_first = false;
+            let until = now() + every;
+            while now() < until && !is_over.load(Ordering::Relaxed) {
+                sleep(PERIOD);
+            }
+            if is_over.load(Ordering::Relaxed) {
+                let is_well = findings.counting().is_empty();
+                return Ok(if is_well { Exit::Well } else { Exit::Failed });
+            }
+        }
     }
 }
 
-pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
-    let coordinator = cluster.coordinator()?;
-    let members = reports(cluster, &coordinator)?;
+/// The number of members, and what is wrong.
+fn find(cluster: &Cluster, coordinator: &Coordinator) -> Result<(usize, Vec<Finding>)> {
+    let members = reports(cluster, coordinator)?;
     let sessions = coordinator.sessions();
     let mut findings = examine(&members, sessions.as_deref().unwrap_or_default());
     if let Err(error) = &sessions {
         findings.push(Finding::new(
+            "sessions",
             format!("The sessions cannot be listed: {error}."),
             "Look again once there is a leader.",
         ));
     }
+    Ok((members.len(), findings))
+}
+
+/// The same; that nobody answers is a finding, too.
+fn find_anyhow(cluster: &Cluster, coordinator: &Coordinator) -> (usize, Vec<Finding>) {
+    find(cluster, coordinator).unwrap_or_else(|error| {
+        let wrong = format!("No member can be asked: {error}");
+        (
+            0,
+            vec![Finding::new(
+                "reach",
+                wrong,
+                "Look at the members' processes, and at the way to them.",
+            )],
+        )
+    })
+}
+
+fn show(cluster: &Cluster, members: usize, findings: &[Finding]) -> Result<Exit> {
     let mut text = String::new();
-    for Finding { wrong, advice } in &findings {
+    for Finding { wrong, advice, .. } in findings {
         let _ = writeln!(text, "- {}\n  {}", line(wrong), line(advice));
     }
     if findings.is_empty() {
-        let _ = writeln!(text, "nothing is wrong: {} members report", members.len());
+        let _ = writeln!(text, "nothing is wrong: {members} members report");
     }
-    let exit = if findings.is_empty() { Exit::Well } else { Exit::Failed };
-    cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": json(&findings) })) })
+    let exit = match findings {
+        [] => Exit::Well,
+        [one] if one.cause == "reach" => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": json(findings) })) })
 }
 
 fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
@@ -93,6 +227,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
         if state.disk_low && !refuses {
             let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
             findings.push(Finding::new(
+                format!("disk {}", member.address),
                 format!("The disk of {} is nearly full: it has {free} of room.", member.address),
                 "Make room there: writes are refused once most voters have so little.",
             ));
@@ -105,6 +240,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     versions.dedup();
     if versions.len() > 1 {
         findings.push(Finding::new(
+            "versions",
             format!("The members report different versions of the cluster: {versions:?}."),
             "One of them lags: see above.",
         ));
@@ -113,6 +249,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     let quiet = quiet.count();
     if quiet > 0 {
         findings.push(Finding::new(
+            "quiet sessions",
             format!("{quiet} of {} sessions are about to expire.", sessions.len()),
             "Their instances are dead, paused or cut off: `quorate sessions` shows who holds them.",
         ));
@@ -146,7 +283,8 @@ fn without_leader(members: &[MemberReport]) -> Finding {
         }
         _ => "Look at the logs of the instances, and at their disks and their network.".to_owned(),
     };
-    Finding::new(format!("There is no leader, so nothing can be written: {reason}."), advice)
+    let wrong = format!("There is no leader, so nothing can be written: {reason}.");
+    Finding::new("leader", wrong, advice)
 }
 
 /// The members that do not report: one finding each, with the reason that the others have.
@@ -163,12 +301,14 @@ fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
         let (is_refused, why) = why_silent(members, member);
         findings.push(match is_refused {
             true => Finding::new(
+                format!("silent {address}"),
                 format!("{address} ({role}) and the other members refuse each other: {why}.{risk}"),
                 REFUSED,
             ),
             false => {
                 let why = if why.is_empty() { "nobody has lost its connection" } else { &why };
                 Finding::new(
+                    format!("silent {address}"),
                     format!("{address} ({role}) does not report: {why}.{risk}"),
                     format!(
                         "Look at its process, its machine and its network, and start it again. If its disk is \
@@ -193,12 +333,15 @@ fn examine_pairs(members: &[MemberReport], findings: &mut Vec<Finding>) {
                 continue;
             }
             let own = &member.address;
+            let cause = format!("link {} {}", pair.0.unwrap_or(own), pair.1.unwrap_or(own));
             findings.push(match reason.kind {
                 ReasonKind::Refused => Finding::new(
+                    cause,
                     format!("{own} and {address} refuse each other: {reason}."),
                     REFUSED,
                 ),
                 _ => Finding::new(
+                    cause,
                     format!("{own} cannot reach {address}: {reason}."),
                     "Both report, so the network between the two is at fault.",
                 ),
@@ -213,7 +356,7 @@ fn examine_count(members: &[MemberReport], findings: &mut Vec<Finding>) {
         2 => "There are two voters, and neither may be lost.",
         _ => return,
     };
-    findings.push(Finding::new(wrong, "Start more instances, until three vote."));
+    findings.push(Finding::new("voters", wrong, "Start more instances, until three vote."));
 }
 
 /// That writes are refused.
@@ -225,6 +368,7 @@ fn full_disks(members: &[MemberReport]) -> Finding {
     });
     let full = full.collect::<Vec<_>>().join(", ");
     Finding::new(
+        "writes",
         format!("Writes are refused: the disks of members are nearly full ({full})."),
         "Make room there, or delete znodes: writes are accepted again once most voters have room.",
     )
@@ -243,6 +387,7 @@ fn examine_lag(member: &MemberReport, state: &MemberState, findings: &mut Vec<Fi
             None => "has not been level since it started".to_owned(),
         };
         findings.push(Finding::new(
+            format!("lag {}", member.address),
             format!("{} lags: {lacks}, and {level}.", member.address),
             "It catches up by itself if its disk, its processor and its network can: look at them.",
         ));
@@ -251,11 +396,14 @@ fn examine_lag(member: &MemberReport, state: &MemberState, findings: &mut Vec<Fi
 
 fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
     let address = &member.address;
-    let mut found = |wrong: String, advice: &str| findings.push(Finding::new(wrong, advice));
+    let mut found = |cause: &str, wrong: String, advice: &str| {
+        findings.push(Finding::new(format!("{cause} {address}"), wrong, advice));
+    };
     if let Some(sync) = state.disk_sync
         && (sync.p50 > SLOW_SYNCS.0 || (sync.count >= SYNCS && sync.p99 > SLOW_SYNCS.1))
     {
         found(
+            "slow disk",
             format!(
                 "{address} has a slow disk: of its last {} syncs half took {} or more, and one in a \
                  hundred {}.",
@@ -269,12 +417,14 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
     let not_persisted = state.last_index.saturating_sub(state.durable_index);
     if not_persisted > LAG {
         found(
+            "disk behind",
             format!("{address} has a slow disk: {not_persisted} entries wait for it."),
             SLOW_DISK,
         );
     }
     if state.log_bytes > LOG_BYTES {
         found(
+            "log",
             format!(
                 "The log of {address} takes {}; its last checkpoint was {} ago.",
                 bytes(state.log_bytes),
@@ -307,6 +457,17 @@ mod tests {
         }
         change(members[0].state.as_mut().expect("all report"));
         examine(&members, &[]).into_iter().map(|of| of.wrong).collect()
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(seconds("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(seconds("7"), Ok(Duration::from_secs(7)));
+        assert_eq!(seconds("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(seconds("1h"), Ok(Duration::from_secs(3600)));
+        for wrong in ["", "s", "1d", "-1", "1.5s", "25h", "18446744073709551615m"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

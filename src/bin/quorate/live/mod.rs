@@ -5,6 +5,7 @@ mod cluster;
 mod copy;
 mod diff;
 mod doctor;
+mod findings;
 mod held;
 mod leadership;
 mod locks;
@@ -68,8 +69,9 @@ pub(crate) enum Command {
     Members(Cluster),
     /// Lists the sessions: who holds them, and when they were last renewed.
     Sessions(Cluster),
-    /// Says in plain words what is wrong, and what to do. Exits with 1 if something is.
-    Doctor(Cluster),
+    /// Says in plain words what is wrong, and what to do. Exits with 1 if something is, and with 4 if no member
+    /// can be asked.
+    Doctor(On<doctor::Doctor>),
     /// Measures how fast the cluster answers a client that is here.
     Bench(On<bench::Bench>),
     /// Shows members, sessions, locks and znodes live, in a terminal.
@@ -275,7 +277,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Status(cluster) => cluster::status(&cluster, &cluster.coordinator()?),
         Command::Members(cluster) => cluster::members(&cluster, &cluster.coordinator()?),
         Command::Sessions(cluster) => sessions::sessions(&cluster, &cluster.coordinator()?),
-        Command::Doctor(cluster) => doctor::run(&cluster),
+        Command::Doctor(On { what, cluster }) => what.run(&cluster),
         Command::Bench(On { what, cluster }) => what.run(&cluster),
         Command::Top(cluster) => top::run(cluster),
         Command::Shell(On { what, cluster }) => what.run(cluster),

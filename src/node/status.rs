@@ -13,7 +13,7 @@ use crate::node::bootstrap::Founding;
 use crate::node::io::{Availability, NodeStatus, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
-use crate::node::raft::core::Role;
+use crate::node::raft::state::Role;
 use crate::node::reason::is_fresh;
 use crate::node::sessions::audit;
 use crate::node::stored::Identity;

@@ -35,12 +35,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::ELECTION_TICKS;
 use super::io::{
     Availability, ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
 use super::message::PeerMessage;
 use super::reason::is_fresh;
+use super::timings::ELECTION_TICKS;
 use super::versions::Gate;
 use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, HeldWatch, ToClient};
@@ -449,7 +449,7 @@ impl Client {
     /// The next of its own random numbers.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        super::mixed(self.random)
+        super::random::mixed(self.random)
     }
 }
 

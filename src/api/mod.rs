@@ -13,6 +13,7 @@ pub(crate) mod multi;
 pub(crate) mod multi_read;
 pub(crate) mod nonblocking;
 pub(crate) mod operate;
+pub(crate) mod ops;
 pub(crate) mod owner;
 pub(crate) mod part;
 mod past;

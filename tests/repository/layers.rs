@@ -2,7 +2,8 @@
 //! no thread, clock, socket or file.
 //!
 //! The graph comes from the sources: a folder depends on another one if one of its files names an item of it.
-//! A folder and its subfolders count as one if they name each other. Tests may use anything.
+//! A folder and its subfolders count as one if they name each other: `circles` looks at their files. Tests may
+//! use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const LAYERS: &[&str] = &[
 ];
 
 /// Code that may use every folder: programs, golden files, what the crate exports, hooks for planted bugs.
-const BESIDE: &[&str] = &["bin", "golden.rs", "lib.rs", "operate.rs", "planted.rs"];
+pub(crate) const BESIDE: &[&str] = &["bin", "golden.rs", "lib.rs", "operate.rs", "planted.rs"];
 
 /// What a deterministic module must not name.
 const FORBIDDEN: &[&str] = &[
@@ -46,7 +47,7 @@ fn src() -> PathBuf {
 }
 
 /// All files below `src`, by their paths from there.
-fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     fn find(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -62,7 +63,7 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-fn is_test(file: &Path) -> bool {
+pub(crate) fn is_test(file: &Path) -> bool {
     let named = |name: &str| name.ends_with("tests") || name.ends_with("_test");
     let parts = file.with_extension("");
     let mut parts = parts.iter().map(|part| part.to_str().unwrap());
@@ -70,7 +71,7 @@ fn is_test(file: &Path) -> bool {
 }
 
 /// The code of a file, without comments and tests.
-fn code(file: &Path) -> String {
+pub(crate) fn code(file: &Path) -> String {
     let text = std::fs::read_to_string(src().join(file)).unwrap();
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -78,7 +79,7 @@ fn code(file: &Path) -> String {
 }
 
 /// The module of a file, as the components of its path.
-fn module(file: &Path) -> Vec<String> {
+pub(crate) fn module(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
     let mut module: Vec<String> =
         path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();

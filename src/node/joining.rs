@@ -1,7 +1,7 @@
 //! The requests by which a node joins, moves or leaves, sent and received, and whether a voter may go now.
 
 use super::context::Context;
-use super::io::Availability;
+use super::io::QuorumState;
 use super::leader::{self, Leading};
 use super::membership::Membership;
 use super::message::PeerMessage;
@@ -141,10 +141,10 @@ impl Membership {
     }
 
     /// Whether the cluster can decide, and how many members it could still lose.
-    pub(super) fn availability(&self, raft: &Raft, room: &Room, cx: &Context) -> Availability {
+    pub(super) fn availability(&self, raft: &Raft, room: &Room, cx: &Context) -> QuorumState {
         let voting = raft.log().voting();
         let silent = self.silent.iter().flatten().copied();
-        Availability {
+        QuorumState {
             voters: voting.voters.clone(),
             learners: voting.learners.clone(),
             outgoing: voting.voters_outgoing.clone(),

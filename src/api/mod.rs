@@ -25,6 +25,8 @@ pub(crate) mod status;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
 pub(crate) mod supervise;
+#[cfg(any(feature = "gateway", feature = "admin"))]
+pub(crate) mod support;
 pub(crate) mod transaction;
 mod waiting;
 pub(crate) mod watch;

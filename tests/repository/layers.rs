@@ -190,6 +190,36 @@ fn few_files_use_raft_rs() {
     assert_eq!(using, expected.map(|name| PathBuf::from(format!("node/raft/{name}.rs"))));
 }
 
+/// What the gateway and the admin endpoint may name, besides each other: `api::support` has what they need of the
+/// inside.
+const FACE: &[&str] =
+    &["api", "types", "security", "sync", "addressing", "recovery", "recipes", "planted"];
+const HELPERS: &[&str] = &["clock", "entropy", "pending", "port"];
+
+#[test]
+fn servers_stand_on_one_face_of_the_api() {
+    for file in sources().into_iter().filter(|file| !is_test(file)) {
+        let module = module(&file);
+        if !["gateway", "admin"].contains(&module[0].as_str()) {
+            continue;
+        }
+        for name in names(&code(&file), &module) {
+            let is_own = name.first() == module.first();
+            let Some(first) = name.first().filter(|_| !is_own) else { continue };
+            let is_helper = first == "runtime"
+                && name.get(1).is_some_and(|part| HELPERS.contains(&part.as_str()));
+            // A capital letter begins what the crate exports.
+            let is_public = first.starts_with(char::is_uppercase);
+            assert!(
+                is_public || is_helper || FACE.contains(&first.as_str()),
+                "{} uses {}, and not by `api::support`",
+                file.display(),
+                name.join("::")
+            );
+        }
+    }
+}
+
 #[test]
 fn the_core_is_deterministic() {
     for file in sources() {

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use crate::api::coordinator::Coordinator;
+use crate::api::support::space;
 use crate::recovery::Backup;
 use crate::runtime::entropy;
-use crate::storage::space;
 use crate::types::error::{Error, Result};
 
 /// The disk space that a backup must leave for the log.

@@ -13,6 +13,7 @@ pub(crate) mod multi;
 pub(crate) mod multi_read;
 pub(crate) mod nonblocking;
 pub(crate) mod operate;
+pub(crate) mod ops;
 pub(crate) mod owner;
 pub(crate) mod part;
 mod past;
@@ -24,6 +25,8 @@ pub(crate) mod status;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
 pub(crate) mod supervise;
+#[cfg(any(feature = "gateway", feature = "admin"))]
+pub(crate) mod support;
 pub(crate) mod transaction;
 mod waiting;
 pub(crate) mod watch;

@@ -1,7 +1,7 @@
 //! Several operations, done all or none.
 
-use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
-use crate::api::nonblocking::{check_create, check_data, create_op};
+use crate::api::ops::{check_create, check_data, create_op};
+use crate::api::ops::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::machine::command::Op;

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::ops::{check_create, check_data, create_op};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::{Watch, watch};
-use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
 use crate::node::io::WatchId;
 use crate::node::query::EventData;
 use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::path;
 use crate::types::watch::{WatchMode, WatcherType};
-use crate::types::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
+use crate::types::znode::{CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
@@ -527,25 +527,4 @@ impl NonBlocking<'_> {
         self.session.give_up();
         shared.ask_within(usize::MAX, self.session.asker(), Ask::close(), None, Ok)
     }
-}
-
-pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
-    path::validate_new(path, mode)?;
-    if let Some(ttl) = mode.ttl()
-        && (ttl.as_millis() == 0 || ttl > TTL_MAX)
-    {
-        return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
-    }
-    check_data(path, data.len())
-}
-
-pub(crate) fn create_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: root.new_path(path, mode), data: data.into(), mode }
-}
-
-pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
-    if size <= DATA_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Error::TooLarge { path: path.to_owned(), size: size as u64, limit: DATA_BYTES_MAX as u64 })
 }

@@ -13,8 +13,7 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::fair_queue::FairQueue;
-use crate::runtime::mailbox::{Delivery, Recipient};
-use crate::runtime::shared::NodeShared;
+use crate::api::support::{Delivery, NodeShared, Recipient};
 use crate::types::error::Error;
 
 /// How many credentials of one address may wait to be checked. Clients that reconnect all at once wait; their

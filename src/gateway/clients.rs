@@ -24,9 +24,7 @@ use super::wire::frame::{FrameDecoder, Incoming};
 use super::wire::jute::Sink;
 use super::words;
 use super::{GatewayBuilder, SWEEP};
-use crate::runtime::mailbox::{Arrived, Mailbox, Recipient};
-use crate::runtime::shared::NodeShared;
-use crate::transport::SHORT_READ_DRAINS;
+use crate::api::support::{Arrived, Mailbox, NodeShared, Recipient, SHORT_READ_DRAINS};
 use crate::types::acl::Id;
 use crate::types::znode::{SessionId, Zxid};
 

@@ -22,12 +22,10 @@ use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
-use crate::machine::Tree;
-use crate::node::io::{ClientRequest, RequestId, WatchId};
-use crate::node::query::{Answer, Query};
-use crate::runtime::mailbox::{Delivery, Recipient, SharedEvent};
-use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, NodeShared};
+use crate::api::support::{
+    Answer, Asker, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, SessionShared,
+    SharedEvent, Tree, WatchId,
+};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;

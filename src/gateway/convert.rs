@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::support::Answer;
 use crate::gateway::wire::codes::{CreateFlags, ErrorCode};
 use crate::gateway::wire::request;
 use crate::gateway::wire::response;
-use crate::node::query::Answer;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::znode::{CreateMode, Stat, Zxid};

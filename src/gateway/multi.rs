@@ -6,9 +6,7 @@ use super::requests::{read_path, written};
 use super::waiting::ReplyKind;
 use super::wire::codes::{CreateFlags, ErrorCode};
 use super::wire::request::{CreateTtl, MultiOp};
-use crate::machine::command::Op;
-use crate::node::io::Write;
-use crate::node::query::Read;
+use crate::api::support::{Op, Read, Write};
 use crate::types::znode::{Condition, CreateMode};
 
 impl Connection {

@@ -10,9 +10,8 @@
 //!
 //! Source: ZooKeeper, where a server closes its connections when it follows no leader for `syncLimit` ticks.
 
+use crate::api::support::NodeShared;
 use std::time::Duration;
-
-use crate::runtime::shared::NodeShared;
 
 /// What an instance does for its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,13 +19,8 @@ use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use crate::machine::command::Reply;
-use crate::machine::{CONFIG, Tree, Znode};
-use crate::node::io::Write;
-use crate::node::query::{Answer, Query};
-use crate::node::sessions::queue::{Viewer, answer_read};
-use crate::runtime::session::SessionShared;
-use crate::types::acl::{Permissions, SESSION_IDS_MAX};
+use crate::api::support::{Answer, CONFIG, Query, Reply, SessionShared, Tree, Write, read_alone};
+use crate::types::acl::SESSION_IDS_MAX;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
@@ -107,19 +102,9 @@ impl Connection {
     pub(super) fn read_here(&mut self, part: usize, query: &Query, tree: &Tree) {
         let Some(session) = &self.session else { return };
         let ids = session.ids.load_full();
-        let viewer = Viewer { session: session.id, ids: &ids };
-        let ephemerals = || {
-            // The session's id is not verified, so it gives no right to see more.
-            let own = |znode: &Znode| {
-                znode.stat().ephemeral_owner == Some(viewer.session)
-                    && viewer.may(znode.acl().map(|acl| &**acl), Permissions::READ)
-            };
-            let znodes = tree.iter_from("/").filter(|(_, znode)| own(znode));
-            znodes.map(|(path, _)| path.to_owned()).collect()
-        };
         let answer = match query {
             Query::Read { read, .. } => {
-                let answer = answer_read(tree, read, viewer, ephemerals);
+                let answer = read_alone(tree, read, session.id, &ids);
                 match query.path() == Some(CONFIG) {
                     true => answer.map(convert::without_members),
                     false => answer,

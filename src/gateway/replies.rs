@@ -17,9 +17,7 @@ use super::wire::response::{
     AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
     MultiResult, PathReply, ReplyHeader,
 };
-use crate::machine::command::Reply;
-use crate::node::io::WatchId;
-use crate::node::query::Answer;
+use crate::api::support::{Answer, Reply, WatchId};
 use crate::types::error::Error;
 use crate::types::znode::{OpResult, Stat, Zxid};
 

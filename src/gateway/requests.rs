@@ -16,10 +16,9 @@ use super::wire::codes::{
 };
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
-use crate::machine::CONFIG;
-use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Answer, EventData, Query, Read};
+use crate::api::support::{
+    Answer, CONFIG, ClientRequest, EventData, Op, Query, Read, RequestId, WatchId, Write,
+};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;

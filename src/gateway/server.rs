@@ -17,9 +17,8 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
 use super::{GatewayBuilder, PAUSE};
-use crate::runtime::mailbox::Mailbox;
+use crate::api::support::{Mailbox, NodeShared};
 use crate::runtime::port::{LISTENER, Port};
-use crate::runtime::shared::NodeShared;
 use crate::types::warnings::Warnings;
 
 pub(super) struct Server {

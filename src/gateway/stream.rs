@@ -9,7 +9,8 @@ use super::GatewayBuilder;
 use super::clients::ByteStream;
 use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
-use crate::transport::secure::tls::TlsChannel;
+use crate::api::support::TlsChannel;
+#[cfg(feature = "tls")]
 use crate::types::acl::Id;
 
 /// A larger buffer is freed when it is empty.

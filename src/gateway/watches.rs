@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::api::support::{WatchId, WatchKind};
 use crate::gateway::wire::codes::EventType;
-use crate::node::io::WatchId;
-use crate::node::replica::watch_kind::WatchKind;
 use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 

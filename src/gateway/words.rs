@@ -10,8 +10,7 @@ use super::clients::{Client, Clients};
 use super::files::files_max;
 use super::quorum::Service;
 use super::wire::codes::OpCode;
-use crate::machine::{SessionRecord, State};
-use crate::runtime::engine::Engine;
+use crate::api::support::Sessions;
 use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -75,18 +74,7 @@ impl Clients {
 
     /// The ephemeral znodes, by session.
     fn ephemerals(&self) -> BTreeMap<SessionId, Vec<String>> {
-        let paths = |record: &SessionRecord| {
-            record.ephemerals.iter().map(|path| (**path).to_owned()).collect::<Vec<_>>()
-        };
-        let replica = self.replica();
-        let all = replica.iter().flat_map(State::sessions).map(|(id, record)| (id, paths(record)));
-        all.filter(|(_, paths)| !paths.is_empty()).collect()
-    }
-
-    /// The replica's state, which is shared: nothing is copied.
-    fn replica(&self) -> Option<State> {
-        let look = |engine: &Engine| engine.node().map(|node| node.machine().state());
-        self.shared.look(look).flatten()
+        Sessions::of(&self.shared).iter().flat_map(Sessions::ephemerals).collect()
     }
 
     /// A time of the clock as milliseconds since 1970.
@@ -301,10 +289,9 @@ fn monitor(text: &mut String, seen: &Clients) {
     let watches = seen.connected.values().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
-        let replica = seen.replica();
-        let sessions = replica.iter().flat_map(State::sessions);
-        let ephemerals = sessions.map(|(_, record)| record.ephemerals.size());
-        line("ephemerals_count", &ephemerals.sum::<usize>());
+        let sessions = Sessions::of(&seen.shared);
+        let ephemerals = sessions.map_or(0, |sessions| sessions.ephemeral_count());
+        line("ephemerals_count", &ephemerals);
         line("approximate_data_size", &seen.shared.tree().bytes());
     }
     if let (Ok(open), Some(most)) = (fs::read_dir("/proc/self/fd"), files_max()) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
-use crate::node::io::{Availability, Holding};
+use crate::node::io::{Holding, QuorumState};
 use crate::node::query::{Answer, EventData, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
@@ -154,7 +154,7 @@ pub(crate) enum ToClient {
     /// the client has attached, and whenever either changes.
     Members {
         members: Vec<Member>,
-        availability: Availability,
+        availability: QuorumState,
     },
     /// The cluster of this member. The first message of an attachment.
     Cluster {
@@ -167,7 +167,7 @@ pub(crate) enum ToClient {
 pub(crate) struct Elsewhere {
     pub(crate) cluster: u64,
     pub(crate) members: Vec<Member>,
-    pub(crate) availability: Availability,
+    pub(crate) availability: QuorumState,
     /// 0: none known.
     pub(crate) leader: NodeId,
 }
@@ -347,8 +347,8 @@ impl ToClient {
 
 /// Whether these can be the members of a cluster and its voters. A member's address may be unknown,
 /// if another member has moved to it.
-pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
-    let Availability {
+pub(crate) fn are_members(members: &[Member], availability: &QuorumState) -> bool {
+    let QuorumState {
         voters,
         learners,
         outgoing,

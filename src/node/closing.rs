@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 
 use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
 use crate::types::membership::NodeId;
@@ -25,13 +24,13 @@ use crate::types::membership::NodeId;
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     /// This member, if it is being closed: whether its sessions are closed.
-    own: Option<bool>,
+    pub(super) own: Option<bool>,
     /// The others, and until when each report holds.
     others: BTreeMap<NodeId, (Progress, Time)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+pub(super) enum Progress {
     /// Its sessions are being closed.
     Busy,
     Done,
@@ -93,7 +92,7 @@ impl Closing {
         self.others.contains_key(&node) && !planted!(ClosersLead)
     }
 
-    fn is(&self, node: NodeId, progress: Progress) -> bool {
+    pub(super) fn is(&self, node: NodeId, progress: Progress) -> bool {
         self.others.get(&node).is_some_and(|(known, _)| *known == progress)
     }
 
@@ -109,52 +108,12 @@ impl Closing {
     }
 }
 
-impl Membership {
-    /// Whether this member leaves an election to others: it is being closed, and has nothing left to do or
-    /// another voter may stand. The others get the time of one election timeout more. If none of them can
-    /// win, since only this member has the whole log, it stands after that.
-    pub(super) fn leaves_election(&self, raft: &Raft, cx: &Context) -> bool {
-        let Some(done) = self.closing.own.filter(|_| !planted!(ClosersLead)) else {
-            return false;
-        };
-        let could =
-            |node| raft.is_voter(node) && self.answers(node, cx) && !self.closing.is_closing(node);
-        let head_start = raft.elections.led_at + cx.config.timings().election();
-        done || (cx.now.mono < head_start && raft.others().any(could))
-    }
-
-    /// Whether this member may not stop yet although its sessions are closed: it hands over, or others that
-    /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
-    /// elect the next leader.
-    pub(super) fn is_needed_to_close(&self, led: bool, raft: &Raft, cx: &Context) -> bool {
-        let leads = raft.leads();
-        let is_reached = |node| {
-            let mut known = self.problems.iter();
-            known.any(|(peer, problem)| *peer == node && problem.is_none())
-        };
-        let heir = raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
-        (heir && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
-    }
-
-    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
-    pub(super) fn is_needed_by_closers(&self, raft: &Raft, cx: &Context) -> bool {
-        let busy = |node| self.closing.is(node, Progress::Busy);
-        // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
-        // would lack a majority.
-        let stays = |node| self.answers(node, cx) && !self.closing.is_closing(node);
-        raft.is_voter(cx.id)
-            && raft.others().any(busy)
-            && (raft.leads() || !raft.others_decide(stays))
-            && !planted!(CloserLeavesOthers)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::node::ELECTION_TICKS;
     use crate::node::io::{Input, Problem};
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::node::tests::harness::{Cluster, HEARTBEAT};
+    use crate::node::timings::ELECTION_TICKS;
     use crate::types::membership::NodeId;
     use crate::types::znode::CreateMode;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::NodeConfig;
+use crate::node::config::NodeConfig;
 use crate::node::io::{Effects, Now};
 use crate::node::message::PeerMessage;
 use crate::types::membership::NodeId;

@@ -352,7 +352,7 @@ pub(crate) struct NodeStatus {
     pub(crate) own_version: u16,
     /// The highest versions that other members support, as far as this node knows them.
     pub(crate) versions: Vec<(NodeId, u16)>,
-    pub(crate) availability: Availability,
+    pub(crate) availability: QuorumState,
     /// Whether it has been a voter or a settled learner since it started, so that it will not take
     /// a voter's place.
     pub(crate) is_placed: bool,
@@ -370,9 +370,10 @@ pub(crate) struct NodeStatus {
     pub(crate) blank: Vec<String>,
 }
 
-/// Which members the cluster has to decide with. It is sent to clients unchanged.
+/// Which members the cluster has to decide with. It is sent to clients unchanged. What it means for users is
+/// their [`Availability`](crate::types::availability::Availability).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Availability {
+pub(crate) struct QuorumState {
     pub(crate) voters: Vec<NodeId>,
     pub(crate) learners: Vec<NodeId>,
     /// The former voters during a joint change: they decide too.
@@ -388,7 +389,7 @@ pub(crate) struct Availability {
     pub(crate) refuses_writes: bool,
 }
 
-impl Availability {
+impl QuorumState {
     /// How many more voters may be lost before nothing can be decided, if those of `is_lost` are
     /// lost already; `None` if nothing can be decided now.
     pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! A node's part in the membership: joining, leaving, and being a member. The leader's part is in
-//! `leader`.
+//! A node's part in the membership: what it knows of the members, and whether it is one. Its requests to
+//! join and to leave are in `joining`, the leader's part is in `leader`.
 //!
 //! A node that is not a member of its cluster sends [`PeerMessage::Join`] to all peers that it
 //! reaches, again and again, until the log that it receives makes it one. A member sends
@@ -13,37 +13,30 @@
 //! has voted under that id, and the log has removed it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use super::closing::Closing;
+use super::closing::{Closing, Progress};
 use super::context::Context;
-use super::io::{Availability, Problem, Time};
+use super::io::{Problem, Time};
 use super::leader::preference::Preference;
 use super::message::PeerMessage;
 use super::raft::core::Raft;
-use super::raft::quorum_loss::QuorumLoss;
-use super::room::Room;
+use super::timings::REQUEST_PERIOD;
 use super::versions::Versions;
 use crate::machine::Machine;
-use crate::node::leader::{self, Leading};
 use crate::types::membership::{MEMBERS_MAX, Member, Named, NodeId};
 use crate::types::znode::Zxid;
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
-/// How often a request to join or to leave is sent, and how long it holds without being repeated.
-pub(crate) const REQUEST_PERIOD: Duration = Duration::from_secs(1);
-pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
-
-/// How many messages with entries may be under way to a voter, each with [`MESSAGE_ENTRIES_BYTES`]
-/// or one entry.
-///
-/// [`MESSAGE_ENTRIES_BYTES`]: super::raft::core::MESSAGE_ENTRIES_BYTES
-pub(super) const VOTER_WINDOW: usize = 256;
-/// The same for a learner. There may be many slow learners, and no write waits for them. Later
-/// entries go into the next message.
-pub(super) const LEARNER_WINDOW: usize = 8;
+/// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
+#[derive(Debug, Default)]
+pub(super) struct QuorumLoss {
+    /// The addresses of instances that asked to join, by their ids.
+    pub(super) blank: BTreeMap<NodeId, (String, Time)>,
+    /// How many voters there are and which of them are missing, as reported by members.
+    pub(super) reports: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
+}
 
 /// What a node knows of the members besides the log.
 #[derive(Debug)]
@@ -61,7 +54,7 @@ pub(super) struct Membership {
     /// Whether this node is to leave.
     pub(super) leaving: bool,
     /// When the node next sends its requests.
-    send_at: Time,
+    pub(super) send_at: Time,
     /// When each member was last received from.
     last_received: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
@@ -69,9 +62,9 @@ pub(super) struct Membership {
     /// Whether this node has been settled since it started: see [`Membership::note_place`].
     pub(super) is_placed: bool,
     /// When an instance that is not a member last asked to join.
-    newcomer_at: Option<Time>,
+    pub(super) newcomer_at: Option<Time>,
     /// The term of the leader that reported `silent`.
-    health_of: u64,
+    pub(super) health_of: u64,
     /// The nodes that were sent [`PeerMessage::Removed`], and when.
     notified_removed: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the host.
@@ -154,73 +147,10 @@ impl Membership {
         }
     }
 
-    /// An instance asks to be a member.
-    pub(super) fn take_join(
-        &mut self,
-        from: NodeId,
-        member: Member,
-        leading: &mut Option<Leading>,
-        raft: &Raft,
-        machine: &Machine,
-        cx: &mut Context,
-    ) {
-        let node = member.node;
-        // A member forwards the request of an instance that is no member yet.
-        let handed_on = raft.is_member(from) && !raft.is_member(node);
-        if (node != from && !handed_on) || !member.is_valid() {
-            tracing::warn!(from = %self.named(from), "refused a request to join that is not the sender's own");
-            return;
-        }
-        self.note_newcomer(node, raft, cx.now.mono);
-        let Some(leading) = leader::serving(leading) else {
-            self.note_blank(from, &member, raft, machine, cx);
-            // The instance may reach only a follower.
-            let leader = raft.leader();
-            if node == from && ![0, cx.id, from].contains(&leader) {
-                cx.send(leader, PeerMessage::Join { member });
-            }
-            return;
-        };
-        leading.members.wants_to_join(member, cx.now.mono);
-    }
-
     /// Notes an instance that looks for its cluster or asks to join.
     pub(super) fn note_newcomer(&mut self, node: NodeId, raft: &Raft, now: Time) {
         if !raft.is_member(node) {
             self.newcomer_at = Some(now);
-        }
-    }
-
-    /// A node that is a member by its own log sends its address and zone.
-    pub(super) fn take_present(
-        &mut self,
-        from: NodeId,
-        member: Member,
-        leading: &mut Option<Leading>,
-        raft: &Raft,
-        cx: &mut Context,
-    ) {
-        if !raft.is_member(from) {
-            self.send_removed(from, raft, cx);
-        } else if member.node == from
-            && member.is_valid()
-            && let Some(leading) = leader::serving(leading)
-        {
-            leading.members.presents_itself(member, cx.now.mono);
-        }
-    }
-
-    pub(super) fn take_leave(
-        &mut self,
-        from: NodeId,
-        leading: &mut Option<Leading>,
-        raft: &Raft,
-        cx: &mut Context,
-    ) {
-        if !raft.is_member(from) {
-            self.send_removed(from, raft, cx);
-        } else if let Some(leading) = leader::serving(leading) {
-            leading.members.wants_to_leave(from, cx.now.mono);
         }
     }
 
@@ -291,50 +221,6 @@ impl Membership {
         }
     }
 
-    /// Sends this node's requests, with its address and zone, to all connected peers, since any of
-    /// them may be the leader.
-    pub(super) fn send_requests(
-        &mut self,
-        joins: bool,
-        leading: &mut Option<Leading>,
-        raft: &Raft,
-        machine: &Machine,
-        cx: &mut Context,
-    ) {
-        let now = cx.now.mono;
-        if now < self.send_at {
-            return;
-        }
-        self.send_at = now + REQUEST_PERIOD;
-        let (leaving, member) = (self.leaving, self.me.clone());
-        let mut requests = Vec::new();
-        if raft.is_own_member() {
-            let (roster, _) = machine.roster();
-            let differs = roster.get(cx.id).is_none_or(|seat| seat.member != member);
-            if differs || raft.lacks_leader(cx) {
-                requests.push(PeerMessage::Present { member });
-            }
-            if leaving {
-                requests.push(PeerMessage::Leave);
-            }
-        } else if joins && !leaving {
-            requests.push(PeerMessage::Join { member });
-        }
-        if let Some(Leading { members, .. }) = leader::serving(leading) {
-            for request in requests {
-                match request {
-                    PeerMessage::Present { member } => members.presents_itself(member, now),
-                    _ => members.wants_to_leave(cx.id, now),
-                }
-            }
-            return;
-        }
-        let to: Vec<NodeId> = self.versions.connected_peers().collect();
-        for request in requests {
-            cx.effects.messages.extend(to.iter().map(|peer| (*peer, request.clone())));
-        }
-    }
-
     /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId, cx: &Context) -> bool {
         let last = self.last_received.get(&node);
@@ -358,27 +244,6 @@ impl Membership {
         if self.is_placed {
             tracing::info!(node = %self.own_name(), "this member is level with the cluster, and votes");
         }
-    }
-
-    /// Whether stopping this voter now would end the majority, while stopping it a little later
-    /// would not: an instance that could vote in the place of a silent voter has joined or asks to,
-    /// or a change of the voters is under way.
-    pub(super) fn must_stay(&self, raft: &Raft, room: &Room, cx: &Context) -> bool {
-        let seen = self.availability(raft, room, cx);
-        if !seen.has_leader || !raft.is_voter(cx.id) {
-            return false;
-        }
-        let joint = !seen.outgoing.is_empty();
-        let asked = self.newcomer_at.is_some_and(|at| cx.now.mono < at + REQUEST_TIME);
-        // Those that are being closed take no vote.
-        let learners = seen.learners.iter().any(|learner| !self.closing.is_closing(*learner));
-        if !joint && !asked && !learners {
-            return false;
-        }
-        // If this voter is always needed, as one of two, waiting gains nothing.
-        let could_go = joint || seen.spare(|voter| voter == cx.id).is_some();
-        let lost = |voter| voter == cx.id || seen.silent.contains(&voter);
-        could_go && (!seen.is_reported || seen.spare(lost).is_none())
     }
 
     /// The members have changed: forgets the peers that are no longer members.
@@ -413,21 +278,44 @@ impl Membership {
             cx.effects.members = Some(members);
         }
     }
+}
 
-    /// Whether the cluster can decide, and how many members it could still lose.
-    pub(super) fn availability(&self, raft: &Raft, room: &Room, cx: &Context) -> Availability {
-        let voting = raft.log().voting();
-        let silent = self.silent.iter().flatten().copied();
-        Availability {
-            voters: voting.voters.clone(),
-            learners: voting.learners.clone(),
-            outgoing: voting.voters_outgoing.clone(),
-            silent: silent.filter(|node| raft.is_voter(*node)).collect(),
-            // During an election, the former leader still counts.
-            is_reported: self.health_of == raft.term(),
-            has_leader: cx.stopped.is_none() && !voting.voters.is_empty() && !raft.lacks_leader(cx),
-            disk_low: room.all_low(cx.id).into_iter().collect(),
-            refuses_writes: room.refuses_writes,
-        }
+impl Membership {
+    /// Whether this member leaves an election to others: it is being closed, and has nothing left to do or
+    /// another voter may stand. The others get the time of one election timeout more. If none of them can
+    /// win, since only this member has the whole log, it stands after that.
+    pub(super) fn leaves_election(&self, raft: &Raft, cx: &Context) -> bool {
+        let Some(done) = self.closing.own.filter(|_| !planted!(ClosersLead)) else {
+            return false;
+        };
+        let could =
+            |node| raft.is_voter(node) && self.answers(node, cx) && !self.closing.is_closing(node);
+        let head_start = raft.elections.led_at + cx.config.timings().election();
+        done || (cx.now.mono < head_start && raft.others().any(could))
+    }
+
+    /// Whether this member may not stop yet although its sessions are closed: it hands over, or others that
+    /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
+    /// elect the next leader.
+    pub(super) fn is_needed_to_close(&self, led: bool, raft: &Raft, cx: &Context) -> bool {
+        let leads = raft.leads();
+        let is_reached = |node| {
+            let mut known = self.problems.iter();
+            known.any(|(peer, problem)| *peer == node && problem.is_none())
+        };
+        let heir = raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
+        (heir && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
+    }
+
+    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
+    pub(super) fn is_needed_by_closers(&self, raft: &Raft, cx: &Context) -> bool {
+        let busy = |node| self.closing.is(node, Progress::Busy);
+        // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
+        // would lack a majority.
+        let stays = |node| self.answers(node, cx) && !self.closing.is_closing(node);
+        raft.is_voter(cx.id)
+            && raft.others().any(busy)
+            && (raft.leads() || !raft.others_decide(stays))
+            && !planted!(CloserLeavesOthers)
     }
 }

@@ -241,7 +241,7 @@ mod tests {
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, HeldWatch};
-    use crate::node::io::{Availability, Holding, Problem, WatchId};
+    use crate::node::io::{Holding, Problem, QuorumState, WatchId};
     use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::node::stored::{EntryKind, Voting};
@@ -311,7 +311,7 @@ mod tests {
         let elsewhere = Box::new(Elsewhere {
             cluster: 7,
             members: vec![Member::new(300, "here:7400")],
-            availability: Availability { learners: vec![300], ..Availability::default() },
+            availability: QuorumState { learners: vec![300], ..QuorumState::default() },
             leader: 301,
         });
         let let_go = |elsewhere| PeerMessage::LetGo {
@@ -567,11 +567,11 @@ mod tests {
             ToClient::Again,
             ToClient::Members {
                 members: vec![Member::new(300, "host:1")],
-                availability: Availability {
+                availability: QuorumState {
                     voters: vec![300],
                     silent: vec![300],
                     has_leader: true,
-                    ..Availability::default()
+                    ..QuorumState::default()
                 },
             },
             ToClient::Cluster { cluster: 77 },

@@ -48,12 +48,14 @@ mod closing;
 mod config;
 mod context;
 pub(crate) mod io;
+mod joining;
 pub(crate) mod leader;
 pub(crate) mod log_outline;
 pub(crate) mod membership;
 pub(crate) mod message;
 pub(crate) mod query;
 pub(crate) mod raft;
+mod random;
 mod reason;
 mod receive;
 pub(crate) mod replica;
@@ -90,13 +92,15 @@ use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
 use self::message::{PeerMessage, in_parts};
 use self::raft::core::Raft;
-use self::raft::elections::{ELECTION_TICKS, Leadership};
+use self::raft::state::Leadership;
+use self::random::mixed;
 use self::replica::Replica;
 use self::replica::history::History;
 use self::room::Room;
 use self::sessions::{LocalSessions, users};
 use self::stored::{Boot, Identity};
 use self::ticks::Ticks;
+
 use crate::machine::Machine;
 use crate::types::error::Error;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
@@ -560,12 +564,4 @@ impl Node {
         self.cx.effects.stopped = Some(reason.clone());
         self.cx.stopped = Some(reason);
     }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-fn mixed(state: u64) -> u64 {
-    let mut mixed = state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }

@@ -16,11 +16,12 @@ use std::collections::BTreeSet;
 use crate::machine::Machine;
 use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::membership::{Membership, REQUEST_PERIOD};
+use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
-use crate::node::raft::elections::Leadership;
+use crate::node::raft::state::Leadership;
 use crate::node::sessions::LocalSessions;
+use crate::node::timings::REQUEST_PERIOD;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 

@@ -10,10 +10,10 @@ use crate::node::admin::message::{
 };
 use crate::node::admin::{Asker, GATHERED_MAX};
 use crate::node::bootstrap::Founding;
-use crate::node::io::{Availability, NodeStatus, Time, WatchId};
+use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
-use crate::node::raft::core::Role;
+use crate::node::raft::state::Role;
 use crate::node::reason::is_fresh;
 use crate::node::sessions::audit;
 use crate::node::stored::Identity;
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// Whether the cluster can decide, and how many members it could still lose.
-    pub(super) fn availability(&self) -> Availability {
+    pub(super) fn availability(&self) -> QuorumState {
         self.membership.availability(&self.raft, &self.room, &self.cx)
     }
 

@@ -4,7 +4,12 @@
 
 use std::time::Duration;
 
-use super::raft::elections::ELECTION_TICKS;
+/// An election starts after this many heartbeats of silence, or up to `ELECTION_SPREAD` more.
+pub(in crate::node) const ELECTION_TICKS: usize = 5;
+
+/// How often a request to join or to leave is sent, and how long it holds without being repeated.
+pub(in crate::node) const REQUEST_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// The waits that follow from a heartbeat.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ mod hand_over;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::api::nonblocking::check_data;
+use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::api::nonblocking::{check_create, check_data};
+use crate::api::ops::{check_create, check_data};
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;

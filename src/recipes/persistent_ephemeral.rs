@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub use self::handle::EphemeralHandle;
 use self::handle::{PendingCreate, ZnodeState};
-use crate::api::nonblocking::check_create;
+use crate::api::ops::check_create;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::recipes::Lost;

@@ -92,13 +92,13 @@ impl Reader {
 }
 
 /// How many more voters may fail; `None` if the cluster cannot decide.
-pub(super) fn spare(seen: &io::Availability) -> Option<usize> {
+pub(super) fn spare(seen: &io::QuorumState) -> Option<usize> {
     seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader)
 }
 
 impl Availability {
     pub(crate) fn of(
-        seen: &io::Availability,
+        seen: &io::QuorumState,
         address: impl Fn(u64) -> String,
         no_leader: impl FnOnce() -> Reason,
     ) -> Availability {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn with_room(voters: u64, silent: &[u64], has_leader: bool, low: &[u64]) -> Availability {
-        let seen = io::Availability {
+        let seen = io::QuorumState {
             voters: (1..=voters).collect(),
             silent: silent.to_vec(),
             has_leader,
@@ -225,7 +225,7 @@ mod tests {
         // While a dead voter is being replaced, it still counts among the former voters.
         let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
         let joint =
-            io::Availability { voters, outgoing, silent, has_leader: true, ..Default::default() };
+            io::QuorumState { voters, outgoing, silent, has_leader: true, ..Default::default() };
         assert_eq!(joint.spare(|voter| voter == 3), Some(0));
         assert_eq!(joint.spare(|voter| [2, 3].contains(&voter)), None);
         assert_eq!(of(3, &[], false).to_string(), "no quorum: no leader");

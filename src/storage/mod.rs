@@ -23,6 +23,7 @@
 
 mod checkpoint;
 mod directory;
+mod error;
 mod file_system;
 mod file_thread;
 mod files;
@@ -54,27 +55,23 @@ mod crash_tests;
 #[cfg(test)]
 mod model;
 
-use std::path::PathBuf;
-
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::directory::spare_segments;
-pub(crate) use self::file_system::FsPath;
+pub(crate) use self::error::{Result, StorageError};
 #[cfg(feature = "admin")]
 pub(crate) use self::file_system::space;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::file_system::{Access, simulated};
+pub(crate) use self::file_system::{FsPath, Space};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::store::{DiskStore, StoreOptions};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::witness::witnessed;
-
-/// The result of a store's call.
-pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
 
 /// What a checkpoint's chunks hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,14 +201,6 @@ pub(crate) trait LogStore: Send {
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64>;
 }
 
-/// The room on the file system of a store, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Space {
-    /// Available to this process.
-    pub(crate) free: u64,
-    pub(crate) total: u64,
-}
-
 /// Writes one checkpoint after the other. None is valid before its commit.
 pub(crate) trait Checkpointer: Send {
     /// Begins a checkpoint and returns the kind that the store wants: `Full` if `full` is set, or
@@ -225,52 +214,6 @@ pub(crate) trait Checkpointer: Send {
 
     /// Makes all chunks durable.
     fn finish(&mut self) -> Result<()>;
-}
-
-/// Why a store failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum StorageError {
-    #[error("in use by another process")]
-    InUse,
-    #[error("{what}: {reason}")]
-    Io { what: String, reason: String },
-    #[error("no space left on the disk: {what}")]
-    NoSpace { what: String },
-    /// Nothing was changed, and the call may be repeated: no more files can be opened, or a new
-    /// checkpoint cannot be written.
-    #[error("{what}: {reason}")]
-    Again { what: String, reason: String },
-    #[error("this member was removed from its cluster: {reason}")]
-    Removed { reason: String },
-    #[error("damaged: {what}")]
-    Corrupt { what: String },
-    #[error("a store of another version: {what}")]
-    Version { what: String },
-    #[error("the store failed before: {reason}")]
-    Poisoned { reason: String },
-}
-
-impl StorageError {
-    /// The error that a user of the directory sees.
-    pub(crate) fn into_error(self, dir: PathBuf) -> crate::types::error::Error {
-        use crate::types::error::Error;
-        use crate::types::start_error::StartError;
-        match self {
-            StorageError::InUse => {
-                Error::Start(StartError::DataDirInUse { dir, by: "another process".to_owned() })
-            }
-            StorageError::Corrupt { what } => {
-                Error::Start(StartError::Corrupt { dir, reason: what })
-            }
-            StorageError::Removed { .. } => {
-                Error::Start(StartError::DataDirMismatch { dir, reason: self.to_string() })
-            }
-            StorageError::Version { what } => {
-                Error::Start(StartError::DataDirMismatch { dir, reason: what })
-            }
-            other => Error::Start(StartError::DataDirUnusable { dir, reason: other.to_string() }),
-        }
-    }
 }
 
 /// Reads arbitrary bytes as each kind of data on disk.

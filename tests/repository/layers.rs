@@ -2,7 +2,8 @@
 //! no thread, clock, socket or file.
 //!
 //! The graph comes from the sources: a folder depends on another one if one of its files names an item of it.
-//! A folder and its subfolders count as one if they name each other. Tests may use anything.
+//! A folder and its subfolders count as one if they name each other: `circles` looks at their files. Tests may
+//! use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const LAYERS: &[&str] = &[
 ];
 
 /// Code that may use every folder: programs, golden files, what the crate exports, hooks for planted bugs.
-const BESIDE: &[&str] = &["bin", "golden.rs", "lib.rs", "operate.rs", "planted.rs"];
+pub(crate) const BESIDE: &[&str] = &["bin", "golden.rs", "lib.rs", "operate.rs", "planted.rs"];
 
 /// What a deterministic module must not name.
 const FORBIDDEN: &[&str] = &[
@@ -46,7 +47,7 @@ fn src() -> PathBuf {
 }
 
 /// All files below `src`, by their paths from there.
-fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     fn find(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -62,7 +63,7 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-fn is_test(file: &Path) -> bool {
+pub(crate) fn is_test(file: &Path) -> bool {
     let named = |name: &str| name.ends_with("tests") || name.ends_with("_test");
     let parts = file.with_extension("");
     let mut parts = parts.iter().map(|part| part.to_str().unwrap());
@@ -70,7 +71,7 @@ fn is_test(file: &Path) -> bool {
 }
 
 /// The code of a file, without comments and tests.
-fn code(file: &Path) -> String {
+pub(crate) fn code(file: &Path) -> String {
     let text = std::fs::read_to_string(src().join(file)).unwrap();
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -78,7 +79,7 @@ fn code(file: &Path) -> String {
 }
 
 /// The module of a file, as the components of its path.
-fn module(file: &Path) -> Vec<String> {
+pub(crate) fn module(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
     let mut module: Vec<String> =
         path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
@@ -187,6 +188,36 @@ fn few_files_use_raft_rs() {
     using.sort();
     let expected = ["core", "log", "ready", "wire"];
     assert_eq!(using, expected.map(|name| PathBuf::from(format!("node/raft/{name}.rs"))));
+}
+
+/// What the gateway and the admin endpoint may name, besides each other: `api::support` has what they need of the
+/// inside.
+const FACE: &[&str] =
+    &["api", "types", "security", "sync", "addressing", "recovery", "recipes", "planted"];
+const HELPERS: &[&str] = &["clock", "entropy", "pending", "port"];
+
+#[test]
+fn servers_stand_on_one_face_of_the_api() {
+    for file in sources().into_iter().filter(|file| !is_test(file)) {
+        let module = module(&file);
+        if !["gateway", "admin"].contains(&module[0].as_str()) {
+            continue;
+        }
+        for name in names(&code(&file), &module) {
+            let is_own = name.first() == module.first();
+            let Some(first) = name.first().filter(|_| !is_own) else { continue };
+            let is_helper = first == "runtime"
+                && name.get(1).is_some_and(|part| HELPERS.contains(&part.as_str()));
+            // A capital letter begins what the crate exports.
+            let is_public = first.starts_with(char::is_uppercase);
+            assert!(
+                is_public || is_helper || FACE.contains(&first.as_str()),
+                "{} uses {}, and not by `api::support`",
+                file.display(),
+                name.join("::")
+            );
+        }
+    }
 }
 
 #[test]

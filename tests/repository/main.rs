@@ -1,5 +1,6 @@
 //! What the repository itself promises: its layers, and the pages and files beside the code.
 
+mod circles;
 mod contrib;
 mod figures;
 mod layers;

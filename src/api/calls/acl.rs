@@ -1,6 +1,7 @@
 //! A session's calls about access lists: its ids, and permissions.
 
-use crate::api::nonblocking::{NonBlocking, check_create, check_data};
+use crate::api::nonblocking::NonBlocking;
+use crate::api::ops::{check_create, check_data, create_with_acl_op};
 use crate::api::session::Session;
 use crate::machine::CONFIG;
 use crate::machine::command::Op;
@@ -270,15 +271,4 @@ impl NonBlocking<'_> {
     pub fn acl(&self, path: &str) -> Pending<(Vec<Acl>, Stat)> {
         self.read(path, Ask::acl, Ok)
     }
-}
-
-pub(crate) fn create_with_acl_op(
-    root: &Root,
-    path: &str,
-    data: &[u8],
-    mode: CreateMode,
-    acl: &[Acl],
-) -> Op {
-    let (path, data) = (root.new_path(path, mode), data.into());
-    Op::CreateWithAcl { path, data, mode, acl: acl.to_vec() }
 }

@@ -6,6 +6,3 @@ mod quota;
 mod transact;
 mod watch;
 mod znode;
-
-pub(crate) use self::acl::create_with_acl_op;
-pub(crate) use self::znode::{create_or_set_op, take_over_op};

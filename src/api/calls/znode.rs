@@ -1,6 +1,7 @@
 //! A session's calls that need one write where ZooKeeper needs several.
 
-use crate::api::nonblocking::{NonBlocking, check_create, check_data};
+use crate::api::nonblocking::NonBlocking;
+use crate::api::ops::{check_create, check_data, create_or_set_op, take_over_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::runtime::ask::Ask;
@@ -135,12 +136,4 @@ impl NonBlocking<'_> {
         };
         self.ask(checked, |root| Ask::create_or_set(op(root)), convert)
     }
-}
-
-pub(crate) fn create_or_set_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::CreateOrSet { path: root.new_path(path, mode), data: data.into(), mode }
-}
-
-pub(crate) fn take_over_op(root: &Root, path: &str, data: &[u8], from: SessionId) -> Op {
-    Op::TakeOver { path: root.full(path).into(), data: data.into(), from }
 }

@@ -2,7 +2,7 @@
 
 use super::{Client, PeerMessage, Time, ToClient};
 use crate::node::client_message::{Elsewhere, FromClient, HeldWatch, UpTo, are_members};
-use crate::node::io::{Availability, Problem, WatchId};
+use crate::node::io::{Problem, QuorumState, WatchId};
 use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// Takes in the members that a member reports.
-    fn learn(&mut self, members: Vec<membership::Member>, availability: Availability) {
+    fn learn(&mut self, members: Vec<membership::Member>, availability: QuorumState) {
         if !are_members(&members, &availability) {
             tracing::warn!(client = %Named::of(self.id), "a member reports an impossible list of members");
             if let Some(member) = self.attached.as_ref().map(|attached| attached.member) {

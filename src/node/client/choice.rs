@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use super::Client;
 use crate::node::io::{Dial, Problem, Time};
-use crate::node::mixed;
+use crate::node::random::mixed;
 use crate::types::membership::NodeId;
 
 /// How many members a client is connected with once it knows the members, except while it asks all of

@@ -8,7 +8,7 @@ use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::io::{
-    Availability, ClientRequest, Dial, Effects, Input, Now, Problem, RequestId, Time,
+    ClientRequest, Dial, Effects, Input, Now, Problem, QuorumState, RequestId, Time,
 };
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
@@ -68,11 +68,11 @@ impl Seat {
         Seat { client, now, learners, leader, dial, up, dead, full, sent, attached, left, asked }
     }
 
-    fn members(&self) -> (Vec<Member>, Availability) {
+    fn members(&self) -> (Vec<Member>, QuorumState) {
         let nodes = VOTERS.chain(self.learners.iter().copied());
         let members = nodes.map(|node| Member::new(node, format!("host:{node}"))).collect();
         let (voters, learners) = (VOTERS.collect(), self.learners.clone());
-        (members, Availability { voters, learners, has_leader: true, ..Availability::default() })
+        (members, QuorumState { voters, learners, has_leader: true, ..QuorumState::default() })
     }
 
     fn connect(&mut self, peer: NodeId) {

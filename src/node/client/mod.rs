@@ -35,12 +35,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::ELECTION_TICKS;
 use super::io::{
-    Availability, ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, Time, WatchId,
+    ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, QuorumState, Time, WatchId,
 };
 use super::message::PeerMessage;
 use super::reason::is_fresh;
+use super::timings::ELECTION_TICKS;
 use super::versions::Gate;
 use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, HeldWatch, ToClient};
@@ -94,7 +94,7 @@ pub(crate) struct Client {
     roster: BTreeMap<NodeId, membership::Member>,
     choice: Choice,
     /// Whether the members can decide, by the same report.
-    availability: Availability,
+    availability: QuorumState,
     /// The addresses of the list where no member was found, since one was found last, and why.
     seeds: BTreeMap<String, Problem>,
     attached: Option<Attachment>,
@@ -156,7 +156,7 @@ impl Client {
             members: BTreeMap::new(),
             roster: BTreeMap::new(),
             choice: Choice::new(),
-            availability: Availability::default(),
+            availability: QuorumState::default(),
             seeds: BTreeMap::new(),
             attached: None,
             attachments: 0,
@@ -278,10 +278,10 @@ impl Client {
     }
 
     /// Whether the cluster can decide, by its member's last report; not while it has no member.
-    fn availability(&self, has_leader: bool) -> Availability {
+    fn availability(&self, has_leader: bool) -> QuorumState {
         let up_to = &self.availability;
         let has_leader = has_leader && up_to.has_leader && self.stopped.is_none();
-        Availability { has_leader, is_reported: has_leader && up_to.is_reported, ..up_to.clone() }
+        QuorumState { has_leader, is_reported: has_leader && up_to.is_reported, ..up_to.clone() }
     }
 
     /// What it waits for before it has found any member.
@@ -450,7 +450,7 @@ impl Client {
     /// The next of its own random numbers.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        super::mixed(self.random)
+        super::random::mixed(self.random)
     }
 }
 

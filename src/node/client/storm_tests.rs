@@ -33,7 +33,7 @@ struct Dice(u64);
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        crate::node::mixed(self.0) % sides
+        crate::node::random::mixed(self.0) % sides
     }
 }
 

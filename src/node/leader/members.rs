@@ -11,11 +11,12 @@ use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::leader::planner::{Action, Sight, View, plan};
 use crate::node::leader::{Leading, own_request};
-use crate::node::membership::{Membership, REQUEST_TIME};
+use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
 use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
 use crate::node::room::Room;
+use crate::node::timings::REQUEST_TIME;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// How often the leader reports the health of the members.

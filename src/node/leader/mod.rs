@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::{Machine, SessionRecord};
-use crate::node::NodeConfig;
+use crate::node::config::NodeConfig;
 use crate::node::context::Context;
 use crate::node::io::{Now, Time};
 use crate::node::leader::admission::Admission;

@@ -8,56 +8,28 @@ use std::collections::VecDeque;
 use raft::eraftpb::{self, MessageType};
 use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 
-use crate::node::NodeConfig;
+use crate::node::config::NodeConfig;
 use crate::node::io::Time;
-use crate::node::membership::{LEARNER_WINDOW, VOTER_WINDOW};
 use crate::node::message::RaftBody;
 use crate::node::raft::configuration::VotingChange;
-use crate::node::raft::elections::{ELECTION_TICKS, Elections, Leadership};
-use crate::node::raft::heartbeats::LastAnswer;
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
 use crate::node::raft::persistence::Persistence;
 use crate::node::raft::snapshot_transfer::Incoming;
+use crate::node::raft::state::{Elections, LastAnswer, Leadership, Progress, Role, Sends};
 use crate::node::stored::{Boot, HardState, Voting};
+use crate::node::timings::ELECTION_TICKS;
 use crate::types::membership::NodeId;
 
 /// The most bytes of entries in a message, unless a single entry is larger.
 pub(in crate::node) const MESSAGE_ENTRIES_BYTES: u64 = 1 << 20;
 
-/// What a node is in its term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Role {
-    Leader,
-    Follower,
-    Candidate,
-    /// It asks whether it could win, and has not begun a new term (Raft thesis, section 9.6).
-    PreCandidate,
-}
-
-/// How far a peer has the log, as the leader knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) struct Progress {
-    /// The last entry that the peer is known to have on its disk.
-    pub(in crate::node) matched: u64,
-    /// The next entry to send.
-    pub(in crate::node) next: u64,
-    pub(in crate::node) sends: Sends,
-    /// Whether it is sent nothing until it answers.
-    pub(in crate::node) is_paused: bool,
-    /// Whether something came from it in the last election timeout.
-    pub(in crate::node) is_active: bool,
-}
-
-/// What a leader sends a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Sends {
-    /// One append at a time, since it is not known how far the peer has the log.
-    Probes,
-    Entries,
-    /// The state up to this index.
-    State(u64),
-}
+/// How many messages with entries may be under way to a voter, each with [`MESSAGE_ENTRIES_BYTES`]
+/// or one entry.
+pub(in crate::node) const VOTER_WINDOW: usize = 256;
+/// The same for a learner. There may be many slow learners, and no write waits for them. Later
+/// entries go into the next message.
+pub(in crate::node) const LEARNER_WINDOW: usize = 8;
 
 /// See the module's documentation.
 pub(in crate::node) struct Raft {

@@ -1,58 +1,15 @@
 //! When this node stands for election, and how long it waits for a leader before that.
 
 use crate::node::context::Context;
-use crate::node::io::Time;
 use crate::node::membership::Membership;
-use crate::node::mixed;
-use crate::node::raft::core::{Raft, Role};
-use crate::node::raft::leader_loss::LeaderLoss;
-use crate::types::membership::NodeId;
+use crate::node::raft::core::Raft;
+use crate::node::random::mixed;
+use crate::node::timings::ELECTION_TICKS;
 
-/// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
-pub(in crate::node) const ELECTION_TICKS: usize = 5;
 /// How far apart followers draw their timeouts, in heartbeats. Two candidates at once only take
 /// longer (a pre-vote changes no term), and a wide spread makes every election longer. In silence, the ticks
 /// of two followers are apart as well (see [`Ticks`](crate::node::ticks::Ticks)).
 const ELECTION_SPREAD: u64 = 3;
-
-/// The leader as this node has last acted on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) struct Leadership {
-    pub(in crate::node) term: u64,
-    pub(in crate::node) leader: NodeId,
-}
-
-#[derive(Debug)]
-pub(in crate::node) struct Elections {
-    pub(in crate::node) observed: Leadership,
-    random: u64,
-    /// Our own election timeout, in ticks, and the term, role and leader it was drawn for.
-    timeout: usize,
-    drawn_for: (u64, Role, NodeId),
-    leaderless_ticks: usize,
-    /// The loss of the connection to the leader.
-    pub(in crate::node) loss: Option<LeaderLoss>,
-    /// When this node last received something from a leader, or led. (On a learner, Raft never
-    /// counts a leader as lost.)
-    pub(in crate::node) led_at: Time,
-    /// Whether this node has known a leader since it started.
-    pub(in crate::node) knew_leader: bool,
-}
-
-impl Elections {
-    pub(in crate::node) fn new(seed: u64, id: NodeId, now: Time, term: u64) -> Elections {
-        Elections {
-            observed: Leadership { term, leader: 0 },
-            random: seed.rotate_left(32) ^ id,
-            timeout: ELECTION_TICKS,
-            drawn_for: (0, Role::Leader, 0),
-            leaderless_ticks: 0,
-            loss: None,
-            led_at: now,
-            knew_leader: false,
-        }
-    }
-}
 
 impl Raft {
     /// A tick passes, for elections and heartbeats.

@@ -5,19 +5,10 @@
 //! lost.
 
 use crate::node::context::Context;
-use crate::node::io::Time;
 use crate::node::message::RaftBody;
 use crate::node::raft::core::Raft;
+use crate::node::raft::state::LastAnswer;
 use crate::types::membership::NodeId;
-
-/// The last answer of a follower, and its term.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::node) struct LastAnswer {
-    at: Time,
-    term: u64,
-    /// Whether a heartbeat came after it, and was not answered.
-    skipped: bool,
-}
 
 impl Raft {
     /// Takes in a heartbeat.

@@ -17,19 +17,12 @@
 
 use crate::node::context::Context;
 use crate::node::membership::Membership;
-use crate::node::raft::core::{Raft, Role};
+use crate::node::raft::core::Raft;
+use crate::node::raft::state::{LeaderLoss, Role};
 use crate::types::membership::NodeId;
 
 /// How many turns each follower has.
 const TURNS: usize = 3;
-
-/// A leader whose connection has ended.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::node) struct LeaderLoss {
-    /// 0: no leader is known, since a start or for longer.
-    leader: NodeId,
-    ticks: usize,
-}
 
 impl Raft {
     /// The connection to a peer has ended, or could not be made.
@@ -104,9 +97,9 @@ impl Raft {
 
 #[cfg(test)]
 mod tests {
-    use crate::node::ELECTION_TICKS;
     use crate::node::io::{Input, Problem};
     use crate::node::tests::harness::{Cluster, HEARTBEAT};
+    use crate::node::timings::ELECTION_TICKS;
     use crate::types::membership::NodeId;
 
     fn lose(cluster: &mut Cluster, leader: NodeId, at: &[NodeId]) {

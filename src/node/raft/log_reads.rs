@@ -6,9 +6,10 @@
 
 use crate::node::context::Context;
 use crate::node::io::DiskOp;
-use crate::node::raft::core::{MESSAGE_ENTRIES_BYTES, Raft, Sends};
+use crate::node::raft::core::{MESSAGE_ENTRIES_BYTES, Raft};
 use crate::node::raft::probes;
 use crate::node::raft::replication::Replication;
+use crate::node::raft::state::Sends;
 use crate::node::stored::LogEntry;
 
 /// How many reads may be under way, for all peers together.

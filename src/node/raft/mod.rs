@@ -1,6 +1,7 @@
 //! Raft, as this node runs it: the log, the handling of each `Ready` of raft-rs, elections,
 //! persistence, and the check that stands between raft-rs and the network.
 
+pub(in crate::node) mod checkpoints;
 pub(crate) mod configuration;
 pub(in crate::node) mod core;
 pub(crate) mod divergence;
@@ -17,6 +18,7 @@ pub(crate) mod quorum_loss;
 pub(in crate::node) mod ready;
 pub(in crate::node) mod replication;
 pub(crate) mod snapshot_transfer;
+pub(in crate::node) mod state;
 mod wire;
 
 /// Where the numbers of a term begin. No two terms have a number in common, as long as none uses 2^32

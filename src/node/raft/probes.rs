@@ -15,8 +15,9 @@ use std::time::Duration;
 use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::message::RaftBody;
-use crate::node::raft::core::{Raft, Sends};
+use crate::node::raft::core::Raft;
 use crate::node::raft::replication::Replication;
+use crate::node::raft::state::Sends;
 use crate::node::stored::LogEntry;
 use crate::types::membership::NodeId;
 

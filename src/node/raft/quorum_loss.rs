@@ -5,24 +5,16 @@
 //! missing voters ([`PeerMessage::NoLeader`]). An instance that asks to join has no data: if it is at
 //! the address of a voter, the data of that voter is lost, damaged or put aside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::machine::Machine;
 use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::membership::{Membership, REQUEST_TIME};
+use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
+use crate::node::timings::REQUEST_TIME;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
-
-/// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
-#[derive(Debug, Default)]
-pub(in crate::node) struct QuorumLoss {
-    /// The addresses of instances that asked to join, by their ids.
-    blank: BTreeMap<NodeId, (String, Time)>,
-    /// How many voters there are and which of them are missing, as reported by members.
-    reports: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
-}
 
 impl Membership {
     /// Notes an instance that asks to join, while this node knows no leader.

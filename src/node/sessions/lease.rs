@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::LocalSessions;
+use super::agenda::Task;
 use super::holder::LocalSession;
 use crate::machine::command::Command;
 use crate::node::io::{Effects, RequestId, Time};
@@ -95,12 +96,12 @@ impl LocalSessions {
     /// are. Other requests also carry sessions that are due soon, so that there are few requests.
     pub(super) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
         let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
-        let (sessions, unsent, mut due) = (&mut self.sessions, &mut self.unsent, Vec::new());
+        let (sessions, agenda, mut due) = (&mut self.sessions, &mut self.agenda, Vec::new());
         self.renewals.take_due(now + ahead, |session| {
             due.push(session);
             let held = sessions.get_mut(&session)?;
             if held.acknowledge() {
-                unsent.insert(session);
+                agenda.add(Task::Send, session);
             }
             Some(now + renewed_after(held.timeout))
         });
@@ -160,7 +161,7 @@ impl LocalSessions {
         };
         held.set_state(SessionState::Expired, effects);
         self.renewals.clear(session);
-        self.lost.insert(session);
+        self.agenda.add(Task::Settle, session);
         let error = held.over();
         // Writes that were never sent cannot happen any more.
         let keep = unless!(SentRefused, held.sent_writes(), 0);
@@ -173,13 +174,15 @@ impl LocalSessions {
     /// Forgets the lost sessions that owe no answer any more.
     pub(crate) fn forget_settled(&mut self) {
         let sessions = &mut self.sessions;
-        self.lost.retain(|id| {
+        let mut lost = self.agenda.take(Task::Settle);
+        lost.retain(|id| {
             let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
             if !owes && sessions.get(id).is_some_and(LocalSession::is_over) {
                 sessions.remove(id);
             }
             owes
         });
+        self.agenda.put_back(Task::Settle, lost);
     }
 }
 

@@ -11,6 +11,7 @@
 //! answered in order. A session in a final state sends nothing more, and is forgotten once everything
 //! is answered.
 
+mod agenda;
 pub(in crate::node) mod audit;
 pub(in crate::node) mod fate;
 pub(crate) mod holder;
@@ -20,10 +21,11 @@ pub(crate) mod read_index;
 mod sending;
 pub(crate) mod users;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::agenda::{Agenda, Task};
 use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
 use self::queue::{Queue, Turn};
@@ -54,12 +56,9 @@ pub(crate) struct LocalSessions {
     /// How long requests may make no progress before they are first sent again.
     patience: Duration,
     sessions: BTreeMap<SessionId, LocalSession>,
-    /// Sessions with something to send.
-    unsent: BTreeSet<SessionId>,
-    /// Sessions whose writes are sent only up to a number: see [`LocalSessions::set_ceiling`].
-    ceilings: BTreeSet<SessionId>,
-    /// Sessions whose next write needs a later version than `gate` allows.
-    held_back: BTreeSet<SessionId>,
+    /// What is to be done for which of them.
+    agenda: Agenda,
+    /// The versions of the writes that were sent last.
     gate: Gate,
     /// The error with which writes that take room on disks are refused.
     refuses_writes: Option<Error>,
@@ -69,17 +68,9 @@ pub(crate) struct LocalSessions {
     renewals: SessionTimers,
     /// When each session is checked for suspension or loss: never later than that.
     deadlines: SessionTimers,
-    /// Sessions with requests at the leader.
-    asking: BTreeSet<SessionId>,
-    /// Sessions whose local deadline has passed and which may still owe answers.
-    lost: BTreeSet<SessionId>,
     /// How many waits there are, of all sessions.
     waits: usize,
     syncs: BTreeMap<SyncId, SessionId>,
-    /// Sessions whose waits may be answerable now.
-    ready: BTreeSet<SessionId>,
-    /// Sessions whose next wait is a sync or a watch for which this replica must catch up.
-    catching_up: BTreeSet<SessionId>,
     /// Whether their writes are put into the audit log.
     audit: bool,
 }
@@ -159,7 +150,7 @@ impl LocalSessions {
             self.end(session, SessionState::Moved, effects);
         }
         // Only the former holder has lost the session.
-        self.lost.remove(&session);
+        self.agenda.remove(Task::Settle, session);
         self.sessions.insert(
             session,
             LocalSession {
@@ -189,7 +180,7 @@ impl LocalSessions {
                 ceiling: u64::MAX,
             },
         );
-        self.unsent.insert(session);
+        self.agenda.add(Task::Send, session);
     }
 
     /// The session, if it takes requests; else the request is answered.
@@ -244,7 +235,7 @@ impl LocalSessions {
         {
             held.waits.push(request, held.issued, Turn::Close, None);
             self.waits += 1;
-            self.ready.insert(session);
+            self.agenda.add(Task::Answer, session);
             return;
         }
         let refused = self.refuses_writes.clone().filter(|_| write.takes_room());
@@ -263,7 +254,7 @@ impl LocalSessions {
         };
         held.closing = closes;
         held.push(request, command);
-        self.unsent.insert(session);
+        self.agenda.add(Task::Send, session);
     }
 
     /// Takes the sessions' ids from a snapshot, in which they may have more.
@@ -302,7 +293,7 @@ impl LocalSessions {
         }
         if matches!(result, Err(OpError::OutOfOrder)) {
             held.forget_sent();
-            self.unsent.insert(session);
+            self.agenda.add(Task::Send, session);
             return;
         }
         // Before the session is open, a write is refused only because its open was, as `StaleOpen`.
@@ -338,9 +329,9 @@ impl LocalSessions {
             Err(error) => Err(error.clone().into_error(session)),
         };
         effects.reply_at(done_at, write.request, answer);
-        self.ready.insert(session);
+        self.agenda.add(Task::Answer, session);
         if held.has_unsent() {
-            self.unsent.insert(session);
+            self.agenda.add(Task::Send, session);
         }
     }
 
@@ -361,7 +352,7 @@ impl LocalSessions {
                 *base = zxid;
             }
             held.forget_sent();
-            self.unsent.insert(session);
+            self.agenda.add(Task::Send, session);
             return;
         }
         let Some(opening) = held.opening.take() else {
@@ -396,7 +387,7 @@ impl LocalSessions {
                     self.begin_lease(session);
                 }
                 effects.reply(opening.request, Ok(Answer::Reply(reply.clone())));
-                self.ready.insert(session);
+                self.agenda.add(Task::Answer, session);
             }
             Err(error) => {
                 if held.unseen {

@@ -17,6 +17,7 @@ use crate::node::replica::history::History;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
+use crate::node::sessions::agenda::Task;
 use crate::node::sessions::read_index::SyncId;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -270,7 +271,7 @@ impl LocalSessions {
         };
         held.waits.push(request, held.issued, Turn::Query(query), sync);
         self.waits += 1;
-        self.ready.insert(session);
+        self.agenda.add(Task::Answer, session);
         if let Some(sync) = sync {
             self.next_sync += 1;
             self.syncs.insert(sync, session);
@@ -308,13 +309,13 @@ impl LocalSessions {
         };
         if let Some(held) = self.sessions.get_mut(&session) {
             held.waits.confirmed(|number| number == sync, at);
-            self.ready.insert(session);
+            self.agenda.add(Task::Answer, session);
         }
     }
 
     /// The replica has applied entries: syncs, and watches from a zxid, may be answerable.
     pub(crate) fn applied(&mut self) {
-        self.ready.append(&mut self.catching_up);
+        self.agenda.turn(Task::CatchUp, Task::Answer);
     }
 
     /// Answers the queries whose turn has come.
@@ -336,7 +337,7 @@ impl LocalSessions {
             fired: &mut fired,
             of_client: false,
         };
-        for session in std::mem::take(&mut self.ready) {
+        for session in self.agenda.take(Task::Answer) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
@@ -357,7 +358,7 @@ impl LocalSessions {
                 effects.reply(request, answer);
             }
             if held.waits.is_catching_up() {
-                self.catching_up.insert(session);
+                self.agenda.add(Task::CatchUp, session);
             }
         }
         // After the events of everything applied so far.

@@ -3,6 +3,7 @@
 use super::LocalSessions;
 use super::WINDOW;
 use super::WINDOW_BYTES;
+use super::agenda::Task;
 use super::lease::renewed_after;
 use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
@@ -15,16 +16,16 @@ impl LocalSessions {
     pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
             held.ceiling = held.ceiling.min(upto);
-            self.ceilings.insert(session);
+            self.agenda.add(Task::LiftCeiling, session);
         }
     }
 
     /// Sends the writes that [`Self::set_ceiling`] held back.
     pub(crate) fn lift_ceilings(&mut self) {
-        for session in std::mem::take(&mut self.ceilings) {
+        for session in self.agenda.take(Task::LiftCeiling) {
             if let Some(held) = self.sessions.get_mut(&session) {
                 held.ceiling = u64::MAX;
-                self.unsent.insert(session);
+                self.agenda.add(Task::Send, session);
             }
         }
     }
@@ -33,11 +34,11 @@ impl LocalSessions {
     pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
         if gate != self.gate {
             // Checks the held-back requests again.
-            self.unsent.append(&mut self.held_back);
+            self.agenda.turn(Task::AwaitVersion, Task::Send);
             self.gate = gate;
         }
         let mut requests = Vec::new();
-        for session in std::mem::take(&mut self.unsent) {
+        for session in self.agenda.take(Task::Send) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
@@ -51,7 +52,7 @@ impl LocalSessions {
                 acked: held.applied + 1,
                 command: command.clone(),
             };
-            if self.asking.insert(session) || held.sent.is_none() {
+            if self.agenda.add(Task::AwaitOutcome, session) || held.sent.is_none() {
                 held.moved_at = now;
             }
             if let Some(opening) = &held.opening
@@ -73,7 +74,7 @@ impl LocalSessions {
                 let needs = write.command.version();
                 if is_above(needs, gate.version) {
                     if needs <= gate.possible {
-                        self.held_back.insert(session);
+                        self.agenda.add(Task::AwaitVersion, session);
                         break;
                     }
                     write.refuse(gate.version);
@@ -95,7 +96,7 @@ impl LocalSessions {
 
     /// Whether there may be requests to send. Held-back requests may no longer have to wait.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty() || !self.held_back.is_empty()
+        self.agenda.has(Task::Send) || self.agenda.has(Task::AwaitVersion)
     }
 
     /// Sent requests may be lost: sends all of them again.
@@ -104,7 +105,7 @@ impl LocalSessions {
             (held.moved_at, held.patience) = (now, self.patience);
             held.forget_sent();
             if held.has_unsent() {
-                self.unsent.insert(held.id);
+                self.agenda.add(Task::Send, held.id);
             }
         }
         let unrenewed = self.read_index.restart();
@@ -128,7 +129,7 @@ impl LocalSessions {
     /// Sends the requests of sessions again that have made no progress for a while, each time a
     /// longer one.
     pub(super) fn send_stuck_again(&mut self, now: Time) {
-        let mut asking = std::mem::take(&mut self.asking);
+        let mut asking = self.agenda.take(Task::AwaitOutcome);
         asking.retain(|session| {
             let Some(held) = self.sessions.get_mut(session) else {
                 return false;
@@ -140,11 +141,11 @@ impl LocalSessions {
                 held.moved_at = now;
                 held.patience = (held.patience * 2).min(self.patience * 8);
                 held.forget_sent();
-                self.unsent.insert(held.id);
+                self.agenda.add(Task::Send, held.id);
             }
             waits
         });
-        self.asking = asking;
+        self.agenda.put_back(Task::AwaitOutcome, asking);
     }
 }
 

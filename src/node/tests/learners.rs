@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::node::membership::LEARNER_WINDOW;
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::raft::core::LEARNER_WINDOW;
 use crate::node::raft::snapshot_transfer::LEARNER_TRANSFERS_MAX;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::node::ELECTION_TICKS;
 use crate::node::io::{Input, Problem};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::node::timings::ELECTION_TICKS;
 use crate::planted::{Bug, claims};
 use crate::types::membership::NodeId;
 

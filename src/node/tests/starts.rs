@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::node::ELECTION_TICKS;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::node::timings::ELECTION_TICKS;
 use crate::types::membership::NodeId;
 
 /// The heartbeats until this holds, with disks that take a heartbeat for each write, or no time.

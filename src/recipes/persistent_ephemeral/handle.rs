@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::recover;
-use crate::api::nonblocking::check_data;
+use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::creating::created_by;

@@ -14,6 +14,7 @@ mod path;
 #[cfg(any(test, feature = "simulator"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "some of it only tests use"))]
 pub(crate) mod simulated;
+mod space;
 mod system;
 
 use std::ffi::OsString;
@@ -25,10 +26,11 @@ use std::sync::Arc;
 use sled::IVec;
 
 pub(crate) use self::path::FsPath;
-pub(super) use self::system::panic_text;
+pub(crate) use self::space::Space;
 #[cfg(feature = "admin")]
-pub(crate) use self::system::space;
-use super::{Result, Space};
+pub(crate) use self::space::space;
+pub(super) use self::system::panic_text;
+use crate::storage::error::Result;
 
 /// A file system that parts of a store share.
 pub(crate) type SharedFileSystem = Arc<dyn FileSystem>;

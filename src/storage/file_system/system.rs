@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use sled::{Db, Mode};
 
+use super::space::space;
 use super::{
     Access, Database, Directory, File, FileSystem, Lock, NameKind, Pair, SharedFileSystem,
 };
@@ -238,20 +239,6 @@ fn private() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
-}
-
-/// The room on the file system of a path; `None` if that is not known.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn space(path: &Path) -> Option<Space> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    // Some file systems have no size, and so no limit of their room.
-    (stat.f_blocks > 0).then(|| Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn space(_: &Path) -> Option<Space> {
-    None
 }
 
 /// Repeats an attempt that returns `None` because the lock is held, for as long as a lock may outlive its

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::{Availability, Holding, Time, WatchId};
+use crate::node::io::{Holding, QuorumState, Time, WatchId};
 use crate::node::sessions::queue::Queue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -78,7 +78,7 @@ pub(crate) struct ClientServer {
     /// Sessions with queries that wait.
     waiting: BTreeSet<Holding>,
     /// The members as they were last sent to clients.
-    members: (Vec<Member>, Availability),
+    members: (Vec<Member>, QuorumState),
     /// When one client is next answered although all of them together are behind: see
     /// [`ServedClient::has_turn`].
     turn_at: Time,
@@ -268,7 +268,7 @@ impl ClientServer {
     }
 
     /// Sends the members and their availability to the clients that do not have the present ones.
-    fn inform(&mut self, members: &[Member], availability: Availability) {
+    fn inform(&mut self, members: &[Member], availability: QuorumState) {
         if members.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::machine::command::Request;
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::context::Context;
-use crate::node::io::{Availability, Effects, Holding};
+use crate::node::io::{Effects, Holding, QuorumState};
 use crate::node::leader::may_ask;
 use crate::node::replica::Replica;
 use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
@@ -239,7 +239,7 @@ impl Replica {
     pub(in crate::node) fn update_clients(
         &mut self,
         members: &[Member],
-        availability: Availability,
+        availability: QuorumState,
         up_to: UpTo,
         effects: &mut Effects,
     ) {

@@ -1,0 +1,52 @@
+//! Why a store failed.
+
+use std::path::PathBuf;
+
+/// The result of a store's call.
+pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
+
+/// Why a store failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StorageError {
+    #[error("in use by another process")]
+    InUse,
+    #[error("{what}: {reason}")]
+    Io { what: String, reason: String },
+    #[error("no space left on the disk: {what}")]
+    NoSpace { what: String },
+    /// Nothing was changed, and the call may be repeated: no more files can be opened, or a new
+    /// checkpoint cannot be written.
+    #[error("{what}: {reason}")]
+    Again { what: String, reason: String },
+    #[error("this member was removed from its cluster: {reason}")]
+    Removed { reason: String },
+    #[error("damaged: {what}")]
+    Corrupt { what: String },
+    #[error("a store of another version: {what}")]
+    Version { what: String },
+    #[error("the store failed before: {reason}")]
+    Poisoned { reason: String },
+}
+
+impl StorageError {
+    /// The error that a user of the directory sees.
+    pub(crate) fn into_error(self, dir: PathBuf) -> crate::types::error::Error {
+        use crate::types::error::Error;
+        use crate::types::start_error::StartError;
+        match self {
+            StorageError::InUse => {
+                Error::Start(StartError::DataDirInUse { dir, by: "another process".to_owned() })
+            }
+            StorageError::Corrupt { what } => {
+                Error::Start(StartError::Corrupt { dir, reason: what })
+            }
+            StorageError::Removed { .. } => {
+                Error::Start(StartError::DataDirMismatch { dir, reason: self.to_string() })
+            }
+            StorageError::Version { what } => {
+                Error::Start(StartError::DataDirMismatch { dir, reason: what })
+            }
+            other => Error::Start(StartError::DataDirUnusable { dir, reason: other.to_string() }),
+        }
+    }
+}

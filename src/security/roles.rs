@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_subject_has_the_roles_of_its_lines() {
-        let parse = |text| parse(text, Path::new("roles"));
+        let parse = |text: &str| parse(text, Path::new("roles"));
         let known = parse("# all\n\na: CN=x,O=a b\nb : CN=x,O=a b \na: CN=y").unwrap();
         let of = |subject: &str| known.get(subject).cloned().unwrap_or_default();
         assert_eq!(of("CN=x,O=a b"), ["a".to_owned(), "b".to_owned()].into());

@@ -1,9 +1,12 @@
 //! Roles by the subjects of certificates, from a file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::auth::{AuthProvider, Connection};
 use crate::types::error::{Error, Result};
@@ -52,6 +55,8 @@ type ByFile = BTreeMap<String, BTreeSet<String>>;
 #[derive(Clone, Debug)]
 pub struct Roles {
     known: Arc<Mutex<ByFile>>,
+    /// Its end ends the thread that reads the file.
+    _end: Sender<Infallible>,
 }
 
 impl Roles {
@@ -65,13 +70,14 @@ impl Roles {
         let invalid = |reason| Error::InvalidSetting { setting: "roles", reason };
         let text = read(path).map_err(invalid)?;
         let known = Arc::new(Mutex::new(parse(&text, path).map_err(invalid)?));
-        let (weak, path) = (Arc::downgrade(&known), path.to_owned());
-        let follow = move || follow(&weak, &path, text);
+        let (_end, ended) = bounded(0);
+        let (shared, path) = (Arc::clone(&known), path.to_owned());
+        let follow = move || follow(&shared, &path, text, &ended);
         std::thread::Builder::new()
             .name("quorate-roles".to_owned())
             .spawn(follow)
             .map_err(|error| invalid(format!("cannot start a thread to read them: {error}")))?;
-        Ok(Roles { known })
+        Ok(Roles { known, _end })
     }
 }
 
@@ -93,11 +99,9 @@ impl AuthProvider for Roles {
 }
 
 /// Reads the file again until nobody needs it any more.
-fn follow(known: &Weak<Mutex<ByFile>>, path: &PathBuf, mut former: String) {
+fn follow(known: &Mutex<ByFile>, path: &Path, mut former: String, ended: &Receiver<Infallible>) {
     let mut reported = None;
-    loop {
-        std::thread::sleep(INTERVAL);
-        let Some(known) = known.upgrade() else { return };
+    while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let failed = match read(path) {
             Ok(text) if text == former => None,
             Ok(text) => match parse(&text, path) {

@@ -79,7 +79,6 @@ mod outgoing_connection;
 mod peer;
 mod queue;
 mod rate;
-#[cfg(feature = "tls")]
 mod renewal;
 mod reports;
 mod seeds;

@@ -5,7 +5,7 @@
 //! count one by one. Tests may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::layers::{BESIDE, code, is_test, module, sources};
 
@@ -69,7 +69,7 @@ fn resolve(path: &str, here: &Module, children: &BTreeSet<String>) -> Option<Mod
     (from.last().is_none_or(|last| last != "*")).then_some(from)
 }
 
-fn names(file: &PathBuf, modules: &BTreeMap<Module, PathBuf>) -> Names {
+fn names(file: &Path, modules: &BTreeMap<Module, PathBuf>) -> Names {
     let here = module(file);
     let children =
         modules.keys().filter(|module| module.len() == here.len() + 1 && module.starts_with(&here));

@@ -27,7 +27,7 @@ use crate::types::znode::{CreateMode, Created, OpResult, Stat, Zxid};
 ///
 /// The first calls of a session are answered when it is open, as those of [`Session`].
 ///
-/// The errors are those of the blocking calls, without [`Error::Timeout`]: these calls have no time
+/// The errors are those of the blocking calls, without [`Error::Timeout`](crate::Error::Timeout): these calls have no time
 /// limit.
 ///
 /// ```
@@ -496,7 +496,7 @@ impl NonBlocking<'_> {
     }
 
     /// Completes after this time, measured by this instance's monotonic clock, whatever happens to
-    /// the session; fails with [`Error::Stopped`] if the node stops earlier. It lets a future wait
+    /// the session; fails with [`Error::Stopped`](crate::Error::Stopped) if the node stops earlier. It lets a future wait
     /// without a timer of an async runtime. In an in-memory cluster it uses the cluster's clock.
     ///
     /// ```

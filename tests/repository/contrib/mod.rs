@@ -343,9 +343,7 @@ fn pages_are_few_and_short_and_say_whom_they_are_for() {
     let pages = pages();
     for (page, text) in &pages {
         let whom = text.lines().nth(2).unwrap();
-        // They begin with what the reader asks for.
-        let says = whom.starts_with("For ") || ["admin.md", "security.md"].contains(&&**page);
-        assert!(says, "{page} does not say whom it is for: {whom}");
+        assert!(whom.starts_with("For "), "{page} does not say whom it is for: {whom}");
         let words = text.split_whitespace().count();
         // All promises are on one page, and all planted bugs, which the simulator writes.
         let may_be_long = ["guarantees.md", "planted.md"].contains(&&**page);

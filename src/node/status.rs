@@ -214,7 +214,15 @@ impl Node {
         }
         if let Some(reason) = self.replica.clients.rights.refusal(from, asked) {
             let named = self.membership.named(from);
-            tracing::info!(target: audit::TARGET, ?asked, from = %named, reason, "refused");
+            let right = self.replica.clients.rights.of(from);
+            tracing::info!(
+                target: audit::TARGET,
+                action = ?asked,
+                from = %named,
+                %right,
+                result = %format_args!("refused: {reason}"),
+                "an operator's action"
+            );
             let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
             return Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
         }
@@ -274,8 +282,9 @@ impl Node {
             AdminRequest::Sessions { after } => self.report_sessions(*after),
             AdminRequest::Image { transfer, piece, .. } => {
                 if *piece == 0 {
+                    let right = self.replica.clients.rights.of(from);
                     let from = self.membership.named(from);
-                    tracing::info!(target: audit::TARGET, %from, "a client makes a backup");
+                    tracing::info!(target: audit::TARGET, %from, %right, "a client makes a backup");
                 }
                 let (of, now, machine) = ((from, *transfer), self.cx.now.mono, &self.machine);
                 self.administration.images.piece(of, *piece, || machine.state(), now)

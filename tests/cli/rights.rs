@@ -92,6 +92,7 @@ impl Cluster {
         let log = File::create(self.root.join(format!("{name}.log"))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
         command.args(["serve", "--peers", &self.peers.join(","), "--advertise", address]);
+        command.arg("--audit-file").arg(self.root.join(format!("{name}.audit")));
         command.arg("--data-dir").arg(self.root.join(name));
         command.args(["--zookeeper", "127.0.0.1:0", "--tick-time", "500"]).args(credential);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -234,6 +235,22 @@ impl Cluster {
                 let name = RIGHTS[right];
                 assert_eq!(self.may(right, &action), allowed[right], "{action} by {name}");
             }
+        }
+        // What was refused is in the audit log, at the member that was asked.
+        let refused = |action: &str| {
+            let files = self.peers.iter().map(|peer| format!("{}.audit", peer.replace(':', "_")));
+            let lines = files.map(|file| fs::read_to_string(self.root.join(file)).unwrap());
+            let lines: String = lines.collect();
+            lines.lines().any(|line| {
+                let line: Value = serde_json::from_str(line).unwrap();
+                line["right"] == "client"
+                    && line["action"].as_str().is_some_and(|of| of.contains(action))
+                    && line["result"].as_str().is_some_and(|of| of.starts_with("refused: "))
+            })
+        };
+        for action in ["Image", "MoveLeader", "Expire", "Remove"] {
+            let mut tries = 0..TIMES_MAX * 1000;
+            assert!(tries.any(|_| refused(action)), "{action} is not in the audit log");
         }
     }
 }

@@ -29,7 +29,10 @@ use quorate::StartError;
 use quorate::{Error, recovery};
 use serde::Serialize;
 #[cfg(feature = "gateway")]
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 /// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
 /// docs/gateway.md.
@@ -270,11 +273,23 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
 /// Writes log lines to the standard error, filtered by RUST_LOG; coloured on a terminal, unless NO_COLOR is set.
 #[cfg(feature = "gateway")]
 fn log(default: &str) {
+    log_with(default, None::<tracing_subscriber::layer::Identity>, false);
+}
+
+/// As [`log`], with a further layer; `audits_elsewhere`: the lines of the audit log are not written here, too.
+#[cfg(feature = "gateway")]
+fn log_with(
+    default: &str,
+    layer: Option<impl Layer<Registry> + Send + Sync>,
+    audits_elsewhere: bool,
+) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_colored = io::stderr().is_terminal() && !is_plain;
-    let lines = tracing_subscriber::fmt().with_ansi(is_colored).with_writer(io::stderr);
-    lines.with_env_filter(filter).init();
+    let lines = tracing_subscriber::fmt::layer().with_ansi(is_colored).with_writer(io::stderr);
+    let elsewhere = FilterFn::new(move |of| !(audits_elsewhere && of.target() == "quorate::audit"));
+    let lines = lines.with_filter(filter).with_filter(elsewhere);
+    tracing_subscriber::registry().with(layer).with(lines).init();
 }
 
 /// Prints a completion script for a shell; returns whether it could be printed.

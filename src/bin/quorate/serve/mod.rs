@@ -2,6 +2,7 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+mod audit;
 pub(crate) mod file;
 #[cfg(feature = "tls")]
 mod tls;
@@ -17,6 +18,7 @@ use quorate::{Builder, Coordinator, Error, Id};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::audit::AuditFile;
 use crate::system;
 
 /// The default address for clients.
@@ -126,6 +128,10 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "audit.enable", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     audit: bool,
+    /// A file for the audit log, as lines of JSON; rotated at 64 MiB, with eight former ones. It has all lines, whatever
+    /// `audit` is.
+    #[arg(long, env = "QUORATE_AUDIT_FILE")]
+    audit_file: Option<PathBuf>,
     /// Whether writes beyond the hard limit of a quota are refused: they always are.
     #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
@@ -141,7 +147,9 @@ pub(crate) struct Arguments {
 /// Serves until SIGTERM or SIGINT, or until the member has stopped for good, which is an error. Logs go to the
 /// standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
-    crate::log("info");
+    let audit = arguments.audit_file.as_deref().map(AuditFile::open).transpose()?;
+    let (layer, flusher) = audit.unzip();
+    crate::log_with("info", layer, arguments.audit_file.is_some() && !arguments.audit);
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;
@@ -174,6 +182,9 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
         std::mem::forget((coordinator, gateways));
         #[cfg(feature = "admin")]
         std::mem::forget(admin);
+        if let Some(flusher) = flusher {
+            flusher.flush();
+        }
         let stopped = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         return stopped.map(|()| "stopped");
     };
@@ -187,6 +198,9 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
         tracing::warn!(%error, "it is still a member: it could not leave in time");
     }
     coordinator.close();
+    if let Some(flusher) = flusher {
+        flusher.flush();
+    }
     Ok("stopped")
 }
 
@@ -218,7 +232,7 @@ impl Arguments {
         if let Some(address) = &self.advertise {
             builder = builder.advertise(address);
         }
-        builder = builder.audit(self.audit);
+        builder = builder.audit(self.audit || self.audit_file.is_some());
         builder = builder.zone(&self.zone).leader_priority(self.leader_priority);
         builder = builder.snapshot_history(self.snapshot_history);
         if let Some(digest) = &self.super_digest {

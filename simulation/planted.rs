@@ -522,6 +522,8 @@ bugs! {
         [],
     FormerConnectionRead: "a peer's former connection is still read after it has made a new one";
         [],
+    ClaimLendsIds: "a client's watches see what the ids of a session show that it claims and does not hold";
+        [],
     ClientOperates: "an instance with a client's credential may ask for an operator's actions";
         [],
     ClientNamesItself: "an instance with a client's credential says itself which ids its sessions have";

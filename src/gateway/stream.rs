@@ -10,7 +10,6 @@ use super::clients::ByteStream;
 use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
 use crate::api::support::TlsChannel;
-#[cfg(feature = "tls")]
 use crate::types::acl::Id;
 
 /// A larger buffer is freed when it is empty.

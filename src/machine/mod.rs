@@ -134,6 +134,11 @@ impl State {
             .wrapping_add(self.tombstones.hash())
     }
 
+    /// Replaces what it takes to act as one of the sessions, so that nobody can who has the state.
+    pub(crate) fn hide_credentials(&mut self) {
+        self.sessions.hide_credentials();
+    }
+
     /// The approximate size of an image of the state, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         const ZNODE_BYTES: u64 = 32;

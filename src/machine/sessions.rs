@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
+use sha1::{Digest, Sha1};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::tree::hash_words;
@@ -240,6 +241,21 @@ impl Sessions {
 
     pub(super) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// Replaces the secret and the holders of each session by hashes that do not show them.
+    pub(super) fn hide_credentials(&mut self) {
+        let all: Vec<(SessionId, SessionRecord)> =
+            self.records.iter().map(|(id, record)| (*id, record.clone())).collect();
+        for (id, mut record) in all {
+            let hash = Sha1::new().chain_update("quorate hidden").chain_update(record.secret);
+            let hash = hash.chain_update(record.holder.to_le_bytes()).finalize();
+            record.secret.copy_from_slice(&hash[..16]);
+            record.holder =
+                hash[12..].iter().fold(0, |holder, byte| holder << 8 | u64::from(*byte));
+            record.former.clear();
+            self.insert(id, record);
+        }
     }
 
     /// In the order of their ids.

@@ -87,9 +87,9 @@ pub(crate) enum Input {
     /// A connection was made to the peer, which supports this version. Earlier messages may be
     /// lost.
     Connected { peer: NodeId, version: u16 },
-    /// The client that is [`Input::Connected`] next has this right, by its connection's credential; and its
-    /// sessions have these ids, unless it has a member's right and is trusted to know them.
-    Authenticated { client: NodeId, right: Right, ids: Vec<Id> },
+    /// The peer's messages come with this right from now on, by its connection's credential. If that is not a
+    /// member's, the peer is a client, and its sessions have these ids, whatever it says.
+    Authenticated { peer: NodeId, right: Right, ids: Vec<Id> },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// No peer was found at this address of the list.

@@ -31,8 +31,8 @@ impl Node {
                     founding.unreachable(address, problem);
                 }
             }
-            Input::Authenticated { client, right, ids } => {
-                self.replica.clients.rights.authenticated(client, right, ids);
+            Input::Authenticated { peer, right, ids } => {
+                self.replica.clients.rights.authenticated(peer, right, ids);
             }
             Input::Connected { peer, version } => {
                 let cx = &mut self.cx;
@@ -61,7 +61,6 @@ impl Node {
                     self.membership.versions.forget(peer);
                 }
                 self.replica.drop_client(peer);
-                self.replica.clients.rights.forget(peer);
                 self.administration.peer_lost(peer, cx);
                 self.membership.closing.gone(peer, cx);
                 self.raft.unreachable(peer);

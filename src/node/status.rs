@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport,
 };
-use crate::node::admin::{Asker, GATHERED_MAX};
+use crate::node::admin::{Asker, GATHERED_MAX, GATHERED_OF_CLIENTS_MAX};
 use crate::node::bootstrap::Founding;
 use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
 use crate::node::leader;
@@ -19,6 +19,7 @@ use crate::node::sessions::audit;
 use crate::node::stored::Identity;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
+use crate::types::right::Right;
 use crate::types::watch::WatchInfo;
 use crate::types::znode::SessionId;
 #[cfg(any(test, feature = "simulator"))]
@@ -215,14 +216,17 @@ impl Node {
         if let Some(reason) = self.replica.clients.rights.refusal(from, asked) {
             let named = self.membership.named(from);
             let right = self.replica.clients.rights.of(from);
-            tracing::info!(
-                target: audit::TARGET,
-                action = ?asked,
-                from = %named,
-                %right,
-                result = %format_args!("refused: {reason}"),
-                "an operator's action"
-            );
+            if let Some(suppressed) = self.administration.refusals.permit(self.cx.now.mono) {
+                tracing::info!(
+                    target: audit::TARGET,
+                    action = %asked.action(),
+                    from = %named,
+                    %right,
+                    result = %format_args!("refused: {reason}"),
+                    suppressed,
+                    "an operator's action"
+                );
+            }
             let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
             return Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
         }
@@ -249,7 +253,10 @@ impl Node {
     }
 
     pub(super) fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
-        if self.administration.is_full() {
+        let is_client = |node| self.replica.clients.rights.of(node) == Right::Client;
+        let crowds = matches!(asker, Asker::Peer { node, .. } if is_client(node))
+            && self.administration.of_clients(is_client) >= GATHERED_OF_CLIENTS_MAX;
+        if crowds || self.administration.is_full() {
             let reason =
                 format!("the member already works on {GATHERED_MAX} such requests; try again");
             let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
@@ -287,7 +294,8 @@ impl Node {
                     tracing::info!(target: audit::TARGET, %from, %right, "a client makes a backup");
                 }
                 let (of, now, machine) = ((from, *transfer), self.cx.now.mono, &self.machine);
-                self.administration.images.piece(of, *piece, || machine.state(), now)
+                let right = self.replica.clients.rights.of(from);
+                self.administration.images.piece(of, *piece, || machine.state(), right, now)
             }
             AdminRequest::Act { action, by, again } => {
                 let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();

@@ -33,6 +33,7 @@ use crate::transport::tcp::{Handler, Network, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
+use crate::types::right::Right;
 
 /// How many inputs of each kind are taken before a step.
 const TAKEN_MAX: usize = 4096;
@@ -106,9 +107,12 @@ impl Handler for NodeThread {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
-            TransportEvent::Authenticated { client, connection } => {
-                let ids = self.host.shared().schemes.of_connection(&connection);
-                Input::Authenticated { client, right: connection.right, ids }
+            TransportEvent::Authenticated { peer, connection } => {
+                let known = connection.filter(|connection| connection.right < Right::Member);
+                let schemes = &self.host.shared().schemes;
+                let ids = known.as_ref().map(|known| schemes.of_connection(known));
+                let right = known.map_or(Right::Member, |known| known.right);
+                Input::Authenticated { peer, right, ids: ids.unwrap_or_default() }
             }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }

@@ -70,11 +70,11 @@ pub trait AuthProvider: Send + Sync + 'static {
     fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
 
     /// The ids that every session has from its start which comes over this connection, in addition to those
-    /// of [`AuthProvider::authenticate`]. By default none. A member asks for them when a client without a
+    /// of [`AuthProvider::authenticate`]. By default none. A session has at most 64 ids. A member asks for them when a client without a
     /// replica with a client's or operator's credential connects ([`Right`]), and when a client of its
     /// gateway begins a session. Runs on the node's thread or the gateway's: it must not block.
     ///
-    /// What it returns counts until the session ends, or the client connects again.
+    /// What it returns counts for sessions that begin on this connection, until they end.
     fn connected(&self, _connection: &Connection) -> Vec<String> {
         Vec::new()
     }

@@ -67,6 +67,15 @@ impl Security {
         }
     }
 
+    /// Whether a connection that was made with the former settings may have another right with these.
+    pub(crate) fn has_other_rights(&self, former: &Security) -> bool {
+        match (self, former) {
+            #[cfg(feature = "tls")]
+            (Security::Tls(tls), Security::Tls(former)) => tls.has_other_authorities(former),
+            _ => true,
+        }
+    }
+
     /// The same with the current content of its files; `None` if they have not changed.
     pub(crate) fn read_again(&self) -> Result<Option<Security>, String> {
         match self {

@@ -17,6 +17,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum size of the file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// The most roles of a subject: with its other ids, a session has at most 64.
+const ROLES_MAX: usize = 48;
+
 /// The roles of each subject.
 type ByFile = BTreeMap<String, BTreeSet<String>>;
 
@@ -25,7 +28,7 @@ type ByFile = BTreeMap<String, BTreeSet<String>>;
 /// `--roles-file`.
 ///
 /// Each line is a role, a colon, and a subject in the form of RFC 2253, as in access lists. A role may have
-/// several lines, and a subject several roles. Empty lines and those that begin with `#` are left out.
+/// several lines, and a subject several roles, up to 48. Empty lines and those that begin with `#` are left out.
 ///
 /// ```text
 /// # Who may read the accounts.
@@ -34,7 +37,7 @@ type ByFile = BTreeMap<String, BTreeSet<String>>;
 /// ```
 ///
 /// The file is read again every five seconds, on a thread of its own. What a session has stays with it: a
-/// change counts for sessions that begin, or whose client connects again, after it.
+/// change counts for sessions that begin on connections that are made after it.
 ///
 /// ```
 /// use quorate::security::{Connection, Right, Roles};
@@ -147,7 +150,11 @@ fn parse(text: &str, path: &Path) -> std::result::Result<ByFile, String> {
         }) else {
             return Err(format!("{}:{number}: this is not `role: subject`", path.display()));
         };
-        roles.entry(subject.to_owned()).or_default().insert(role.to_owned());
+        let of_subject = roles.entry(subject.to_owned()).or_default();
+        of_subject.insert(role.to_owned());
+        if of_subject.len() > ROLES_MAX {
+            return Err(format!("{}:{number}: {subject} has too many roles", path.display()));
+        }
     }
     Ok(roles)
 }

@@ -92,7 +92,8 @@ impl Secret {
     /// The file is read again every five seconds, so a secret is changed without a restart: see
     /// [`guide::security`](crate::guide::security#choosing-and-changing-a-secret). Connections that were
     /// made with a secret that is no longer in the file are closed then, and made again by whoever has the
-    /// new one. A file that cannot be read or used is logged, and the former content stays in use.
+    /// new one. A file that cannot be read or used is logged, and the former content stays in use. An empty file
+    /// of operators or clients stands for nobody, once the member runs.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`], which names the file and the line, if it cannot be read, is empty, or has
@@ -179,12 +180,26 @@ impl Secret {
 
     /// The current content of the files; `None` if it has not changed.
     pub(crate) fn read_again(&self) -> std::result::Result<Option<Secret>, String> {
-        let renewed = |secret: &Secret| secret.own_read_again();
-        let operators = self.operators.as_deref().map(renewed).transpose()?.flatten();
-        let clients = self.clients.as_deref().map(renewed).transpose()?.flatten();
-        let own = self.own_read_again()?;
-        if own.is_none() && operators.is_none() && clients.is_none() {
-            return Ok(None);
+        // Each by itself: what is withdrawn in one file must not stay because another file is wrong.
+        let mut wrong = Vec::new();
+        let mut renewed = |secret: Option<&Secret>, may_be_empty| {
+            let read = secret.map(|secret| secret.own_read_again(may_be_empty)).transpose();
+            read.unwrap_or_else(|reason| {
+                wrong.push(reason);
+                None
+            })
+        };
+        let own = renewed(Some(self), false).flatten();
+        let operators = renewed(self.operators.as_deref(), true).flatten();
+        let clients = renewed(self.clients.as_deref(), true).flatten();
+        let is_same = own.is_none() && operators.is_none() && clients.is_none();
+        match (is_same, wrong.is_empty()) {
+            (true, true) => return Ok(None),
+            (true, false) => return Err(wrong.join("; ")),
+            (false, true) => {}
+            (false, false) => {
+                tracing::warn!(reason = wrong.join("; "), "the former secrets of these files stay");
+            }
         }
         let Secret { keys, file, .. } = own.unwrap_or_else(|| self.clone());
         let or = |new: Option<Secret>, former: &Option<Arc<Secret>>| {
@@ -195,13 +210,17 @@ impl Secret {
         Secret { keys, file, operators, clients }.checked().map(Some)
     }
 
-    fn own_read_again(&self) -> std::result::Result<Option<Secret>, String> {
+    /// `may_be_empty`: an empty file stands for nobody.
+    fn own_read_again(&self, may_be_empty: bool) -> std::result::Result<Option<Secret>, String> {
         let Some((path, former)) = self.file.as_deref() else { return Ok(None) };
         let text = read(path)?;
         if text == *former {
             return Ok(None);
         }
-        let keys = keys(&text, path)?;
+        let keys = match may_be_empty && text.trim().is_empty() {
+            true => Vec::new().into(),
+            false => keys(&text, path)?,
+        };
         Ok(Some(Secret::of(keys, Some(Arc::new((path.clone(), text))))))
     }
 
@@ -397,7 +416,6 @@ mod tests {
         assert_eq!(format!("{renewed:?}"), "Secret(1, clients 2)");
         assert!(renewed.may_use(secret.own()));
         for (text, reason) in [
-            ("", "is empty"),
             ("password", "clients:1: it could be guessed"),
             (&*phrase("a"), "each right needs its own"),
         ] {
@@ -405,7 +423,16 @@ mod tests {
             let failed = renewed.read_again().unwrap_err();
             assert!(failed.contains(reason), "{failed}");
         }
+        // Nobody is a client any more; and what one file withdraws counts, whatever is wrong with another.
+        std::fs::write(&clients, "\n").unwrap();
+        let withdrawn = renewed.read_again().unwrap().expect("it has changed");
+        assert_eq!(format!("{withdrawn:?}"), "Secret(1, clients 0)");
+        std::fs::write(&members, "").unwrap();
+        assert!(withdrawn.read_again().unwrap_err().contains("members is empty"));
+        let both = renewed.read_again().unwrap().expect("one has changed");
+        assert_eq!(format!("{both:?}"), "Secret(1, clients 0)");
         std::fs::remove_file(&clients).unwrap();
-        assert!(renewed.read_again().unwrap_err().contains("cannot be read"));
+        let failed = withdrawn.read_again().unwrap_err();
+        assert!(failed.contains("cannot be read") && failed.contains("is empty"), "{failed}");
     }
 }

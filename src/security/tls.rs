@@ -128,7 +128,8 @@ impl Tls {
 
     /// On members: also accepts clients without a replica whose certificates this authority (a PEM file,
     /// read again as the others) has signed. They have the right [`Right::Client`], and are refused as
-    /// members. It must be another authority than the members'.
+    /// members. It must be another authority than the members', and neither may have signed the other. An empty
+    /// file stands for nobody.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if the file cannot be read or used, or has a certificate of the members' or
@@ -150,10 +151,11 @@ impl Tls {
 
     /// Refuses the certificates of these subjects, whoever has signed them: one a line, as
     /// `CN=app-0,O=Example`, with comments behind `#` at the start of a line. The file is read again as the
-    /// others, and the open connections of a subject that was added are closed.
+    /// others, and the open connections of a subject that was added are closed. Its sessions end with their
+    /// timeout, or at once by [`Coordinator::expire_session`](crate::Coordinator::expire_session).
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] if the file cannot be read, or names the subject of the own certificate.
+    /// [`Error::InvalidSetting`] if the file cannot be read, or has a line that is no subject.
     pub fn with_refused(self, subjects: impl AsRef<Path>) -> Result<Tls> {
         let refused = Some(Source::read(subjects.as_ref()).map_err(invalid)?);
         Tls::of(Sources { refused, ..(*self.sources).clone() })
@@ -191,12 +193,35 @@ impl Tls {
 
     /// The current content of the files; `None` if it has not changed.
     pub(crate) fn read_again(&self) -> std::result::Result<Option<Tls>, String> {
-        let sources = self.sources.read_again()?;
-        if sources == *self.sources {
-            return Ok(None);
-        }
-        let keys = sources.keys(Some(UnixTime::now()))?;
-        Ok(Some(Tls { sources: Arc::new(sources), keys }))
+        let renewed = self.sources.read_again().and_then(|sources| {
+            let is_same = sources == *self.sources;
+            let keys = if is_same { None } else { Some(sources.keys(Some(UnixTime::now()))?) };
+            Ok(keys.map(|keys| Tls { sources: Arc::new(sources), keys }))
+        });
+        renewed.or_else(|reason| {
+            // Whoever is to be refused must not stay because another file is wrong.
+            let refused = self.sources.refused.as_ref().map(Source::read_again).transpose();
+            let refused = refused.map_err(|_| reason.clone())?;
+            if refused == self.sources.refused {
+                return Err(reason);
+            }
+            let sources = Sources { refused, ..(*self.sources).clone() };
+            let keys = sources.keys(None).map_err(|_| reason.clone())?;
+            tracing::warn!(
+                reason,
+                "only the list of refused subjects is used; the former files stay"
+            );
+            Ok(Some(Tls { sources: Arc::new(sources), keys }))
+        })
+    }
+
+    /// Whether a connection that was made with the former keys may have another right with these.
+    pub(crate) fn has_other_authorities(&self, former: &Tls) -> bool {
+        let of = |tls: &Tls| {
+            let Sources { authority, operators, clients, .. } = &*tls.sources;
+            (authority.clone(), operators.clone(), clients.clone())
+        };
+        of(self) != of(former)
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -216,6 +241,10 @@ struct Source {
 }
 
 impl Source {
+    fn is_blank(&self) -> bool {
+        self.content.trim_ascii().is_empty()
+    }
+
     fn read(file: &Path) -> std::result::Result<Source, String> {
         Ok(Source { file: Some(file.to_owned()), content: pem::read(file)? })
     }
@@ -284,9 +313,12 @@ impl Sources {
         let subject = x509::subject(own).ok_or("the certificate of this member has no subject")?;
         let refused = |error| format!("the certificate of this member: {}", describe(&error));
         let provider = Arc::new(ring::default_provider());
-        let accepted = self.accepted(&members, &provider)?;
-        if accepted.refused.contains(&subject) {
-            return Err(format!("the subjects to be refused have this instance's own, {subject}"));
+        let mut accepted = self.accepted(&members, &provider)?;
+        if accepted.refused.remove(&subject) {
+            tracing::warn!(
+                subject,
+                "the own subject is among those to be refused: others refuse this one"
+            );
         }
         let algorithms = provider.signature_verification_algorithms;
         let listening = Arc::new(Verifier { roots: members, algorithms });
@@ -297,8 +329,22 @@ impl Sources {
             listening.check(own, intermediates, now).map_err(refused)?;
             accepted.members.verify_client_cert(own, intermediates, now).map_err(refused)?;
         }
-        Keys::new(provider, accepted, listening, chain, key, subject)
-            .map_err(|error| format!("the certificate and key of this member: {error}"))
+        let certified = chain.clone();
+        let keys = Keys::new(provider, accepted, listening, chain, key, subject)
+            .map_err(|error| format!("the certificate and key of this member: {error}"))?;
+        if let Some(now) = now
+            && self.owner == Owner::Member
+        {
+            // Otherwise all others would refuse this member, or disconnect it when their files change.
+            let right = keys.right(&certified, now)?;
+            if right < Right::Member {
+                return Err(format!(
+                    "the certificate of this member is one of the {right}s' authority, too, since that has \
+                     signed the members': the authorities must not have signed each other"
+                ));
+            }
+        }
+        Ok(keys)
     }
 
     /// Whom this node accepts.
@@ -312,24 +358,36 @@ impl Sources {
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
             verifier.build().map_err(|error| format!("an authority: {error}"))
         };
+        let algorithms = provider.signature_verification_algorithms;
         let mut all = RootCertStore::clone(members);
         let mut others = Vec::new();
         for (right, whose, source) in [
             (Right::Client, "the clients' authority", &self.clients),
             (Right::Operator, "the operators' authority", &self.operators),
         ] {
-            let Some(source) = source else { continue };
+            // An empty file is that of nobody: so a right is withdrawn from all.
+            let Some(source) = source.as_ref().filter(|source| !source.is_blank()) else {
+                continue;
+            };
             let roots = pem::roots(&source.content, whose)?;
             if roots.roots.iter().any(|root| all.roots.contains(root)) {
                 return Err(format!("{whose} is another right's, too: each needs its own"));
             }
             all.roots.extend(roots.roots.iter().cloned());
-            others.push((right, verifier(&roots)?));
+            let listening = Verifier { roots: Arc::clone(&roots), algorithms };
+            others.push(Other { right, verifier: verifier(&roots)?, listening });
         }
         let listed = self.refused.as_ref().map_or(&b""[..], |source| &source.content);
         let listed = String::from_utf8_lossy(listed);
         let lines = listed.lines().map(str::trim);
         let refused = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        if let Some(wrong) =
+            refused.clone().find(|line| line.starts_with('/') || !line.contains('='))
+        {
+            return Err(format!(
+                "the subjects to be refused have {wrong:?}, which is not of the form CN=app-0,O=Example"
+            ));
+        }
         Ok(Accepted {
             all: verifier(&Arc::new(all))?,
             members: verifier(members)?,
@@ -345,9 +403,17 @@ struct Accepted {
     all: Arc<dyn ClientCertVerifier>,
     members: Arc<dyn ClientCertVerifier>,
     /// Of operators and clients, the smaller right first.
-    others: Vec<(Right, Arc<dyn ClientCertVerifier>)>,
+    others: Vec<Other>,
     /// Subjects.
     refused: BTreeSet<String>,
+}
+
+/// The authority of a right that is not a member's.
+struct Other {
+    right: Right,
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// For one that listens, and so poses as a member.
+    listening: Verifier,
 }
 
 /// The configuration of connections.
@@ -425,8 +491,8 @@ impl Keys {
         };
         // The smallest right counts: an authority that a larger right's has signed may not raise its own.
         let mut others = self.accepted.others.iter();
-        match others.find(|(_, verifier)| verify(verifier).is_ok()) {
-            Some((right, _)) => Ok(*right),
+        match others.find(|other| verify(&other.verifier).is_ok()) {
+            Some(other) => Ok(other.right),
             None => match verify(&self.accepted.members) {
                 Ok(()) => Ok(Right::Member),
                 Err(error) => Err(describe(&error)),
@@ -441,7 +507,19 @@ impl Keys {
         at: UnixTime,
     ) -> std::result::Result<(), String> {
         let (own, intermediates) = self.unless_refused(chain)?;
+        // As in `right`: an authority that the members' has signed makes no members.
+        let others = self.accepted.others.iter();
+        let mut makers =
+            others.filter(|other| other.listening.check(own, intermediates, at).is_ok());
+        if let Some(Other { right, .. }) = makers.next() {
+            return Err(format!("its certificate is that of a {right}, and it poses as a member"));
+        }
         self.listening.check(own, intermediates, at).map_err(|error| describe(&error))
+    }
+
+    /// Why this node refuses the subject of this chain; `None` if it does not.
+    pub(crate) fn refusal(&self, chain: &[CertificateDer<'_>]) -> Option<String> {
+        self.unless_refused(chain).err()
     }
 
     fn unless_refused<'a>(

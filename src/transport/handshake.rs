@@ -396,6 +396,7 @@ mod tests {
             ("refusal, other keys", RefusalCode::Security, "other keys"),
             ("refusal, another's id", RefusalCode::Identity, "another's"),
             ("refusal, a copied directory", RefusalCode::Duplicate, "a copy"),
+            ("refusal, no member's credential", RefusalCode::Right, "a client"),
         ] {
             let refusal = Refusal::new(code, text.to_owned());
             golden.sample(name, &Answer::Refused(refusal).encode(1, Vec::new()));

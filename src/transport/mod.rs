@@ -65,8 +65,8 @@ pub(crate) enum TransportEvent {
     /// peer supports this version. It is a member, an unlisted peer, or a node found at a seed's
     /// address.
     Connected { peer: NodeId, version: u16 },
-    /// The next [`TransportEvent::Connected`] is of a client, which has this connection.
-    Authenticated { client: NodeId, connection: Connection },
+    /// A peer has made this connection, over which its messages come from now on; `None`: it has ended.
+    Authenticated { peer: NodeId, connection: Option<Connection> },
     /// This peer cannot be reached. It is tried again after a while. `reason` is for people.
     /// `permanent` means that trying again does not help unless something is reconfigured (another
     /// cluster, another version, another identity).

@@ -10,6 +10,7 @@ use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Time;
 use crate::types::membership::NodeId;
+use crate::types::right::Right;
 
 /// How many states are sent at once. Each stays in memory as it was when its transfer began.
 const IMAGES_MAX: usize = 2;
@@ -32,12 +33,14 @@ struct Image {
 }
 
 impl Images {
-    /// Returns the piece of this number. The first piece takes the state as it is now.
+    /// Returns the piece of this number. The first piece takes the state as it is now; for whoever is no member
+    /// without what it takes to act as its sessions.
     pub(in crate::node) fn piece(
         &mut self,
         of: (NodeId, u64),
         number: u32,
         state: impl FnOnce() -> State,
+        right: Right,
         now: Time,
     ) -> AdminReply {
         let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
@@ -47,7 +50,10 @@ impl Images {
                     "the member sends as many backups as it may; try again in a minute",
                 );
             }
-            let state = state();
+            let mut state = state();
+            if right < Right::Member {
+                state.hide_credentials();
+            }
             let end = ImageEnd { zxid: state.zxid(), hash: state.hash() };
             let (chunks, last) = (ChunkWriter::full(state), (Bytes::new(), None));
             self.open.insert(of, Image { chunks, end, next: 0, last, until: now });

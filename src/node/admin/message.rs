@@ -37,6 +37,16 @@ pub(crate) enum AdminRequest {
 }
 
 impl AdminRequest {
+    /// What it asks for, as the audit log shows it: without text of the sender.
+    pub(crate) fn action(&self) -> String {
+        match self {
+            AdminRequest::Report => "Report".to_owned(),
+            AdminRequest::Sessions { .. } => "Sessions".to_owned(),
+            AdminRequest::Image { .. } => "Image".to_owned(),
+            AdminRequest::Act { action, .. } => format!("{action:?}"),
+        }
+    }
+
     /// The right that it takes to ask for it.
     pub(crate) fn needs(&self) -> Right {
         match self {

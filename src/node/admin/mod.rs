@@ -21,6 +21,7 @@ use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
+use crate::types::warnings::Warnings;
 use images::Images;
 use message::{AdminReply, AdminRequest};
 use recent::Recent;
@@ -29,12 +30,18 @@ use recent::Recent;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How many requests may wait for replies.
 pub(in crate::node) const GATHERED_MAX: usize = 64;
+/// How many of them may be of clients without an operator's right, so that operators have room.
+pub(in crate::node) const GATHERED_OF_CLIENTS_MAX: usize = 48;
+/// How many lines about refused requests the audit log gets in five seconds.
+const REFUSALS_LOGGED: u32 = 50;
 
 /// The requests that wait for replies of other members.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::node) struct Administration {
     last: u64,
     open: BTreeMap<u64, Gathered>,
+    /// The lines about what was refused. Whoever is refused may ask as often as it likes.
+    pub(in crate::node) refusals: Warnings<Time>,
     pub(in crate::node) images: Images,
     pub(in crate::node) recent: Recent,
 }
@@ -54,7 +61,28 @@ pub(in crate::node) enum Asker {
     Peer { node: NodeId, number: u64 },
 }
 
+impl Default for Administration {
+    fn default() -> Administration {
+        Administration {
+            last: 0,
+            open: BTreeMap::new(),
+            refusals: Warnings::new(REFUSALS_LOGGED),
+            images: Images::default(),
+            recent: Recent::default(),
+        }
+    }
+}
+
 impl Administration {
+    /// How many requests of clients wait that have no operator's right.
+    pub(in crate::node) fn of_clients(&self, is_client: impl Fn(NodeId) -> bool) -> usize {
+        let of_client = |gathered: &&Gathered| match gathered.asker {
+            Asker::User(_) => false,
+            Asker::Peer { node, .. } => is_client(node),
+        };
+        self.open.values().filter(of_client).count()
+    }
+
     /// A member has replied.
     pub(in crate::node) fn take_reply(
         &mut self,

@@ -468,3 +468,49 @@ fn many_clients_may_ask_for_much_at_once() {
     }
     assert_eq!(answered.len(), clients.count());
 }
+
+/// A client without ids, with a client's right, sees what only another session may see.
+#[test]
+fn a_session_that_is_only_claimed_lends_no_ids_to_a_watch() {
+    crate::planted::claims(claimed_session, crate::planted::Bug::ClaimLendsIds);
+}
+
+fn claimed_session() {
+    use crate::node::client_message::FromClient as F;
+    use crate::types::acl::{Acl, Id, Permissions};
+    use crate::types::right::Right;
+    use crate::types::znode::CreateMode;
+    let mut storm = Storm::new(1);
+    let victim = storm.cluster.open(1, 77, Duration::from_secs(40));
+    let alice = Id::new("x509", "CN=alice");
+    let asked = storm.cluster.write(1, victim, Write::Authenticate(vec![alice.clone()]));
+    storm.cluster.answer(asked).unwrap();
+    let acl = vec![Acl::new(Permissions::ALL, alice)];
+    let (path, mode) = ("/hidden".to_owned(), CreateMode::Persistent);
+    let op = Op::CreateWithAcl { path, data: "d".into(), mode, acl };
+    let asked = storm.cluster.write(1, victim, Write::Op(op));
+    storm.cluster.answer(asked).unwrap();
+    let client = 500;
+    let ids = Vec::new();
+    storm.cluster.input(1, Input::Authenticated { peer: client, right: Right::Client, ids });
+    let from = storm.cluster.node(1).machine.zxid();
+    let holding = Holding { session: victim, holder: 4711 };
+    let claim = Claim { holding, applied: 0, opened: false, base: None };
+    let (path, kind) = (Arc::<str>::from("/"), WatchKind::Recursive);
+    let held =
+        HeldWatch { watch: 1, holding, path, kind, existed: true, from, data: EventData::Both };
+    let messages =
+        vec![F::Begin { seen: from, cluster: 0 }, F::Claim(claim), F::Watch(held), F::Begun];
+    assert!(send(&mut storm, client, 0, messages).is_empty());
+    let asked = storm.cluster.set(1, victim, "/hidden", "very secret");
+    storm.cluster.answer(asked).unwrap();
+    let mut seen = Vec::new();
+    for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
+        if let PeerMessage::ToClient { updates, .. } = message
+            && to == client
+        {
+            seen.extend(updates.into_iter().filter(|one| matches!(one, ToClient::Event { .. })));
+        }
+    }
+    assert!(seen.is_empty(), "{seen:?}");
+}

@@ -278,6 +278,15 @@ impl SecureChannel {
         }
     }
 
+    /// Why the other end's subject is refused by these settings; `None` if it is not.
+    pub(crate) fn refusal(&self, security: &Security) -> Option<String> {
+        match (&self.kind, security) {
+            #[cfg(feature = "tls")]
+            (ChannelKind::Tls(channel), Security::Tls(tls)) => channel.refusal(tls.keys()),
+            _ => None,
+        }
+    }
+
     /// The subject of the other end's certificate, if it has one.
     pub(crate) fn subject(&self) -> Option<String> {
         match &self.kind {

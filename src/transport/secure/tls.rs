@@ -96,6 +96,11 @@ impl TlsChannel {
         }
     }
 
+    /// Why the other end's subject is refused by these keys; `None` if it is not.
+    pub(crate) fn refusal(&self, keys: &Keys) -> Option<String> {
+        keys.refusal(self.connection.peer_certificates().unwrap_or_default())
+    }
+
     /// Whether the other end has announced that it sends nothing more.
     #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "used by the gateway"))]
     pub(crate) fn is_closed(&self) -> bool {

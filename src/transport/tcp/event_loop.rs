@@ -234,8 +234,8 @@ impl EventLoop {
         for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
                 HelperResult::Security(read) => {
-                    if self.renewal.renew(&mut self.context, read) {
-                        self.incoming.check_rights(&mut self.context);
+                    if let Some(former) = self.renewal.renew(&mut self.context, read) {
+                        self.incoming.check_rights(&mut self.context, &former);
                         self.outgoing.check_rights(&mut self.context);
                     }
                 }

@@ -92,11 +92,11 @@ impl Incoming {
         if let Some(former) = self.by_peer.insert(node, token) {
             self.supersede(context, former, node, hello);
         }
+        let connection = Some(Connection::new(address, subject.as_deref(), right));
+        context.emit(TransportEvent::Authenticated { peer: node, connection });
         if is_client {
             let version = hello.version;
             tracing::debug!(peer = %Named::of(node), version, %right, "a client is connected");
-            let connection = Connection::new(address, subject.as_deref(), right);
-            context.emit(TransportEvent::Authenticated { client: node, connection });
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
             let address = hello.run.address.clone();

@@ -22,6 +22,7 @@ use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Tu
 use super::shared::Counters;
 use super::sockets::{Polled, Socket};
 use super::stream::Stream;
+use crate::security::Security;
 use crate::transport::handshake::{self, Hello};
 use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
@@ -110,11 +111,20 @@ impl Incoming {
     }
 
     /// Closes the connections whose right is withdrawn or has changed, since the security has.
-    pub(super) fn check_rights(&mut self, context: &mut Context) {
+    pub(super) fn check_rights(&mut self, context: &mut Context, former: &Security) {
+        let security = &context.options.security;
+        let verifies = security.has_other_rights(former);
         let mut withdrawn = Vec::new();
         for connection in self.connections.values() {
             let Some(identity) = connection.peer() else { continue };
-            match connection.stream.right(&context.options.security) {
+            if !verifies {
+                // Most changes are of the own certificate or of the list. Thousands of chains need not be
+                // verified for these, on the thread that keeps the node alive.
+                let refusal = connection.stream.refusal(security);
+                withdrawn.extend(refusal.map(|reason| (connection.token, reason)));
+                continue;
+            }
+            match connection.stream.right(security) {
                 Ok(right) if right == identity.right => {}
                 Ok(right) => {
                     let reason = format!("its credential is that of a {right} now");
@@ -319,6 +329,8 @@ impl Incoming {
                 context.timers.cancel(Timer::Stall(token));
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
+                    let peer = identity.node;
+                    context.emit(TransportEvent::Authenticated { peer, connection: None });
                     if connection.is_client() {
                         let (peer, reason) = (identity.node, "its connection has ended".to_owned());
                         let permanent = false;

@@ -1,6 +1,7 @@
 //! Replacing secrets and certificates while a node runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::{Context, HelperResult, Timer};
 use crate::security::Security;
@@ -27,9 +28,10 @@ impl Renewal {
         let security = context.options.security.clone();
         let answer_tx = context.results_tx.clone();
         let shared = Arc::clone(&context.shared);
+        let pause = context.options.reload_interval / 10;
         let started =
             std::thread::Builder::new().name("quorate-keys".to_owned()).spawn(move || {
-                if answer_tx.send(HelperResult::Security(security.read_again())).is_ok() {
+                if answer_tx.send(HelperResult::Security(settled(&security, pause))).is_ok() {
                     shared.wake();
                 }
             });
@@ -38,20 +40,19 @@ impl Renewal {
         }
     }
 
-    /// Uses the content of the files for new connections, if it can be used. Returns whether it has changed,
-    /// so that open connections are to be checked.
+    /// Uses the content of the files for new connections, if it can be used. Returns the former one if it has
+    /// changed, so that open connections are to be checked.
     pub(super) fn renew(
         &mut self,
         context: &mut Context,
         read: Result<Option<Security>, String>,
-    ) -> bool {
+    ) -> Option<Security> {
         arm(context);
         let (changed, failed) = match read {
-            Ok(None) => (false, None),
+            Ok(None) => (None, None),
             Ok(Some(security)) => {
                 tracing::info!(?security, "new connections use the renewed credentials");
-                context.options.security = security;
-                (true, None)
+                (Some(std::mem::replace(&mut context.options.security, security)), None)
             }
             Err(reason) => {
                 if self.reported.as_ref() != Some(&reason) {
@@ -62,12 +63,26 @@ impl Renewal {
                         "the renewed credentials cannot be used; the former ones stay in use"
                     );
                 }
-                (false, Some(reason))
+                (None, Some(reason))
             }
         };
         self.reported = failed;
         changed
     }
+}
+
+/// The content of the files, if it has changed and does not change any more: a file that is being written may be
+/// a whole one that says less.
+fn settled(security: &Security, pause: Duration) -> Result<Option<Security>, String> {
+    let mut read = security.read_again()?;
+    while let Some(new) = &read {
+        std::thread::park_timeout(pause);
+        match new.read_again()? {
+            Some(newer) => read = Some(newer),
+            None => break,
+        }
+    }
+    Ok(read)
 }
 
 fn arm(context: &mut Context) {

@@ -106,6 +106,11 @@ impl Stream {
         encryption.map_or(Ok(Right::Member), |encryption| encryption.channel.right(security))
     }
 
+    /// Why the other end's subject is refused by these settings; `None` if it is not.
+    pub(super) fn refusal(&self, security: &Security) -> Option<String> {
+        self.encryption.as_ref()?.channel.refusal(security)
+    }
+
     /// The subject of the other end's certificate, if it has one.
     pub(super) fn subject(&self) -> Option<String> {
         self.encryption.as_ref()?.channel.subject()

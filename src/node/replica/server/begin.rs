@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Beginning, PAST_BYTES_MAX, PAST_CHANGES_MAX};
+use super::{Beginning, ClientSession, PAST_BYTES_MAX, PAST_CHANGES_MAX};
 use crate::machine::Machine;
 use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
 use crate::node::io::{Effects, WatchId};
@@ -110,7 +110,10 @@ impl Replica {
         effects: &mut Effects,
     ) {
         let HeldWatch { watch, holding, path, kind, existed, from: up_to, data } = held;
-        let Some(of) = self.clients.sessions.get(&holding) else {
+        // Until the replica has seen that the session is this holder's, its watches were never answered, and its
+        // ids are not this client's.
+        let opened = |of: &&ClientSession| of.opened || planted!(ClaimLendsIds);
+        let Some(of) = self.clients.sessions.get(&holding).filter(opened) else {
             return;
         };
         let ids = Arc::clone(&of.ids);

@@ -17,16 +17,14 @@ use crate::types::right::Right;
 pub(in crate::node) struct ClientRights(BTreeMap<NodeId, (Right, Vec<Id>)>);
 
 impl ClientRights {
-    /// A client is connected with this right. `ids`: those that its sessions have by its connection.
-    pub(in crate::node) fn authenticated(&mut self, client: NodeId, right: Right, ids: Vec<Id>) {
+    /// A peer's messages come with this right from now on. `ids`: those that its sessions have by its
+    /// connection. Only the end of that connection takes this back, and not a report that the peer cannot be
+    /// reached elsewhere.
+    pub(in crate::node) fn authenticated(&mut self, peer: NodeId, right: Right, ids: Vec<Id>) {
         match right {
-            Right::Member => _ = self.0.remove(&client),
-            Right::Operator | Right::Client => _ = self.0.insert(client, (right, ids)),
+            Right::Member => _ = self.0.remove(&peer),
+            Right::Operator | Right::Client => _ = self.0.insert(peer, (right, ids)),
         }
-    }
-
-    pub(in crate::node) fn forget(&mut self, client: NodeId) {
-        self.0.remove(&client);
     }
 
     pub(in crate::node) fn of(&self, peer: NodeId) -> Right {
@@ -103,7 +101,7 @@ mod tests {
         rights.authenticated(7, Right::Operator, Vec::new());
         assert_eq!(refusals(&rights), [false, false]);
         rights.authenticated(7, Right::Client, Vec::new());
-        rights.forget(7);
+        rights.authenticated(7, Right::Member, Vec::new());
         assert_eq!(rights.of(7), Right::Member);
     }
 }

@@ -69,6 +69,9 @@ fn idle_node_sleeps() {
     let (one, two) = pair(&quick());
     one.transport.send(vec![(2, numbered(1))]);
     assert_eq!(two.received(), (1, numbered(1)));
+    // The last event of the start, whichever of the two has connected first.
+    two.transport.send(vec![(1, numbered(2))]);
+    assert_eq!(one.received(), (2, numbered(2)));
     let end = Instant::now() + PATIENCE;
     loop {
         let turns = || one.transport.shared.turns.load(Relaxed);

@@ -34,8 +34,10 @@ impl Node {
     /// The connection of the client that connects next.
     fn authenticated(&self) -> (NodeId, Connection) {
         loop {
-            if let TransportEvent::Authenticated { client, connection } = self.event() {
-                return (client, connection);
+            if let TransportEvent::Authenticated { peer, connection: Some(connection) } =
+                self.event()
+            {
+                return (peer, connection);
             }
         }
     }
@@ -169,6 +171,48 @@ fn a_members_secret_changes_while_it_is_connected() {
     assert!(three.unreachable().1.contains("secret"));
 }
 
+/// A member forgot the right of a client when it reported that a former peer with its id is unreachable.
+#[test]
+fn a_client_keeps_its_right_as_long_as_its_connection() {
+    let (listener, address) = listen();
+    let (listener_9, address_9) = listen();
+    let one = Node::start(listener, local(1), &[], &with(member()));
+    let to = [remote(1, address)];
+    let nine = Node::start(listener_9, at(9, address_9), &to, &with(secret("members")));
+    nine.await_connected(1);
+    assert_eq!(one.authenticated().1.right, Right::Member);
+    one.await_connected(9);
+    nine.transport.close();
+    assert_eq!(one.unreachable().0, 9);
+    let other = client(9, &[address.to_string()], &with(secret("clients")));
+    other.await_connected(1);
+    let (known, connection) = one.authenticated();
+    assert_eq!((known, connection.right), (9, Right::Client));
+    // The address of the former one answers otherwise now, which is reported.
+    let listener = listen_again(address_9);
+    let close = std::thread::spawn(move || drop(listener.accept()));
+    assert_eq!(one.unreachable().0, 9);
+    other.transport.send(vec![(1, request())]);
+    loop {
+        match one.event() {
+            TransportEvent::Received { from, message } => {
+                assert_eq!((from, message), (9, request()));
+                break;
+            }
+            TransportEvent::Authenticated { .. } => panic!("its right has changed"),
+            _ => {}
+        }
+    }
+    close.join().unwrap();
+    // Its end is reported, and takes the right back.
+    other.transport.close();
+    loop {
+        if let TransportEvent::Authenticated { peer, connection: None } = one.event() {
+            break assert_eq!(peer, 9);
+        }
+    }
+}
+
 #[cfg(feature = "tls")]
 mod tls {
     use super::super::authority::Authority;
@@ -273,12 +317,81 @@ mod tls {
         }
         three.transport.send(vec![(1, numbered(1))]);
         assert_eq!(one.received(), (3, numbered(1)));
-        // The list may not lock the node itself out.
+        // The list is the same on all members, so it may have the own subject; what is no subject is named.
         let own = dir.path().join("own");
         std::fs::write(&own, "CN=one\n").unwrap();
         let [ca, certificate, key] = files(dir.path(), "again", members.pem("one", 2999));
         let tls = Tls::from_pem_files(ca, certificate, key).unwrap();
-        let refused = tls.with_refused(&own).unwrap_err().to_string();
-        assert!(refused.contains("this instance's own"), "{refused}");
+        let tls = tls.with_refused(&own).unwrap();
+        std::fs::write(&own, "/CN=one\n").unwrap();
+        let wrong = tls.with_refused(&own).unwrap_err().to_string();
+        assert!(wrong.contains("/CN=one") && wrong.contains("not of the form"), "{wrong}");
+    }
+
+    /// One wrong file does not keep another from being used.
+    #[test]
+    fn a_subject_is_refused_although_the_certificate_is_being_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Authority::new();
+        let list = dir.path().join("refused");
+        std::fs::write(&list, "").unwrap();
+        let [ca, certificate, key] = files(dir.path(), "one", members.pem("one", 2999));
+        let tls = Tls::from_pem_files(ca, &certificate, key).unwrap().with_refused(&list).unwrap();
+        // Its key is still the former one.
+        std::fs::write(&certificate, &members.pem("one", 2999)[1]).unwrap();
+        assert!(tls.read_again().is_err());
+        std::fs::write(&list, "CN=two\n").unwrap();
+        let renewed = tls.read_again().unwrap().expect("the list has changed");
+        let two = members.pem("two", 2999);
+        let two = crate::security::pem::certificates(two[1].as_bytes(), "two").unwrap();
+        assert!(tls.keys().refusal(&two).is_none() && renewed.keys().refusal(&two).is_some());
+    }
+
+    /// An operators' authority that the members' has signed.
+    #[test]
+    fn an_operator_does_not_listen_as_a_member() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Authority::new();
+        let operators = members.below();
+        let [ca, certificate, key] = files(dir.path(), "four", members.pem("four", 2999));
+        let member = Tls::from_pem_files(&ca, &certificate, &key).unwrap();
+        let file = dir.path().join("operators");
+        std::fs::write(&file, operators.0.pem()).unwrap();
+        let member = member.with_operators(&file).unwrap();
+        let [_, mut chain, own_key] = operators.pem("on-call", 2999);
+        chain.push_str(&operators.0.pem());
+        let impostor = Tls::from_pem(members.0.pem(), chain, own_key).unwrap();
+        let (listener, address) = listen();
+        let _impostor = Node::start(listener, local(3), &[], &with(impostor));
+        let four = Node::start(listen().0, local(4), &[remote(3, address)], &with(member));
+        loop {
+            match four.event() {
+                TransportEvent::Connected { peer, .. } => panic!("{peer} is taken for a member"),
+                TransportEvent::Unreachable { reason, .. } => {
+                    break assert!(reason.contains("poses as a member"), "{reason}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The members' authority is an intermediate one of the company's, which signs clients: all members would be
+    /// clients to each other.
+    #[test]
+    fn a_member_below_the_clients_authority_is_refused_at_its_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let company = Authority::new();
+        let members = company.below();
+        let clients = dir.path().join("clients");
+        std::fs::write(&clients, "").unwrap();
+        let [ca, mut chain, key] = members.pem("one", 2999);
+        chain.push_str(&members.0.pem());
+        let [ca, chain, key] = files(dir.path(), "one", [ca, chain, key]);
+        let tls = Tls::from_pem_files(ca, chain, key).unwrap().with_clients(&clients).unwrap();
+        std::fs::write(&clients, company.0.pem()).unwrap();
+        let again = tls.read_again().map(|_| ()).unwrap_err();
+        assert!(again.contains("must not have signed each other"), "{again}");
+        let refused = tls.with_clients(&clients).unwrap_err().to_string();
+        assert!(refused.contains("must not have signed each other"), "{refused}");
     }
 }

@@ -13,6 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
 
+use super::Roles;
 use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
 use crate::types::error::{Error, Result};
 use crate::types::right::Right;
@@ -297,7 +298,8 @@ impl Schemes {
     pub(crate) fn check(&self, path: &str, acl: &[Acl]) -> Result<()> {
         let invalid = |reason| Err(Error::InvalidAcl { path: path.to_owned(), reason });
         for Acl { id, .. } in acl {
-            if Self::BUILT_IN.contains(&id.scheme.as_str()) {
+            // Roles are given by members; whoever sets an access list need not have their file.
+            if Self::BUILT_IN.contains(&id.scheme.as_str()) || id.scheme == Roles::SCHEME {
                 continue;
             }
             match self.providers.get(&id.scheme) {

@@ -63,6 +63,8 @@ pub struct Roles {
 }
 
 impl Roles {
+    pub(super) const SCHEME: &str = "role";
+
     /// Reads the file. Blocks while it does so.
     ///
     /// # Errors
@@ -86,7 +88,7 @@ impl Roles {
 
 impl AuthProvider for Roles {
     fn scheme(&self) -> &str {
-        "role"
+        Roles::SCHEME
     }
 
     fn authenticate(&self, _credentials: &[u8]) -> std::result::Result<Vec<String>, String> {

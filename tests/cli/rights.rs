@@ -227,6 +227,26 @@ impl Cluster {
         panic!("neither a member nor refused: {}", self.log(&address));
     }
 
+    /// Access lists go by the subject that the members have verified, and by its roles.
+    fn check_ids(&self) {
+        for (path, id) in [("/subject", "x509:CN=operator"), ("/role", "role:reader")] {
+            let list = format!("cdrwa=x509:CN=member,r={id}");
+            self.until(0, &["create", path, "x"], |output| output.status.success());
+            self.until(0, &["acl", path, "--set", &list], |output| output.status.success());
+        }
+        for (right, path, may) in
+            [(1, "/subject", true), (1, "/role", false), (2, "/subject", false), (2, "/role", true)]
+        {
+            let read = self.run(right, &["get", path]);
+            assert_eq!(read.status.success(), may, "{path} by {}: {read:?}", RIGHTS[right]);
+        }
+        // Nobody gets another's id by asking for it.
+        let asks = ["get", "/subject", "--auth", "x509:CN=operator"];
+        assert!(!self.run(2, &asks).status.success());
+        let said = self.run(2, &["get", "/role", "--auth", "digest:alice:secret"]);
+        assert!(text(&said.stderr).contains("do not take its word"), "{said:?}");
+    }
+
     fn check(&mut self) {
         let table = table();
         assert_eq!(table.len(), 7);
@@ -348,6 +368,11 @@ fn a_certificate_allows_what_the_table_says() {
             ]),
         }
     };
+    let roles = dir.join("roles");
+    private(&roles, "# Who may read.\nreader: CN=client\n");
+    let member = [member, flags(&[("--roles-file", &roles)])].concat();
     let credentials = (0..RIGHTS.len()).map(of).collect();
-    Cluster::start(dir, &member, credentials).check();
+    let mut cluster = Cluster::start(dir, &member, credentials);
+    cluster.check_ids();
+    cluster.check();
 }

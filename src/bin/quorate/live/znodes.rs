@@ -423,11 +423,16 @@ fn entry(text: &str) -> Result<Acl> {
 
 impl AclOf {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        if !self.set.is_empty() {
-            let acl = self.set.iter().map(|text| entry(text)).collect::<Result<Vec<_>>>()?;
-            session.set_acl(&self.path, &acl)?;
+        let set = self.set.iter().map(|text| entry(text)).collect::<Result<Vec<_>>>()?;
+        if !set.is_empty() {
+            session.set_acl(&self.path, &set)?;
         }
-        let (acl, _) = session.nonblocking().acl(&self.path).wait()?;
+        let acl = match session.nonblocking().acl(&self.path).wait() {
+            Ok((acl, _)) => acl,
+            // It was set, and may not be seen any more by whoever has set it.
+            Err(Error::NoAuth { .. }) if !set.is_empty() => set,
+            Err(error) => return Err(error),
+        };
         let entry = |acl: &Acl| format!("{}={}\n", acl.permissions, line(&acl.id.to_string()));
         Ok(Shown::new(acl.iter().map(entry).collect::<String>(), json(&acl)))
     }

@@ -121,10 +121,11 @@ pub use api::supervise::Supervised;
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 pub use runtime::pending::Pending;
-pub use security::AuthProvider;
+pub use security::auth::AuthProvider;
+pub use security::secret::Secret;
+pub use security::settings::Security;
 #[cfg(feature = "tls")]
-pub use security::Tls;
-pub use security::{Secret, Security};
+pub use security::tls::Tls;
 pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use types::availability::Availability;
 pub use types::error::{Error, Result};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::stretched;
+use super::{Reading, stretched};
 use crate::types::error::{Error, Result};
 use crate::types::right::Right;
 
@@ -178,9 +178,8 @@ impl Secret {
         [Some(self), self.operators.as_deref(), self.clients.as_deref()].into_iter().flatten()
     }
 
-    /// The current content of the files; `None` if it has not changed.
-    pub(crate) fn read_again(&self) -> std::result::Result<Option<Secret>, String> {
-        // Each by itself: what is withdrawn in one file must not stay because another file is wrong.
+    /// Reads the files again, each by itself.
+    pub(crate) fn read_again(&self) -> Reading<Secret> {
         let mut wrong = Vec::new();
         let mut renewed = |secret: Option<&Secret>, may_be_empty| {
             let read = secret.map(|secret| secret.own_read_again(may_be_empty)).transpose();
@@ -193,21 +192,19 @@ impl Secret {
         let operators = renewed(self.operators.as_deref(), true).flatten();
         let clients = renewed(self.clients.as_deref(), true).flatten();
         let is_same = own.is_none() && operators.is_none() && clients.is_none();
-        match (is_same, wrong.is_empty()) {
-            (true, true) => return Ok(None),
-            (true, false) => return Err(wrong.join("; ")),
-            (false, true) => {}
-            (false, false) => {
-                tracing::warn!(reason = wrong.join("; "), "the former secrets of these files stay");
-            }
-        }
         let Secret { keys, file, .. } = own.unwrap_or_else(|| self.clone());
         let or = |new: Option<Secret>, former: &Option<Arc<Secret>>| {
             new.map(Arc::new).or_else(|| former.clone())
         };
-        let operators = or(operators, &self.operators);
-        let clients = or(clients, &self.clients);
-        Secret { keys, file, operators, clients }.checked().map(Some)
+        let (operators, clients) = (or(operators, &self.operators), or(clients, &self.clients));
+        let mut renewed = None;
+        if !is_same {
+            match (Secret { keys, file, operators, clients }).checked() {
+                Ok(secret) => renewed = Some(secret),
+                Err(reason) => wrong.push(reason),
+            }
+        }
+        Reading { renewed, wrong: (!wrong.is_empty()).then(|| wrong.join("; ")) }
     }
 
     /// `may_be_empty`: an empty file stands for nobody.
@@ -410,9 +407,10 @@ mod tests {
         let accepted = Secret::from_file(&clients).unwrap();
         let secret = Secret::from_file(&members).unwrap().with_clients(accepted).unwrap();
         assert!(secret.is_from_files());
-        assert!(secret.read_again().unwrap().is_none());
+        let reading = secret.read_again();
+        assert!(reading.renewed.is_none() && reading.wrong.is_none());
         std::fs::write(&clients, format!("{}\n\n{}\n", phrase("c"), phrase("b"))).unwrap();
-        let renewed = secret.read_again().unwrap().expect("it has changed");
+        let renewed = secret.read_again().renewed.expect("it has changed");
         assert_eq!(format!("{renewed:?}"), "Secret(1, clients 2)");
         assert!(renewed.may_use(secret.own()));
         for (text, reason) in [
@@ -420,19 +418,19 @@ mod tests {
             (&*phrase("a"), "each right needs its own"),
         ] {
             std::fs::write(&clients, text).unwrap();
-            let failed = renewed.read_again().unwrap_err();
+            let failed = renewed.read_again().wrong.unwrap();
             assert!(failed.contains(reason), "{failed}");
         }
         // Nobody is a client any more; and what one file withdraws counts, whatever is wrong with another.
         std::fs::write(&clients, "\n").unwrap();
-        let withdrawn = renewed.read_again().unwrap().expect("it has changed");
+        let withdrawn = renewed.read_again().renewed.expect("it has changed");
         assert_eq!(format!("{withdrawn:?}"), "Secret(1, clients 0)");
         std::fs::write(&members, "").unwrap();
-        assert!(withdrawn.read_again().unwrap_err().contains("members is empty"));
-        let both = renewed.read_again().unwrap().expect("one has changed");
+        assert!(withdrawn.read_again().wrong.unwrap().contains("members is empty"));
+        let both = renewed.read_again().renewed.expect("one has changed");
         assert_eq!(format!("{both:?}"), "Secret(1, clients 0)");
         std::fs::remove_file(&clients).unwrap();
-        let failed = withdrawn.read_again().unwrap_err();
+        let failed = withdrawn.read_again().wrong.unwrap();
         assert!(failed.contains("cannot be read") && failed.contains("is empty"), "{failed}");
     }
 }

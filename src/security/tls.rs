@@ -14,7 +14,7 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-use super::{pem, x509};
+use super::{Reading, pem, x509};
 use crate::types::error::{Error, Result};
 use crate::types::right::Right;
 
@@ -191,28 +191,28 @@ impl Tls {
         !self.sources.files().is_empty()
     }
 
-    /// The current content of the files; `None` if it has not changed.
-    pub(crate) fn read_again(&self) -> std::result::Result<Option<Tls>, String> {
+    /// Reads the files again.
+    pub(crate) fn read_again(&self) -> Reading<Tls> {
         let renewed = self.sources.read_again().and_then(|sources| {
             let is_same = sources == *self.sources;
             let keys = if is_same { None } else { Some(sources.keys(Some(UnixTime::now()))?) };
             Ok(keys.map(|keys| Tls { sources: Arc::new(sources), keys }))
         });
-        renewed.or_else(|reason| {
-            // Whoever is to be refused must not stay because another file is wrong.
-            let refused = self.sources.refused.as_ref().map(Source::read_again).transpose();
-            let refused = refused.map_err(|_| reason.clone())?;
-            if refused == self.sources.refused {
-                return Err(reason);
-            }
-            let sources = Sources { refused, ..(*self.sources).clone() };
-            let keys = sources.keys(None).map_err(|_| reason.clone())?;
-            tracing::warn!(
-                reason,
-                "only the list of refused subjects is used; the former files stay"
-            );
-            Ok(Some(Tls { sources: Arc::new(sources), keys }))
-        })
+        match renewed {
+            Ok(renewed) => Reading { renewed, wrong: None },
+            Err(wrong) => Reading { renewed: self.with_list_alone(), wrong: Some(wrong) },
+        }
+    }
+
+    /// The same with the list of refused subjects as it is now, if that has changed and can be used.
+    fn with_list_alone(&self) -> Option<Tls> {
+        let refused = self.sources.refused.as_ref()?.read_again().ok();
+        if refused == self.sources.refused {
+            return None;
+        }
+        let sources = Sources { refused: Some(refused?), ..(*self.sources).clone() };
+        let keys = sources.keys(None).ok()?;
+        Some(Tls { sources: Arc::new(sources), keys })
     }
 
     /// Whether a connection that was made with the former keys may have another right with these.

@@ -12,7 +12,7 @@ use mio::Token;
 use super::known_peers::KnownPeers;
 use super::shared::{NetworkShared, WAKER};
 use super::sockets::Sockets;
-use crate::security::Security;
+use crate::security::{Reading, Security};
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -22,8 +22,8 @@ const READ_BYTES: usize = 64 << 10;
 
 /// What a helper thread has found for the network thread.
 pub(super) enum HelperResult {
-    /// The security with the content of its files, if that has changed, or why they cannot be used.
-    Security(Result<Option<Security>, String>),
+    /// The security with what its files have now.
+    Security(Reading<Security>),
     Resolved {
         target: Target,
         attempt: Token,

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, HelperResult, Timer};
-use crate::security::Security;
+use crate::security::{Reading, Security};
+
+/// How often files that change are read again at once.
+const READINGS_MAX: u32 = 10;
 
 /// Reads the files of secrets and certificates again now and then, on a thread of its own, `quorate-keys`: a
 /// disk may be slow, and a deployment's secrets are often not on a local one. There is one such thread
@@ -36,7 +39,8 @@ impl Renewal {
                 }
             });
         if let Err(error) = started {
-            self.renew(context, Err(format!("cannot start a thread to read them: {error}")));
+            let wrong = Some(format!("cannot start a thread to read them: {error}"));
+            self.renew(context, Reading { renewed: None, wrong });
         }
     }
 
@@ -45,44 +49,44 @@ impl Renewal {
     pub(super) fn renew(
         &mut self,
         context: &mut Context,
-        read: Result<Option<Security>, String>,
+        read: Reading<Security>,
     ) -> Option<Security> {
         arm(context);
-        let (changed, failed) = match read {
-            Ok(None) => (None, None),
-            Ok(Some(security)) => {
-                tracing::info!(?security, "new connections use the renewed credentials");
-                (Some(std::mem::replace(&mut context.options.security, security)), None)
-            }
-            Err(reason) => {
-                if self.reported.as_ref() != Some(&reason) {
-                    let security = &context.options.security;
-                    tracing::warn!(
-                        ?security,
-                        reason,
-                        "the renewed credentials cannot be used; the former ones stay in use"
-                    );
-                }
-                (None, Some(reason))
-            }
-        };
-        self.reported = failed;
-        changed
+        let former = read.renewed.map(|security| {
+            tracing::info!(?security, "new connections use the renewed credentials");
+            std::mem::replace(&mut context.options.security, security)
+        });
+        if let Some(reason) = read.wrong.as_ref().filter(|_| self.reported != read.wrong) {
+            let security = &context.options.security;
+            tracing::warn!(
+                ?security,
+                reason,
+                "renewed credentials cannot be used; the former ones stay in use"
+            );
+        }
+        self.reported = read.wrong;
+        former
     }
 }
 
-/// The content of the files, if it has changed and does not change any more: a file that is being written may be
-/// a whole one that says less.
-fn settled(security: &Security, pause: Duration) -> Result<Option<Security>, String> {
-    let mut read = security.read_again()?;
-    while let Some(new) = &read {
+/// What the files have, once it does not change any more: a file that is being written may be a whole one that
+/// says less. What still changes is left to the next reading.
+fn settled(security: &Security, pause: Duration) -> Reading<Security> {
+    let mut read = security.read_again();
+    for _ in 0..READINGS_MAX {
+        let Some(new) = &read.renewed else { return read };
         std::thread::park_timeout(pause);
-        match new.read_again()? {
-            Some(newer) => read = Some(newer),
-            None => break,
+        let again = new.read_again();
+        match again.renewed {
+            None if again.wrong == read.wrong => return read,
+            None => read.wrong = again.wrong,
+            renewed => read = Reading { renewed, wrong: again.wrong },
         }
     }
-    Ok(read)
+    Reading {
+        renewed: None,
+        wrong: Some("the files of credentials change all the time".to_owned()),
+    }
 }
 
 fn arm(context: &mut Context) {

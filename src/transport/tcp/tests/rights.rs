@@ -337,14 +337,20 @@ mod tls {
         std::fs::write(&list, "").unwrap();
         let [ca, certificate, key] = files(dir.path(), "one", members.pem("one", 2999));
         let tls = Tls::from_pem_files(ca, &certificate, key).unwrap().with_refused(&list).unwrap();
-        // Its key is still the former one.
+        let (listener, address) = listen();
+        let one = Node::start(listener, local(1), &[], &with(tls));
+        let two = with(members.tls("two"));
+        let two = Node::start(listen().0, local(2), &[remote(1, address)], &two);
+        two.await_connected(1);
+        // Its key is still the former one, and stays so.
         std::fs::write(&certificate, &members.pem("one", 2999)[1]).unwrap();
-        assert!(tls.read_again().is_err());
+        one.await_turns(20);
         std::fs::write(&list, "CN=two\n").unwrap();
-        let renewed = tls.read_again().unwrap().expect("the list has changed");
-        let two = members.pem("two", 2999);
-        let two = crate::security::pem::certificates(two[1].as_bytes(), "two").unwrap();
-        assert!(tls.keys().refusal(&two).is_none() && renewed.keys().refusal(&two).is_some());
+        loop {
+            if two.unreachable().1.contains("certificates of CN=two are refused") {
+                break;
+            }
+        }
     }
 
     /// An operators' authority that the members' has signed.
@@ -389,7 +395,7 @@ mod tls {
         let [ca, chain, key] = files(dir.path(), "one", [ca, chain, key]);
         let tls = Tls::from_pem_files(ca, chain, key).unwrap().with_clients(&clients).unwrap();
         std::fs::write(&clients, company.0.pem()).unwrap();
-        let again = tls.read_again().map(|_| ()).unwrap_err();
+        let again = tls.read_again().wrong.unwrap();
         assert!(again.contains("must not have signed each other"), "{again}");
         let refused = tls.with_clients(&clients).unwrap_err().to_string();
         assert!(refused.contains("must not have signed each other"), "{refused}");

@@ -86,8 +86,7 @@ pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
 pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     let number = id.number;
     let field = |start| u64_at(bytes, start);
-    let sealed = bytes.get(..SEALED_BYTES).filter(|sealed| sealed.starts_with(MAGIC));
-    if sealed.map(xxh3_64) != field(SEALED_BYTES) || sealed.is_none() {
+    if !is_sealed(bytes) {
         return corrupt(format!("segment {number} of the log has a damaged header"));
     }
     check_format("a log", field(8).map_or(0, |field| field as u32), FORMAT)?;
@@ -99,6 +98,12 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
         return corrupt(format!("segment {number} of the log is cut short"));
     }
     Ok(())
+}
+
+/// Whether these bytes begin with the sound header of any segment.
+fn is_sealed(bytes: &[u8]) -> bool {
+    let sealed = bytes.get(..SEALED_BYTES).filter(|sealed| sealed.starts_with(MAGIC));
+    sealed.is_some_and(|sealed| Some(xxh3_64(sealed)) == u64_at(bytes, SEALED_BYTES))
 }
 
 /// A segment to write to.
@@ -143,6 +148,13 @@ impl Segment {
     pub(super) fn reuse(dir: &FsPath, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = io_error("using a segment of the log again");
         let segment = Segment::open(dir, old, length)?;
+        // What is on the device counts: a start reads that.
+        segment.file.forget_cached();
+        if !segment.file.content(HEADER_BYTES as u64).is_ok_and(|header| is_sealed(&header)) {
+            // It is not needed, so its damage is none. Under the new name, a crash would make it one.
+            path(dir, old).remove_file().map_err(io)?;
+            return Segment::create(dir, id, length);
+        }
         // The file is renamed first, durably: an old header under the new name means that the segment is
         // not used yet, but a new header under the old name would look like damage.
         path(dir, old).rename(&path(dir, id.number)).map_err(io)?;
@@ -168,4 +180,31 @@ pub(super) fn read_stored(path: &FsPath) -> io::Result<Vec<u8>> {
     let file = path.open(Access::Read)?;
     file.forget_cached();
     file.content(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crash right after the rename left the damaged header of a segment that nothing needed under the name
+    /// of the next one, and the start refused the directory.
+    #[test]
+    fn a_damaged_segment_is_not_used_again() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = FsPath::system(work.path());
+        let id = |number| SegmentId { log: 7, number };
+        Segment::create(&dir, id(1), 4096).unwrap();
+        std::fs::write(path(&dir, 1).path(), vec![1; 4096]).unwrap();
+        assert_eq!(Segment::reuse(&dir, 1, id(5), 4096).unwrap().number, 5);
+        assert!(!path(&dir, 1).exists());
+        let made = path(&dir, 5).read().unwrap();
+        check_header(&made, id(5)).unwrap();
+        // Nothing of the damaged one is in it.
+        assert!(made[HEADER_BYTES..].iter().all(|byte| *byte == 0));
+        std::fs::write(path(&dir, 5).path(), [&made[..600], &[1; 3496]].concat()).unwrap();
+        Segment::reuse(&dir, 5, id(6), 4096).unwrap();
+        let used_again = path(&dir, 6).read().unwrap();
+        check_header(&used_again, id(6)).unwrap();
+        assert_eq!(used_again[700], 1);
+    }
 }

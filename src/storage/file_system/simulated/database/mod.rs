@@ -217,6 +217,11 @@ impl Inner {
         }
         let places: Vec<Place> = self.index.values().filter_map(|stored| stored.place).collect();
         for place in places {
+            // sled knows by its snapshot which segments it uses, also if the header of one is damaged.
+            let start = place.offset - place.offset % self.options.segment_bytes;
+            let base = place.lsn - (place.offset - start);
+            let unknown = Segment { base, live: 0, free_since: None };
+            self.segments.entry(start).or_insert(unknown);
             if let Some(segment) = self.segment_of(place) {
                 segment.live += place.bytes;
             }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::clock::{Nanos, SECOND};
-use super::durable::DATA;
+use super::durable::{DATA, current};
 use super::kernel::Phase;
 use super::process::Former;
 use super::world::{Event, World};
@@ -38,17 +38,19 @@ fn files_of(device: &Device, is_in: impl Fn(&str) -> bool) -> Vec<(FsPath, u64)>
     device.set_descriptors(None);
     let root = FsPath::new(Arc::new(device.process()), DATA.as_ref());
     let mut found = Vec::new();
-    let mut left = vec![(root, String::new())];
+    let mut left = vec![
+        (root.join("CURRENT"), "/CURRENT".to_owned()),
+        (root.at(current(device)), String::new()),
+    ];
     while let Some((path, name)) = left.pop() {
         match path.list() {
             Ok(names) => {
                 let mut names: Vec<String> =
                     names.iter().filter_map(|name| name.to_str()).map(str::to_owned).collect();
                 names.sort();
-                let names = names.into_iter().filter(|name| {
-                    *name != "LOCK" && name != "anew" && !name.starts_with("before-")
-                });
-                left.extend(names.map(|below| (path.join(&below), format!("{name}/{below}"))));
+                left.extend(
+                    names.into_iter().map(|below| (path.join(&below), format!("{name}/{below}"))),
+                );
             }
             Err(_) if is_in(&name) => {
                 let length = path.open(crate::storage::Access::Read).and_then(|file| file.length());

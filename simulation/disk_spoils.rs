@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::disk_world::{DiskWorld, Life};
-use super::durable::DATA;
+use super::durable::{DATA, current};
 use crate::storage::simulated::{Fault, FaultKind, ProcessFiles};
 use crate::storage::{Access, FsPath, spare_segments};
 
@@ -48,14 +48,12 @@ impl DiskWorld {
 
     /// The files of the data directory and their lengths; those of the log only if they may be damaged.
     fn files_of(&self, files: &ProcessFiles, with_log: bool) -> Vec<(FsPath, u64)> {
-        let mut left = vec![self.path(files)];
+        let root = self.path(files);
+        let mut left = vec![root.join("CURRENT"), root.at(current(&self.device))];
         let mut found = Vec::new();
         while let Some(path) = left.pop() {
             let name = path.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let is_skipped = ["LOCK", "anew"].contains(&name.as_str())
-                || name.starts_with("before-")
-                || (name == "log" && !with_log);
-            if is_skipped {
+            if name == "log" && !with_log {
                 continue;
             }
             match path.list() {

@@ -17,7 +17,7 @@ use super::checks::{Violation, durability, require};
 use super::clock::{MILLI, Nanos, SECOND};
 use super::disk_spoils::Damage;
 use super::disk_threads::DiskThreads;
-use super::durable::{DATA, Durable, RecordedStore};
+use super::durable::{DATA, Durable, RecordedStore, started};
 use super::random::Random;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
@@ -93,6 +93,8 @@ pub(super) struct DiskWorld {
     is_used: bool,
     /// Whether the disk gave its node a reason to stop.
     may_stop: bool,
+    /// Since when this process has had no descriptors, but for moments.
+    limited_since: Option<Nanos>,
     /// The index of the checkpoint that was asked for and is not written yet.
     checkpoint: Option<u64>,
     outcome: Outcome,
@@ -115,6 +117,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         file_bytes_min: 1 << random.within(12..20),
         deltas_max: *random.pick(&[1, 3, 10, 256]),
         segment_bytes: 1 << random.within(11..16),
+        log_dir: None,
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),
@@ -131,6 +134,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         damage: None,
         is_used: false,
         may_stop: false,
+        limited_since: None,
         checkpoint: None,
         outcome: Outcome::default(),
         random,
@@ -216,11 +220,9 @@ impl DiskWorld {
         };
         self.tell(format!("starts with {:?} and {}", boot.hard_state, last_of(&boot)));
         self.damage = None;
-        (self.may_stop, self.is_used) = (false, true);
+        (self.may_stop, self.is_used, self.limited_since) = (false, true, None);
         self.recovered(&boot)?;
-        for name in ["log", "IDENTITY", "PROMISE"] {
-            durability::is_on_device(&self.device, &Path::new(DATA).join(name))?;
-        }
+        started(&self.device)?;
         durability::has_its_name(&self.device, Path::new(DATA))?;
         self.log = log_of(&boot);
         self.ends.clear();
@@ -232,7 +234,7 @@ impl DiskWorld {
     }
 
     fn open(&self, dir: &FsPath) -> Result<(Box<dyn LogStore>, Boot, Machine), StorageError> {
-        let mut store = DiskStore::open(dir, self.options)?;
+        let mut store = DiskStore::open(dir, self.options.clone())?;
         if store.identity().is_none() {
             if self.is_used {
                 let what = "a directory that was in use is blank".to_owned();
@@ -279,7 +281,7 @@ impl DiskWorld {
             hard_state,
             &meta,
             &mut ChunkWriter::full(state),
-            self.options,
+            self.options.clone(),
         );
         if files.has_ended() {
             drop(replaced);
@@ -431,8 +433,12 @@ impl DiskWorld {
                 Input::Failed { reason } => {
                     self.tell(reason.clone());
                     life.has_failed = true;
-                    let is_excused =
-                        self.may_stop || (self.damage.is_some() && !reason.contains("log"));
+                    // A change of a frame is tried again for half a minute.
+                    let is_limited =
+                        self.limited_since.is_some_and(|since| self.now >= since + 15 * SECOND);
+                    let is_excused = self.may_stop
+                        || is_limited
+                        || (self.damage.is_some() && !reason.contains("log"));
                     require(is_excused, "I31 no node stops by itself", || reason)?;
                 }
                 _ => {}
@@ -571,6 +577,7 @@ impl DiskWorld {
             }
             2 => {
                 self.count("limits of open files");
+                self.limited_since.get_or_insert(self.now);
                 self.device.set_descriptors(Some(0));
             }
             3 => {

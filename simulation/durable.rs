@@ -4,7 +4,7 @@
 //! start reads, with what the node tells others, and with what the device really holds.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::checks::{Violation, durability};
@@ -12,7 +12,7 @@ use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::simulated::Device;
 use crate::storage::{
     Checkpointer, ChunkSink, FsPath, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space,
-    witnessed,
+    current_name, witnessed,
 };
 use crate::types::membership::{NodeId, Promise};
 
@@ -196,6 +196,20 @@ impl Contents {
     }
 }
 
+/// The directory of the current incarnation on a device.
+pub(crate) fn current(device: &Device) -> PathBuf {
+    let content = device.visible(&Path::new(DATA).join("CURRENT"), 4096);
+    Path::new(DATA).join(current_name(&content).unwrap_or_default())
+}
+
+/// Checks that what a start relies on is on the device.
+pub(crate) fn started(device: &Device) -> Result<(), Violation> {
+    durability::is_on_device(device, &Path::new(DATA).join("CURRENT"))?;
+    ["log", "IDENTITY", "PROMISE"]
+        .iter()
+        .try_for_each(|name| durability::is_on_device(device, &current(device).join(name)))
+}
+
 /// The store of one start of a node.
 pub(crate) struct RecordedStore {
     store: Box<dyn LogStore>,
@@ -209,7 +223,7 @@ impl RecordedStore {
     }
 
     fn witnessed(&self) -> Vec<u64> {
-        witnessed(&self.device.visible(&Path::new(DATA).join("log/witness"), 8 << 10))
+        witnessed(&self.device.visible(&current(&self.device).join("log/witness"), 8 << 10))
     }
 
     /// Makes a call that changes the contents when it succeeds. Then what is below these names is durable.
@@ -226,7 +240,7 @@ impl RecordedStore {
             condition.confirmed.change(change);
         }
         for name in below {
-            let checked = durability::is_on_device(&self.device, &Path::new(DATA).join(name));
+            let checked = durability::is_on_device(&self.device, &current(&self.device).join(name));
             if let Err(violation) = checked {
                 condition.violation.get_or_insert(violation);
             }
@@ -318,7 +332,7 @@ impl LogStore for RecordedStore {
         // given up.
         let files = self.device.process();
         let names =
-            FsPath::new(Arc::new(files.clone()), Path::new(DATA)).list().unwrap_or_default();
+            FsPath::new(Arc::new(files.clone()), &current(&self.device)).list().unwrap_or_default();
         files.end_process();
         let names = names.iter().filter_map(|name| name.to_str());
         let last = names.filter(|name| name.starts_with("gen-")).max().unwrap_or("gen-");

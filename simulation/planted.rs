@@ -63,7 +63,7 @@ bugs! {
         ["I14 what is confirmed is on the device"],
     FinishedUnsynced: "a checkpoint is committed before its last chunks are written";
         ["I14 what was written opens"],
-    MovesUnannounced: "files are moved for a replacement that nothing on the disk announces";
+    CurrentEarly: "CURRENT names an incarnation that is not complete yet";
         ["I14 what was written opens"],
     ReadErrorIsDamage: "a read that fails counts as damage, and the directory is put aside";
         ["I14 what was written opens"],

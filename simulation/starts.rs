@@ -1,12 +1,11 @@
 //! Starts of members from their disks.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::checks::{Violation, durability};
 use super::clock::SECOND;
 use super::damages::Damage;
-use super::durable::{DATA, Durable, RecordedStore};
+use super::durable::{DATA, Durable, RecordedStore, started};
 use super::faults::Fault;
 use super::world::World;
 use crate::node::io::Now;
@@ -48,7 +47,7 @@ impl World {
         }
         let before = device.struck().count(FaultKind::FailedRead);
         let path = FsPath::new(Arc::new(files.clone()), DATA.as_ref());
-        let (unused, options) = (self.unused_identity(place), self.kernel.plan.store);
+        let (unused, options) = (self.unused_identity(place), self.kernel.plan.store.clone());
         let opened = start_as(unused, path, options, config, now);
         device.disarm();
         let has_failed_to_read = device.struck().count(FaultKind::FailedRead) > before;
@@ -133,10 +132,7 @@ impl World {
             }
             // What it needs was verified.
             self.processes[place].damage = None;
-            for name in ["log", "IDENTITY", "PROMISE"] {
-                let checked = durability::is_on_device(&device, &Path::new(DATA).join(name));
-                self.kernel.check(checked);
-            }
+            self.kernel.check(started(&device));
         }
         let durable = self.processes[place].durable.clone();
         let checked = durability::recovered(&node, &mut durable.condition());

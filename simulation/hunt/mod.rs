@@ -281,7 +281,7 @@ pub fn kind_of(bug: Bug) -> Kind {
         | Bug::FailedSyncIgnored
         | Bug::CheckpointUnsynced
         | Bug::FinishedUnsynced
-        | Bug::MovesUnannounced
+        | Bug::CurrentEarly
         | Bug::ReadErrorIsDamage
         | Bug::SpareDamageCounts
         | Bug::ReadUnverified

@@ -161,9 +161,9 @@ fn configuration(text: &mut String, seen: &Clients) {
     let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
     if let Some(directory) = seen.shared.directory() {
         let (data, log) = sizes(seen);
-        let path = directory.path();
+        let (path, log_path) = (directory.path(), directory.log().unwrap_or_default());
         let _ = writeln!(text, "dataDir={}\ndataDirSize={data}", path.display());
-        let _ = writeln!(text, "dataLogDir={}\ndataLogSize={log}", path.join(LOG).display());
+        let _ = writeln!(text, "dataLogDir={}\ndataLogSize={log}", log_path.display());
     }
     let _ = writeln!(text, "tickTime={tick}");
     let _ = writeln!(text, "maxClientCnxns={}", seen.settings.connections_per_address_max);
@@ -317,14 +317,18 @@ fn monitor(text: &mut String, seen: &Clients) {
     }
 }
 
-/// The log's folder in the data directory.
-const LOG: &str = "log";
-
 /// The bytes of the data directory without the log, and those of the log.
 fn sizes(seen: &Clients) -> (u64, u64) {
     let Some(directory) = seen.shared.directory() else { return (0, 0) };
-    let (all, log) = (size(directory.path()), size(&directory.path().join(LOG)));
-    (all.saturating_sub(log), log)
+    let all = size(directory.path());
+    match directory.log() {
+        Some(path) if path.starts_with(directory.path()) => {
+            let log = size(&path);
+            (all.saturating_sub(log), log)
+        }
+        Some(path) => (all, size(&path)),
+        None => (all, 0),
+    }
 }
 
 /// Files that are deleted during the walk count as empty.

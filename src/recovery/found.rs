@@ -74,8 +74,8 @@ impl Plan {
     /// log. The member has the former address, or `address` if that is given.
     ///
     /// The cluster and the member have new ids, so members of the old cluster cannot connect to it.
-    /// Further members join later, with empty directories. The old files are moved to a directory
-    /// `before-<incarnation>` in the best directory. Writes in the log that were never acknowledged
+    /// Further members join later, with empty directories. The old files stay where they
+    /// are, as a former incarnation. Writes in the log that were never acknowledged
     /// take effect. Sessions of the old cluster expire, unless they are resumed.
     ///
     /// Everything is read and checked again before anything is written, and a crash leaves the old
@@ -90,7 +90,8 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
-        let mut replacement = Replacement::begin(&FsPath::system(dir)).map_err(in_dir)?;
+        let mut replacement =
+            Replacement::begin(&FsPath::system(dir), StoreOptions::default()).map_err(in_dir)?;
         let copy = Temporary::new()?;
         let copied = FsPath::system(copy.path());
         replacement.copy_to(&copied).map_err(in_dir)?;
@@ -107,10 +108,9 @@ impl Plan {
         let zxid = held.machine.zxid();
         let (hard_state, meta, state) = start(&identity, &held.machine);
         let mut chunks = ChunkWriter::full(state);
-        let options = StoreOptions::default();
-        replacement.found(&identity, hard_state, &meta, &mut chunks, options).map_err(in_dir)?;
+        replacement.found(&identity, hard_state, &meta, &mut chunks).map_err(in_dir)?;
         let before = replacement.finish().map_err(in_dir)?;
-        Ok(Founded::new(dir, identity, zxid, Some(before.path().to_owned())))
+        Ok(Founded::new(dir, identity, zxid, before.map(|before| before.path().to_owned())))
     }
 }
 

@@ -9,7 +9,7 @@
 //! | a damaged one of an instance alone on its list | nothing, and an error |
 //! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
-//! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY`
+//! What is set aside stays where it is, as a former incarnation, see `storage::directory`. If `IDENTITY`
 //! of a damaged directory cannot be read, the instance joins the cluster of its peers, like an instance
 //! with an empty disk, but takes no part in founding a cluster.
 
@@ -44,6 +44,8 @@ pub(crate) struct DataDirectory {
 struct Known {
     damage: Option<String>,
     former: Vec<PathBuf>,
+    /// Where the log is, if there is a store.
+    log: Option<PathBuf>,
 }
 
 impl DataDirectory {
@@ -59,6 +61,12 @@ impl DataDirectory {
     /// The damage, until the directory was set aside.
     pub(crate) fn damage(&self) -> Option<String> {
         self.known().damage.clone()
+    }
+
+    /// The directory of the log, unless there is no store yet.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn log(&self) -> Option<PathBuf> {
+        self.known().log.clone()
     }
 
     /// The directories that were set aside.
@@ -78,11 +86,27 @@ pub(crate) struct Opened {
 }
 
 /// Opens the directory and starts its node.
-pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
+///
+/// `log_dir` is where the log is, if that is another directory.
+pub(crate) fn start(
+    dir: &Path,
+    log_dir: Option<&Path>,
+    address: &str,
+    config: &NodeConfig,
+    now: Now,
+) -> Result<Opened> {
     PROCESS.get_or_init(std::process::id);
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
-    let (path, options) = (FsPath::system(dir), StoreOptions::default());
+    let absolute = |log_dir| {
+        std::path::absolute(log_dir).map_err(|error| {
+            let reason = format!("its log_dir has no absolute path: {error}");
+            Error::Start(StartError::DataDirUnusable { dir: dir.to_owned(), reason })
+        })
+    };
+    let log_dir = log_dir.map(absolute).transpose()?;
+    let options = StoreOptions { log_dir, ..StoreOptions::default() };
+    let path = FsPath::system(dir);
     start_as(unused, path, options, config, now).map_err(|error| error.into_error(dir.to_owned()))
 }
 
@@ -159,7 +183,7 @@ impl DataDirectory {
     /// Opens the directory, which gets the unused identity if it is blank.
     fn open(&self, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
         let address = &unused.address;
-        let mut store = DiskStore::open(&self.path, self.options)?;
+        let mut store = DiskStore::open(&self.path, self.options.clone())?;
         match store.identity().cloned() {
             Some(identity) if identity.address != *address => {
                 tracing::info!(from = identity.address, to = address, "this instance has moved");
@@ -172,6 +196,7 @@ impl DataDirectory {
                 tracing::info!(node = %Named::of(unused.node), "a new data directory");
             }
         }
+        self.known().log = store.log().map(Path::to_owned);
         let node = boot(&mut store, config.clone(), now)?;
         let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
         tracing::info!(dir = %self.path, znodes, replay, "the data directory is open");
@@ -187,7 +212,7 @@ impl DataDirectory {
             hard_state,
             &meta,
             &mut ChunkWriter::full(state),
-            self.options,
+            self.options.clone(),
         )?);
         self.open(unused, config, now)
     }
@@ -200,7 +225,7 @@ impl DataDirectory {
         config: &NodeConfig,
         now: Now,
     ) -> Started {
-        let replacement = Replacement::begin(&self.path)?;
+        let replacement = Replacement::begin(&self.path, self.options.clone())?;
         replacement.check_room()?;
         let mut config = config.clone();
         let identity = match replacement.before() {
@@ -230,16 +255,17 @@ impl DataDirectory {
             "the data directory is damaged: nothing in it is changed for now. This instance joins as a new \
              member, and the directory is put aside when a leader of its cluster has admitted it"
         );
-        *self.known() = Known { damage: Some(what), former: self.list_former()? };
+        *self.known() = Known { damage: Some(what), former: self.list_former()?, log: None };
         let shared = Arc::clone(self);
         let begin: Begin = Box::new(move |identity| {
             let (mut store, before) = shared.put_aside(replacement, identity)?;
             store.load(&mut |_| Ok(()))?;
             tracing::warn!(
-                %before,
+                before = before.as_ref().map(tracing::field::display),
                 "a leader has admitted this instance as a new member: the damaged data was put aside"
             );
-            *shared.known() = Known { damage: None, former: shared.list_former()? };
+            let (former, log) = (shared.list_former()?, store.log().map(Path::to_owned));
+            *shared.known() = Known { damage: None, former, log };
             Ok(Box::new(store))
         });
         let mut store = Provisional::new(identity, begin)?;
@@ -253,11 +279,11 @@ impl DataDirectory {
         &self,
         mut replacement: Replacement,
         identity: &Identity,
-    ) -> Result<(DiskStore, FsPath), StorageError> {
+    ) -> Result<(DiskStore, Option<FsPath>), StorageError> {
         let (hard_state, meta, state) = nothing();
         let chunks = &mut ChunkWriter::full(state);
-        replacement.found(identity, hard_state, &meta, chunks, self.options)?;
+        replacement.found(identity, hard_state, &meta, chunks)?;
         let before = replacement.finish()?;
-        Ok((DiskStore::open(&self.path, self.options)?, before))
+        Ok((DiskStore::open(&self.path, self.options.clone())?, before))
     }
 }

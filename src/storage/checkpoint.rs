@@ -10,8 +10,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::directory::{FIRST_GENERATION, GenerationPaths};
 use super::generation::{Generation, guarded};
+use super::incarnation::{FIRST_GENERATION, GenerationPaths};
 use super::log_body::CheckpointPart;
 use super::record::{ChunkId, corrupt, encode, first_chunk_chain};
 use super::rules::refuse;

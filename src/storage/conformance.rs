@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::directory::current_incarnation;
 use super::model::{
     Model, Op, Random, apply, draw, entry, found, hard_state, identity, meta, promise,
 };
@@ -25,7 +26,7 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     // Short segments, so that the log often continues in the next one.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options).unwrap()));
+    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {
@@ -372,7 +373,7 @@ fn memory_store_shuts_out_its_predecessor() {
 fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
@@ -394,7 +395,7 @@ fn sled_store_bounds_its_file() {
         delta_bytes_min: 1 << 30,
         ..StoreOptions::default()
     };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut fulls = 0;
     let mut random = Random(5);
@@ -412,14 +413,14 @@ fn sled_store_bounds_its_file() {
         fulls += u64::from(kind == CheckpointKind::Full);
         assert!(fulls <= round / 2, "full in nearly every round");
     }
-    let bytes: u64 = std::fs::read_dir(dir.path())
+    let bytes: u64 = std::fs::read_dir(current_incarnation(dir.path()))
         .unwrap()
         .filter_map(|gen_| std::fs::metadata(gen_.unwrap().path().join("db")).ok())
         .map(|db| db.len())
         .sum();
     assert!(fulls > 0 || bytes <= 32 << 20, "{bytes} bytes, {fulls} fulls");
     drop(store);
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -443,7 +444,7 @@ fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
 fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     let mut model = found(&mut store).unwrap();
     let first = model.last() + 1;
     for index in first..first + 100 {
@@ -453,7 +454,8 @@ fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     }
     let sound = scrub(&mut store);
     assert!(sound.len() >= 3 && sound.iter().all(Option::is_none), "{sound:?}");
-    let path = dir.path().join("log").join(format!("{:012}", 2));
+    let log = current_incarnation(dir.path()).join("log");
+    let path = log.join(format!("{:012}", 2));
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -464,13 +466,13 @@ fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
-    assert!(DiskStore::open(&FsPath::system(copy.path()), options).is_err());
+    assert!(DiskStore::open(&FsPath::system(copy.path()), options.clone()).is_err());
     let op = checkpoint(false, &[b"delta"], model.last(), LogAfter::From(rot.below));
     let kind = apply(&mut store, &op).unwrap();
     model.apply(&op, kind);
     assert!(scrub(&mut store).iter().all(Option::is_none));
     drop(store);
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -570,7 +572,9 @@ fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
 
 /// The largest database in a directory: a smaller one was replaced, and is being removed.
 fn database(dir: &std::path::Path) -> std::path::PathBuf {
-    let files = std::fs::read_dir(dir).unwrap().map(|of| of.unwrap().path().join("db"));
+    let files = std::fs::read_dir(current_incarnation(dir))
+        .unwrap()
+        .map(|of| of.unwrap().path().join("db"));
     let bytes = |db: &std::path::PathBuf| std::fs::metadata(db).map_or(0, |data| data.len());
     files.max_by_key(bytes).unwrap()
 }
@@ -666,7 +670,7 @@ fn append_latency() {
 fn sled_store_replaces_the_image_when_the_state_has_become_small() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     found(&mut store).unwrap();
     let mut begin = |full: bool, bytes: u64| {
         let mut writer = store.checkpointer().unwrap();

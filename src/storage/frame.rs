@@ -1,18 +1,71 @@
-//! Frames: small files that are replaced as a whole, with a type and a checksum.
+//! Small files that are replaced as a whole: frames, and the marks of a directory, which are text.
 //!
 //! A frame is little endian: 8 bytes of magic, 4 of format, the body in
 //! postcard, 8 of XXH3 of everything before.
+
+use std::io::ErrorKind;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::file_system::FsPath;
+use super::files::{create_file, io_error};
 use super::record::encode_body;
 use super::rules::refuse;
 use super::{Result, StorageError};
 
 /// No frame is longer; a longer file is not read into memory.
-pub(super) const FRAME_BYTES_MAX: u64 = 1 << 20;
+const FRAME_BYTES_MAX: u64 = 1 << 20;
+/// What the name of a file or directory that is not complete ends with, after a dot.
+pub(super) const TMP: &str = "tmp";
+
+/// The content of a small file; `None` if there is no such file.
+pub(super) fn read_file(dir: &FsPath, name: &str) -> Result<Option<Vec<u8>>> {
+    match dir.join(name).read_up_to(FRAME_BYTES_MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(&format!("reading {name}"))(error)),
+    }
+}
+
+/// Writes a file, durably. It gets its name when its content is synced.
+pub(super) fn write_file(dir: &FsPath, name: &str, bytes: &[u8]) -> Result<()> {
+    let failed = |error| io_error(&format!("writing {name}"))(error);
+    let created = dir.join(format!("{name}.{TMP}"));
+    let names = dir.open_directory().map_err(failed)?;
+    let file = create_file(&created)?;
+    file.write_at(bytes, 0)
+        .and_then(|()| if planted!(FrameUnsynced) { Ok(()) } else { file.sync_all() })
+        .and_then(|()| created.rename(&dir.join(name)))
+        .and_then(|()| if planted!(FrameNameUnsynced) { Ok(()) } else { names.sync() })
+        .map_err(failed)
+}
+
+/// Removes a file, durably, if there is one.
+pub(super) fn remove_file(dir: &FsPath, name: &str) -> Result<()> {
+    match dir.join(name).remove_file() {
+        Ok(()) => dir.sync_names().map_err(io_error(&format!("removing {name}"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io_error(&format!("removing {name}"))(error)),
+    }
+}
+
+/// The text of a mark; `None` if there is no such mark.
+pub(super) fn read_mark(dir: &FsPath, name: &str) -> Result<Option<String>> {
+    let text = read_file(dir, name)?;
+    Ok(text.map(|text| String::from_utf8_lossy(&text).trim_end().to_owned()))
+}
+
+/// Writes a mark, durably.
+pub(super) fn write_mark(dir: &FsPath, name: &str, text: &str) -> Result<()> {
+    write_file(dir, name, format!("{text}\n").as_bytes())
+}
+
+/// The name of a file of which this is the unfinished form.
+pub(super) fn unfinished(name: &str) -> Option<&str> {
+    name.strip_suffix(TMP)?.strip_suffix('.')
+}
 
 /// The name, type and format of a file.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +76,16 @@ pub(super) struct Format {
 }
 
 impl Format {
+    /// Reads this file of a directory; `None` if there is none.
+    pub(super) fn read<T: DeserializeOwned>(&self, dir: &FsPath) -> Result<Option<T>> {
+        read_file(dir, self.name)?.map(|bytes| self.unseal(&bytes)).transpose()
+    }
+
+    /// Replaces this file of a directory, atomically and durably.
+    pub(super) fn write<T: Serialize>(&self, dir: &FsPath, body: &T) -> Result<()> {
+        write_file(dir, self.name, &self.seal(body)?)
+    }
+
     pub(super) fn seal<T: Serialize>(&self, body: &T) -> Result<Vec<u8>> {
         let mut bytes = self.magic.to_vec();
         bytes.extend_from_slice(&self.number.to_le_bytes());

@@ -29,6 +29,7 @@ mod file_thread;
 mod files;
 mod frame;
 mod generation;
+mod incarnation;
 mod log_body;
 mod log_file;
 mod log_index;
@@ -59,7 +60,7 @@ use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, Snapsho
 use crate::types::membership::Promise;
 
 #[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::directory::spare_segments;
+pub(crate) use self::directory::{current_name, spare_segments};
 pub(crate) use self::error::{Result, StorageError};
 #[cfg(feature = "admin")]
 pub(crate) use self::file_system::space;

@@ -108,6 +108,7 @@ mod tests {
         use std::io::Write;
         use std::process::Command;
 
+        use super::super::directory::current_incarnation;
         use crate::machine::snapshot::ChunkWriter;
         use crate::node::stored::Identity;
         use crate::storage::{DiskStore, LogStore, StoreOptions};
@@ -129,7 +130,8 @@ mod tests {
         drop(store);
 
         // Opening a pipe without a writer blocks, like opening a file on a disk that hangs.
-        let file = dir.join("IDENTITY");
+        let current = current_incarnation(dir);
+        let file = current.join("IDENTITY");
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
@@ -144,8 +146,8 @@ mod tests {
 
         // The disk answers again. The open that was given up ends, and unlocks the directory.
         let mut pipe = fs::File::options().write(true).open(&file).unwrap();
-        fs::write(dir.join("IDENTITY.tmp"), &bytes).unwrap();
-        fs::rename(dir.join("IDENTITY.tmp"), &file).unwrap();
+        fs::write(current.join("IDENTITY.tmp"), &bytes).unwrap();
+        fs::rename(current.join("IDENTITY.tmp"), &file).unwrap();
         // It may have ended before it has read anything.
         let written = pipe.write_all(&bytes).map_err(|error| error.kind());
         assert!(matches!(written, Ok(()) | Err(std::io::ErrorKind::BrokenPipe)), "{written:?}");

@@ -1,15 +1,16 @@
 //! Replacing a store that cannot be used any more by a new one.
 //!
-//! The new store is written beside the old one and closed, so that it is complete before anything
-//! is moved. Then one write makes it valid, and the old files are moved to a `before-*` directory.
-//! `directory` describes the steps.
+//! The new incarnation is written beside the old one and closed, so that it is complete before one write
+//! makes it the current one. `directory` describes the steps.
 
-use super::directory::{Directory, FORMER_MAX, former_in};
+use super::directory::{Directory, FORMER_MAX, former_in, is_used};
 use super::file_system::FsPath;
-use super::files::io_error;
+use super::generation::guarded;
+use super::incarnation::{Incarnation, Sound};
 use super::rules::refuse;
+use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::storage::{DiskStore, LogStore, Result, StorageError, StoreOptions};
+use crate::storage::{DiskStore, Result, StorageError, StoreOptions};
 
 /// The marks of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,36 +19,45 @@ pub(crate) struct Marks {
     pub(crate) quarantined: Option<String>,
 }
 
-/// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is
-/// locked during the copy, and nothing in it changes.
+/// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is a data
+/// directory, or that of an incarnation in it. It is locked during the copy, and nothing in it changes.
 pub(crate) fn copy_store(dir: &FsPath, to: &FsPath) -> Result<Marks> {
-    let directory = Directory::lock_used(dir)?;
+    if !is_used(dir) {
+        return Err(StorageError::Io {
+            what: "reading the directory".to_owned(),
+            reason: "it is no data directory: it has no CURRENT".to_owned(),
+        });
+    }
+    let directory = Directory::open_damaged(dir, None, Sound::Nothing)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
 
 fn marks(directory: &Directory) -> Result<Marks> {
-    Ok(Marks { removed: directory.removed()?, quarantined: directory.quarantined()? })
+    let removed = directory.current().map(Incarnation::removed).transpose()?.flatten();
+    Ok(Marks { removed, quarantined: directory.quarantined()? })
 }
 
 /// The identity in a directory, even if everything else is damaged; `None` if it is blank.
 pub(crate) fn identity_of(dir: &FsPath) -> Result<Option<Identity>> {
-    Ok(Directory::open_marked(dir)?.identity().cloned())
+    Ok(Directory::open_damaged(dir, None, Sound::Identity)?.identity().cloned())
 }
 
-/// A store that will replace the one in a directory, which it keeps locked. Dropped before
+/// An incarnation that will replace the current one of a directory, which it keeps locked. Dropped before
 /// [`Replacement::finish`], it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    /// Closed before the directory is unlocked.
-    store: Option<DiskStore>,
+    options: StoreOptions,
+    new: Option<Incarnation>,
     directory: Directory,
 }
 
 impl Replacement {
-    /// Locks `dir`, even if its content is damaged.
-    pub(crate) fn begin(dir: &FsPath) -> Result<Replacement> {
-        Ok(Replacement { store: None, directory: Directory::open_any(dir)? })
+    /// Locks `dir`, even if its content is damaged. `dir` is a data directory, or that of an incarnation
+    /// in it.
+    pub(crate) fn begin(dir: &FsPath, options: StoreOptions) -> Result<Replacement> {
+        let directory = Directory::open_damaged(dir, options.log_dir.clone(), Sound::Nothing)?;
+        Ok(Replacement { options, new: None, directory })
     }
 
     /// The directory's identity; `None` if it cannot be read.
@@ -58,7 +68,8 @@ impl Replacement {
     /// Fails if there are too many former directories that must stay.
     pub(crate) fn check_room(&self) -> Result<()> {
         let former = self.directory.former()?.len();
-        if self.directory.was_voter() || former < FORMER_MAX {
+        let was_voter = self.directory.current().is_some_and(Incarnation::was_voter);
+        if was_voter || former < FORMER_MAX {
             return Ok(());
         }
         Err(StorageError::Io {
@@ -66,9 +77,10 @@ impl Replacement {
                 "this directory was replaced {former} times, and its instance could not vote in \
                  between: the disk may be bad"
             ),
-            reason: "replace the disk, or remove those of the before-* directories in it that are \
-                     not needed any more"
-                .to_owned(),
+            reason:
+                "replace the disk, or remove those of the former incarnation-* directories in it \
+                     that are not needed any more"
+                    .to_owned(),
         })
     }
 
@@ -82,43 +94,42 @@ impl Replacement {
         self.directory.copy_to(to)
     }
 
-    /// Writes the new store.
+    /// Writes the new incarnation.
     pub(crate) fn found(
         &mut self,
         identity: &Identity,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-        options: StoreOptions,
     ) -> Result<()> {
-        let mut store = DiskStore::open(&self.directory.free_replacement_path()?, options)?;
-        store.found(identity, hard_state, meta, chunks)?;
-        self.store = Some(store);
+        let mut new = self.directory.begin(identity)?;
+        let options = self.options.clone();
+        guarded(|| Live::found(&mut new, identity, hard_state, meta, chunks, options))?;
+        self.new = Some(new);
         Ok(())
     }
 
-    /// Puts the new store in place, durably. Returns the directory that the old files are in now.
-    /// `directory` describes which former directories stay.
-    pub(crate) fn finish(mut self) -> Result<FsPath> {
-        if self.store.take().is_none() {
-            return refuse("a replacement without a new store".to_owned());
+    /// Makes the new incarnation the current one, durably. Returns the directory of the one before, if
+    /// there was one. `directory` describes which former ones stay.
+    pub(crate) fn finish(mut self) -> Result<Option<FsPath>> {
+        match self.new.take() {
+            Some(new) => self.directory.switch_to(new),
+            None => refuse("a replacement without a new store".to_owned()),
         }
-        self.directory.replace()
     }
 }
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        self.store = None;
         // Removes the files that were written. If that fails, the next start removes them.
-        let _ = self.directory.free_replacement_path();
+        let _ = self.directory.remove_leftovers();
     }
 }
 
 impl DiskStore {
     /// The directories with former data in a data directory.
     pub(crate) fn former(dir: &FsPath) -> Result<Vec<FsPath>> {
-        former_in(dir).map_err(io_error("listing the directory"))
+        former_in(dir)
     }
 
     /// Replaces the store of a removed member, or a damaged one, by an empty one with a new id. The
@@ -133,7 +144,7 @@ impl DiskStore {
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
         options: StoreOptions,
     ) -> Result<DiskStore> {
-        let mut replacement = Replacement::begin(dir)?;
+        let mut replacement = Replacement::begin(dir, options.clone())?;
         if replacement.marks()? == Marks::default() {
             return refuse("a replacement of a directory that may be sound".to_owned());
         }
@@ -141,7 +152,7 @@ impl DiskStore {
             return refuse("a replacement of a directory without a readable IDENTITY".to_owned());
         };
         let identity = before.with_incarnation(incarnation);
-        replacement.found(&identity, hard_state, meta, chunks, options)?;
+        replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
         DiskStore::open(dir, options)
     }
@@ -152,9 +163,11 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
+    use super::super::crash_tests::copy_directory;
     use super::super::model::{Model, apply, entry, found, identity, promise};
     use super::*;
     use crate::node::stored::{LogWrite, Voting};
+    use crate::storage::LogStore;
     use crate::storage::model;
 
     fn nothing() -> SnapshotMeta {
@@ -198,10 +211,19 @@ mod tests {
         Model { identity: identity().with_incarnation(incarnation), ..founded }
     }
 
-    fn befores(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
-        let names = entries.map(|name| name.to_str().unwrap().to_owned());
-        names.filter(|name| name.starts_with("before-")).collect()
+    fn former(dir: &Path) -> Vec<PathBuf> {
+        let former = DiskStore::former(&FsPath::system(dir)).unwrap();
+        former.iter().map(|former| former.path().to_owned()).collect()
+    }
+
+    fn named(dir: &Path, incarnation: u64) -> PathBuf {
+        dir.join(format!("incarnation-{incarnation:016x}"))
+    }
+
+    /// A data directory with a copy of this incarnation, without marks.
+    fn copied(incarnation: &Path, to: &Path) -> Model {
+        copy_store(&FsPath::system(incarnation), &FsPath::system(to)).unwrap();
+        Model::of(&mut open(to).unwrap()).unwrap()
     }
 
     #[test]
@@ -224,20 +246,21 @@ mod tests {
         assert_ne!(second.identity.node, identity().node);
         assert_eq!((second.identity.uid, second.identity.cluster), (44, 11));
         assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), second);
-        // The former data is complete, and there is one copy.
-        assert_eq!(befores(&dir), [format!("before-{:016x}", identity().incarnation)]);
-        let before = dir.join(&befores(&dir)[0]);
-        assert!(matches!(open(&before), Err(StorageError::Removed { .. })));
-        fs::remove_file(before.join("REMOVED")).unwrap();
-        assert_eq!(Model::of(&mut open(&before).unwrap()).unwrap(), model);
+        // The former data is complete, and stays where it was.
+        let first = named(&dir, identity().incarnation);
+        assert_eq!(former(&dir), [first.as_path()]);
+        assert_eq!(copied(&first, &work.path().join("first")), model);
 
         open(&dir).unwrap().mark_removed().unwrap();
         let third = identity().with_incarnation(6);
         assert_eq!(found_replacement(&dir, 6).unwrap().identity(), Some(&third));
-        // The first directory has no mark any more, and the second member has never been a voter: both
-        // directories are kept.
-        let first = identity().incarnation;
-        assert_eq!(befores(&dir), [5, first].map(|number| format!("before-{number:016x}")));
+        // The first member was removed, too: only the second is kept.
+        assert_eq!(former(&dir), [named(&dir, 5)]);
+        fs::remove_file(named(&dir, 5).join("REMOVED")).unwrap();
+        open(&dir).unwrap().mark_removed().unwrap();
+        found_replacement(&dir, 7).unwrap();
+        // The second has no mark any more, and the third was never a voter: both are kept.
+        assert_eq!(former(&dir), [5, 6].map(|number| named(&dir, number)));
     }
 
     #[test]
@@ -245,104 +268,68 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let dir = work.path().join("data");
         member(&dir);
-        fs::remove_dir_all(dir.join("log")).unwrap();
-        fs::write(dir.join("PROMISE"), b"nonsense").unwrap();
+        let first = named(&dir, identity().incarnation);
+        fs::remove_dir_all(first.join("log")).unwrap();
+        fs::write(first.join("PROMISE"), b"nonsense").unwrap();
         assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
         assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), replaced(5));
 
         let other = work.path().join("other");
         member(&other);
-        fs::write(other.join("IDENTITY"), b"nonsense").unwrap();
+        fs::write(named(&other, identity().incarnation).join("IDENTITY"), b"nonsense").unwrap();
         assert!(matches!(open(&other), Err(StorageError::Corrupt { .. })));
         let error = found_replacement(&other, 5).unwrap_err();
         assert!(error.to_string().contains("without a readable IDENTITY"), "{error}");
-        assert!(befores(&other).is_empty());
+        assert!(former(&other).is_empty());
     }
 
-    /// Every state that a crash in the middle of the moves can leave, in both of the orders in
-    /// which the entries of a directory may be moved.
+    /// Every state that a crash in the middle of a replacement can leave.
     #[test]
     fn a_crash_during_a_replacement_leaves_the_old_or_the_new_store() {
         let work = tempfile::tempdir().unwrap();
         let removed = work.path().join("removed");
         member(&removed);
         open(&removed).unwrap().mark_removed().unwrap();
-        let copy = |number: &mut u32| -> PathBuf {
-            *number += 1;
-            let to = work.path().join(format!("case-{number}"));
-            super::super::crash_tests::copy_directory(&removed, &to);
-            to
-        };
-        let make = |dir: &Path| {
-            let mut replacement = Replacement::begin(&FsPath::system(dir)).unwrap();
-            let identity = replacement.before().unwrap().with_incarnation(5);
-            let mut chunks = vec![b"empty".to_vec()].into_iter();
-            let hard_state = HardState::default();
-            replacement
-                .found(&identity, hard_state, &nothing(), &mut chunks, StoreOptions::default())
-                .unwrap();
-            // As after a crash: the new directory stays.
-            drop(replacement.store.take());
-            super::super::crash_tests::copy_directory(&dir.join("anew"), &dir.join("made"));
-            drop(replacement);
-            fs::rename(dir.join("made"), dir.join("anew")).unwrap();
-        };
-        let names = |dir: &Path, reverse: bool| {
-            let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
-            let mut names: Vec<_> = entries
-                .filter(|name| !["LOCK", "anew", "ANEW"].contains(&name.to_str().unwrap()))
-                .collect();
-            names.sort();
-            if reverse {
-                names.reverse();
+        let (old, new) = (identity().incarnation, 5);
+        let done = work.path().join("done");
+        copy_directory(&removed, &done);
+        drop(found_replacement(&done, new).unwrap());
+        let pointer = |dir: &Path| dir.join("CURRENT");
+        // The new incarnation is not complete, or complete; `CURRENT` does not name it, or names it.
+        for (is_complete, is_current) in [(false, false), (true, false), (true, true)] {
+            let dir = work.path().join(format!("{is_complete}-{is_current}"));
+            copy_directory(&done, &dir);
+            fs::write(named(&dir, new).join("NEW"), b"not in use yet").unwrap();
+            if !is_complete {
+                fs::remove_file(named(&dir, new).join("IDENTITY")).unwrap();
             }
-            names
-        };
-        let mut number = 0;
-        // Before the replacement is valid.
-        let dir = copy(&mut number);
-        make(&dir);
-        assert!(matches!(open(&dir), Err(StorageError::Removed { .. })));
-        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), replaced(5));
-        for reverse in [false, true] {
-            for cleared in [false, true] {
-                for moved in 0..20 {
-                    let dir = copy(&mut number);
-                    make(&dir);
-                    let before = dir.join("before-0000000000000021");
-                    let mark = |cleared| {
-                        super::super::directory::write_replacement_progress(&dir, &before, cleared);
-                    };
-                    mark(false);
-                    let all = names(&dir, reverse);
-                    let (from, to) = if cleared {
-                        fs::create_dir(&before).unwrap();
-                        for name in &all {
-                            fs::rename(dir.join(name), before.join(name)).unwrap();
-                        }
-                        mark(true);
-                        (dir.join("anew"), dir.clone())
-                    } else {
-                        if moved > 0 {
-                            fs::create_dir(&before).unwrap();
-                        }
-                        (dir.clone(), before.clone())
-                    };
-                    let mut left = names(&from, reverse);
-                    left.retain(|name| !name.to_str().unwrap().starts_with("before-"));
-                    let end = moved > left.len();
-                    for name in left.into_iter().take(moved) {
-                        fs::rename(from.join(&name), to.join(&name)).unwrap();
-                    }
-                    let mut store = open(&dir).unwrap();
-                    assert_eq!(Model::of(&mut store).unwrap(), replaced(5), "{cleared} {moved}");
-                    assert_eq!(names(&before, reverse), all, "{cleared} {moved}");
-                    assert!(!dir.join("ANEW").exists() && !dir.join("anew").exists());
-                    if end {
-                        break;
-                    }
-                }
+            if is_current {
+                assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), replaced(new));
+                assert!(!named(&dir, new).join("NEW").exists());
+                assert_eq!(former(&dir), [named(&dir, old)]);
+                continue;
             }
+            fs::copy(pointer(&removed), pointer(&dir)).unwrap();
+            assert!(matches!(open(&dir), Err(StorageError::Removed { .. })));
+            assert!(former(&dir).is_empty());
+            assert_eq!(Model::of(&mut found_replacement(&dir, 6).unwrap()).unwrap(), replaced(6));
+            assert!(!named(&dir, new).exists());
         }
+    }
+
+    #[test]
+    fn a_replacement_that_does_not_finish_changes_nothing() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        let model = member(&dir);
+        let options = StoreOptions::default();
+        let mut replacement = Replacement::begin(&FsPath::system(&dir), options).unwrap();
+        let identity = replacement.before().unwrap().with_incarnation(5);
+        let mut chunks = vec![b"empty".to_vec()].into_iter();
+        replacement.found(&identity, HardState::default(), &nothing(), &mut chunks).unwrap();
+        assert!(named(&dir, 5).join("IDENTITY").exists());
+        drop(replacement);
+        assert!(!named(&dir, 5).exists());
+        assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), model);
     }
 }

@@ -7,6 +7,7 @@
 
 use super::directory::Directory;
 use super::file_system::FsPath;
+use super::incarnation::Sound;
 use super::opening;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
@@ -24,7 +25,7 @@ impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
     pub(crate) fn open_without_promise(dir: &FsPath) -> Result<DiskStore> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
-            let directory = Directory::open_marked(dir)?;
+            let directory = Directory::open_damaged(dir, None, Sound::Identity)?;
             DiskStore::open_directory(directory, StoreOptions::default(), size)
         })
     }
@@ -32,10 +33,11 @@ impl DiskStore {
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
     pub(crate) fn salvage(dir: &FsPath) -> Result<Salvage> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
-            let directory = Directory::open_marked(dir)?;
-            let log_id = directory.log_id()?;
-            let (checkpoint, boot) = salvage_log(&directory.log(), log_id)?;
-            let mut generation = directory.generations().open(checkpoint.generation, size)?;
+            let mut directory = Directory::open_damaged(dir, None, Sound::Identity)?;
+            let current = directory.owned()?;
+            let log_id = current.log_id()?;
+            let (checkpoint, boot) = salvage_log(current.log(), log_id)?;
+            let mut generation = current.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
             read_chunks(&mut generation, log_id, &checkpoint, &mut |chunk| {
                 chunks.push(chunk.to_vec());

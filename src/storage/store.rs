@@ -7,7 +7,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `directory` | the files of the data directory |
+//! | `directory`, `incarnation` | the files of the data directory |
 //! | `log_file`, `segments`, `log_record`, `log_body`, `log_index` | the log |
 //! | `checkpoint`, `generation`, `record` | checkpoints in sled |
 //! | `witness`, `log_scan`, `replay` | how both are verified when they are read back |
@@ -19,14 +19,16 @@
 #[cfg(test)]
 mod tests;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
-use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
+use super::directory::Directory;
 use super::file_system::FsPath;
 use super::files::io_error;
 use super::generation::{Generation, guarded};
+use super::incarnation::{FIRST_GENERATION, FOUNDING_SEQ, Incarnation};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::LogFile;
 use super::log_index::{LogIndex, Span};
@@ -44,7 +46,7 @@ use crate::storage::{
 use crate::types::membership::Promise;
 
 /// The settings of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
@@ -55,6 +57,8 @@ pub(crate) struct StoreOptions {
     pub(crate) deltas_max: usize,
     /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
+    /// The directory for the logs of incarnations, each in one of its own; `None`: where the rest is.
+    pub(crate) log_dir: Option<PathBuf>,
 }
 
 impl Default for StoreOptions {
@@ -64,6 +68,7 @@ impl Default for StoreOptions {
             file_bytes_min: 64 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
+            log_dir: None,
         }
     }
 }
@@ -96,7 +101,7 @@ struct Opened {
 
 /// A store that can be written.
 #[derive(Debug)]
-struct Live {
+pub(super) struct Live {
     checkpoints: SharedCheckpoints,
     log: LogFile,
     witness: Witness,
@@ -134,7 +139,8 @@ impl DiskStore {
         options: StoreOptions,
     ) -> Result<DiskStore> {
         opening::within(timeout, dir, move |dir, size| {
-            DiskStore::open_directory(Directory::open(dir)?, options, size)
+            let directory = Directory::open(dir, options.log_dir.clone())?;
+            DiskStore::open_directory(directory, options, size)
         })
     }
 
@@ -143,22 +149,27 @@ impl DiskStore {
         options: StoreOptions,
         size: &AtomicU64,
     ) -> Result<DiskStore> {
-        let opened = match directory.identity() {
+        let opened = match directory.current() {
             None => Ok(State::Blank),
-            Some(_) => DiskStore::open_log(&directory, size),
+            Some(current) => DiskStore::open_log(current, size),
         };
         let state = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
         Ok(DiskStore { options, failed: None, state, directory })
     }
 
-    fn open_log(directory: &Directory, size: &AtomicU64) -> Result<State> {
-        let log = directory.log();
+    fn open_log(current: &Incarnation, size: &AtomicU64) -> Result<State> {
+        let log = current.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let mut replay = read_log(&log, directory.log_id()?, &last)?;
+        let mut replay = read_log(log, current.log_id()?, &last)?;
         // Before anything is done on the word of a record.
-        replay.scan.make_durable(&log)?;
-        let generation = directory.generations().open(replay.checkpoint.generation, size)?;
+        replay.scan.make_durable(log)?;
+        let generation = current.generations().open(replay.checkpoint.generation, size)?;
         Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
+    }
+
+    /// The directory of the log, unless the store is blank.
+    pub(crate) fn log(&self) -> Option<&Path> {
+        self.directory.current().map(|current| current.log().path())
     }
 
     /// Runs one call, unless an earlier call has failed. A failure poisons the store, except for
@@ -194,13 +205,55 @@ impl DiskStore {
     /// Best effort: without the mark, more former data is kept than necessary. The next checkpoint
     /// tries again.
     fn mark_voter(&mut self) {
-        if let Err(error) = self.directory.mark_voter() {
+        if let Err(error) = self.directory.owned().and_then(Incarnation::mark_voter) {
             tracing::warn!(%error, "cannot note that this member votes");
         }
     }
 }
 
 impl Live {
+    /// Writes the first checkpoint and an empty log of an incarnation, which is complete then, durably.
+    pub(super) fn found(
+        new: &mut Incarnation,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+        options: StoreOptions,
+    ) -> Result<Live> {
+        let before = Bounds::empty(meta.index);
+        let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
+        let log_id = Incarnation::log_id_of(identity);
+        let (paths, dir) = (new.generations(), new.log().clone());
+        let (generation, part) = write_first(&paths, log_id, chunks)?;
+        let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
+        let checkpoint = CheckpointBody {
+            generation: FIRST_GENERATION,
+            parts: vec![part],
+            meta: meta.clone(),
+            hard_state,
+            log_from: meta.index + 1,
+            kept_from: FOUNDING_SEQ,
+        };
+        log.append(RecordKind::Checkpoint, &checkpoint)?;
+        let record = log.witness_record(bounds.last(), hard_state);
+        let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
+        dir.sync_names().map_err(io_error("syncing the log's directory"))?;
+        new.take(identity)?;
+        let parts = checkpoint.parts;
+        Ok(Live {
+            checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
+            log,
+            witness,
+            witnessed: record.seq,
+            hard_state,
+            bounds,
+            index: LogIndex::default(),
+            scrubbed: 0,
+            scrubbed_pieces: 0,
+        })
+    }
+
     fn witness_record(&self) -> WitnessRecord {
         self.log.witness_record(self.bounds.last(), self.hard_state)
     }
@@ -295,18 +348,15 @@ impl LogStore for DiskStore {
     }
 
     fn set_identity(&mut self, identity: &Identity) -> Result<()> {
-        self.call(|store| store.directory.set_identity(identity))
+        self.call(|store| store.directory.owned()?.set_identity(identity))
     }
 
     fn set_promise(&mut self, promise: &Promise) -> Result<()> {
-        self.call(|store| store.directory.set_promise(promise))
+        self.call(|store| store.directory.owned()?.set_promise(promise))
     }
 
     fn mark_removed(&mut self) -> Result<()> {
-        self.call(|store| {
-            store.directory.log_id()?;
-            store.directory.mark_removed()
-        })
+        self.call(|store| store.directory.owned()?.mark_removed())
     }
 
     fn found(
@@ -320,41 +370,12 @@ impl LogStore for DiskStore {
             if !matches!(store.state, State::Blank) {
                 return refuse("the store is founded already".to_owned());
             }
-            let before = Bounds::empty(meta.index);
-            let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
-            let io = io_error("clearing the directory");
-            store.directory.remove_leftovers(None).map_err(io)?;
-            let log_id = Directory::log_id_of(identity);
-            let (paths, options) = (store.directory.generations(), store.options);
-            let (generation, part) = write_first(&paths, log_id, chunks)?;
-            let dir = store.directory.log();
-            let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
-            let checkpoint = CheckpointBody {
-                generation: FIRST_GENERATION,
-                parts: vec![part],
-                meta: meta.clone(),
-                hard_state,
-                log_from: meta.index + 1,
-                kept_from: FOUNDING_SEQ,
-            };
-            log.append(RecordKind::Checkpoint, &checkpoint)?;
-            let record = log.witness_record(bounds.last(), hard_state);
-            let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
-            dir.sync_names().map_err(io)?;
+            let mut new = store.directory.begin(identity)?;
+            let options = store.options.clone();
+            let live = Live::found(&mut new, identity, hard_state, meta, chunks, options)?;
             // Before this the directory opens as blank, afterwards as founded.
-            store.directory.take(identity)?;
-            let parts = checkpoint.parts;
-            store.state = State::Live(Box::new(Live {
-                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
-                log,
-                witness,
-                witnessed: record.seq,
-                hard_state,
-                bounds,
-                index: LogIndex::default(),
-                scrubbed: 0,
-                scrubbed_pieces: 0,
-            }));
+            store.directory.switch_to(new)?;
+            store.state = State::Live(Box::new(live));
             store.note_voter(meta);
             Ok(())
         })
@@ -374,15 +395,16 @@ impl LogStore for DiskStore {
                 return refuse("the store is blank".to_owned());
             };
             let Opened { mut generation, mut replay, witness } = *opened;
-            let log_id = store.directory.log_id()?;
+            let current = store.directory.owned()?;
+            let log_id = current.log_id()?;
             read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds } = replay;
             // Only after everything has passed the checks. Best effort: the next open tries again.
-            let _ = store.directory.remove_leftovers(Some(generation.number()));
-            let (paths, options) = (store.directory.generations(), store.options);
-            let dir = store.directory.log();
-            let log = LogFile::resume(&dir, log_id, options.segment_bytes, scan)?;
+            let _ = current.remove_leftovers(generation.number());
+            let (paths, options) = (current.generations(), store.options.clone());
+            let log = LogFile::resume(current.log(), log_id, options.segment_bytes, scan)?;
+            let _ = store.directory.remove_leftovers();
             let parts = checkpoint.parts;
             let mut live = Live {
                 checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::common::addresses;
+use crate::common::data_dir::current;
 use quorate::{Coordinator, CreateMode};
 
 fn quorate(arguments: &[&str]) -> (i32, String, String) {
@@ -81,7 +82,7 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert_eq!((code, output.as_str()), (1, ""));
     assert!(error.contains("damaged at byte"), "{error}");
 
-    let identity = || fs::read(Path::new(&data).join("IDENTITY")).unwrap();
+    let identity = || fs::read(current(Path::new(&data)).join("IDENTITY")).unwrap();
     let before = identity();
     let (code, json, notes) = quorate(&["recover", "--json", &data]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -94,13 +95,13 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert_eq!(identity(), before);
     let (code, output, error) = quorate(&["recover", "--yes", &data]);
     assert_eq!(code, 0, "{error}");
-    assert!(output.contains("founded cluster") && output.contains("before-"), "{output}");
+    assert!(output.contains("founded cluster") && output.contains("incarnation-"), "{output}");
     assert_ne!(identity(), before);
     let recovered = member(&address, Path::new(&data));
     assert!(recovered.session().exists("/later").unwrap().is_some());
     recovered.close();
     // A damaged directory is used only on request, and the possible losses are reported.
-    let witness = Path::new(&data).join("log/witness");
+    let witness = current(Path::new(&data)).join("log/witness");
     let sound = fs::read(&witness).unwrap();
     fs::write(&witness, b"nonsense").unwrap();
     let (code, _, error) = quorate(&["recover", &data]);

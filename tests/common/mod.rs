@@ -8,6 +8,7 @@
 pub(crate) mod addresses;
 #[cfg(feature = "cli")]
 pub(crate) mod cluster;
+pub(crate) mod data_dir;
 pub(crate) mod tasks;
 
 use std::io::{BufRead, BufReader, Write};

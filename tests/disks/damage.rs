@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::addresses;
+use crate::common::data_dir::{current, former};
 use quorate::StartError;
 use quorate::{Coordinator, CreateMode, Error};
 
@@ -50,19 +51,9 @@ impl Fleet {
 
 /// Flips every bit of the witness of a directory. Flipping twice restores it.
 fn flip_witness(dir: &Path) {
-    let witness = dir.join("log/witness");
+    let witness = current(dir).join("log/witness");
     let flipped: Vec<u8> = fs::read(&witness).unwrap().into_iter().map(|byte| !byte).collect();
     fs::write(witness, flipped).unwrap();
-}
-
-fn former(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut names: Vec<String> = names
-        .map(|name| name.to_str().unwrap().to_owned())
-        .filter(|name| name.starts_with("before-"))
-        .collect();
-    names.sort();
-    names
 }
 
 fn not_ready(coordinator: &Coordinator) -> String {
@@ -135,7 +126,7 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
     let first = former(&dir);
     assert_eq!(first.len(), 1);
     alone.close();
-    let damaged_again = !dir.join("VOTER").exists();
+    let damaged_again = !current(&dir).join("VOTER").exists();
     if damaged_again {
         // Damaged again before it has recorded that it voted.
         flip_witness(&dir);
@@ -156,7 +147,7 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
             std::thread::yield_now();
         }
         members.iter().for_each(Coordinator::close);
-        dir.join("VOTER").exists()
+        current(&dir).join("VOTER").exists()
     };
     let end = Instant::now() + 5 * PATIENCE;
     while !voted() {
@@ -176,7 +167,8 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
 #[test]
 fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_cluster() {
     let fleet = Fleet::stopped();
-    let identity = |place| fleet.dir(place).join("IDENTITY");
+    let identity = |place| current(&fleet.dir(place)).join("IDENTITY");
+    let first_data = current(&fleet.dir(0)).file_name().unwrap().to_owned();
     let kept: Vec<Vec<u8>> = (0..3).map(|place| fs::read(identity(place)).unwrap()).collect();
     fs::remove_file(identity(0)).unwrap();
     fs::write(identity(1), b"nonsense").unwrap();
@@ -201,7 +193,7 @@ fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_clust
     let unknown = fleet.join(0).unwrap();
     unknown.wait_ready(PATIENCE).unwrap();
     assert!(unknown.session().exists("/precious").unwrap().is_some());
-    assert_eq!(former(&fleet.dir(0)), ["before-unknown"]);
+    assert_eq!(former(&fleet.dir(0)), [first_data.to_str().unwrap()]);
 }
 
 /// The two members with replaced disks reported only "There is no leader; all peers are connected".
@@ -209,19 +201,20 @@ fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_clust
 fn every_member_reports_which_voters_lost_their_data() {
     let fleet = Fleet::stopped();
     for place in 0..2 {
-        // One directory damaged and set aside by hand, one replaced.
+        // One directory replaced, but for its former data, and one lost.
         let dir = fleet.dir(place);
         fs::rename(&dir, fleet.work.path().join(format!("old-{place}"))).unwrap();
     }
-    fs::create_dir(fleet.dir(0)).unwrap();
-    fs::rename(fleet.work.path().join("old-0"), fleet.dir(0).join("before-0000000000000001"))
-        .unwrap();
+    // It has a directory of its own before the former data comes into it.
+    fleet.join(0).unwrap().close();
+    let old = current(&fleet.work.path().join("old-0"));
+    let former = fleet.dir(0).join(old.file_name().unwrap());
+    fs::rename(old, &former).unwrap();
     let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
     let (first, second) = (fleet.addresses[0].as_str(), fleet.addresses[1].as_str());
     for member in &members {
         waits_for(member, &["2 of 3 voters", "without data", first, second, "docs/recovery.md"]);
     }
-    let former = fleet.dir(0).join("before-0000000000000001");
     assert_eq!(members[0].status().former_data, [former.as_path()]);
     waits_for(&members[0], &[former.to_str().unwrap(), "has no data"]);
     // No second cluster was founded.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::addresses;
+use crate::common::data_dir::current;
 use quorate::StartError;
 use quorate::recovery::{self, Inspection, Loss};
 use quorate::testing::Cluster;
@@ -323,7 +324,7 @@ fn inspection_reports_contents_and_damage() {
     assert!(text.contains(&address) && text.contains(&format!("{znodes} znodes")), "{text}");
 
     // Inspection reports damage and does not mark it: marking is the start's task.
-    let path = dir.join("log/witness");
+    let path = current(&dir).join("log/witness");
     let witness = fs::read(&path).unwrap();
     fs::write(&path, &witness[..100]).unwrap();
     let damaged = recovery::inspect(&dir).unwrap();
@@ -343,18 +344,20 @@ fn inspection_reports_contents_and_damage() {
     assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
     // A promise of one founding does not matter for another cluster.
     fs::remove_file(dir.join("QUARANTINED")).unwrap();
-    let promise = fs::read(dir.join("PROMISE")).unwrap();
+    let promise = fs::read(current(&dir).join("PROMISE")).unwrap();
     for bytes in [None, Some(b"nonsense")] {
-        fs::remove_file(dir.join("PROMISE")).unwrap();
-        bytes.into_iter().for_each(|bytes| fs::write(dir.join("PROMISE"), bytes).unwrap());
+        fs::remove_file(current(&dir).join("PROMISE")).unwrap();
+        bytes
+            .into_iter()
+            .for_each(|bytes| fs::write(current(&dir).join("PROMISE"), bytes).unwrap());
         let unpromised = recovery::inspect(&dir).unwrap();
         assert!(unpromised.damaged.as_ref().unwrap().contains("PROMISE"), "{unpromised}");
         assert_eq!(unpromised.contents, sound.contents);
         assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
-        fs::write(dir.join("PROMISE"), &promise).unwrap();
+        fs::write(current(&dir).join("PROMISE"), &promise).unwrap();
     }
     // Without its identity, the member's cluster is unknown.
-    fs::write(dir.join("IDENTITY"), b"nonsense").unwrap();
+    fs::write(current(&dir).join("IDENTITY"), b"nonsense").unwrap();
     assert!(matches!(recovery::inspect(&dir), Err(Error::Start(StartError::Corrupt { .. }))));
 }
 
@@ -366,7 +369,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     let sound = recovery::recover(&dirs).unwrap();
     // The end of the log is unknown.
     for dir in &dirs {
-        fs::write(dir.join("log/witness"), b"nonsense").unwrap();
+        fs::write(current(dir).join("log/witness"), b"nonsense").unwrap();
     }
     let error = recovery::recover(&dirs).unwrap_err();
     assert!(error.to_string().contains("--damaged"), "{error}");
@@ -386,7 +389,8 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
 
     // A damaged log is used up to the damage.
     let dir = lost.dir(2);
-    let mut segments = fs::read_dir(dir.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let mut segments =
+        fs::read_dir(current(&dir).join("log")).unwrap().map(|entry| entry.unwrap().path());
     let segment = segments.find(|path| path.to_str().unwrap().ends_with("000001")).unwrap();
     let bytes = fs::read(&segment).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
@@ -407,7 +411,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     assert!(kept.len() > 5, "{kept:?}");
     fs::write(&segment, &bytes).unwrap();
     // A damaged checkpoint is not used at all.
-    let mut generations = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut generations = fs::read_dir(current(&dir)).unwrap().map(|entry| entry.unwrap().path());
     let database = generations.find(|path| path.join("db").exists()).unwrap().join("db");
     let bytes = fs::read(&database).unwrap();
     fs::write(&database, vec![0; bytes.len()]).unwrap();

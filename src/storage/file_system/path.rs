@@ -49,7 +49,13 @@ impl FsPath {
         FsPath { files: self.files.clone(), path: self.path.join(name) }
     }
 
-    fn parent(&self) -> FsPath {
+    /// Another path on the same file system.
+    pub(crate) fn at(&self, path: PathBuf) -> FsPath {
+        FsPath { files: self.files.clone(), path }
+    }
+
+    /// The directory that this path is in.
+    pub(crate) fn parent(&self) -> FsPath {
         let path = match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -176,17 +182,6 @@ impl FsPath {
             other => other?,
         }
         parent.sync_names()
-    }
-
-    /// Moves the chosen names of this directory to another one, durably.
-    pub(crate) fn move_names(&self, to: &FsPath, chosen: impl Fn(&str) -> bool) -> io::Result<()> {
-        for name in self.list()? {
-            if name.to_str().is_none_or(&chosen) {
-                self.join(&name).rename(&to.join(&name))?;
-            }
-        }
-        to.sync_names()?;
-        self.sync_names()
     }
 
     /// Copies a file, or a directory with its content. Not durably.

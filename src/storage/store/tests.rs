@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::node::stored::LogEntry;
 use crate::storage::crash_tests::copy_directory;
+use crate::storage::directory::current_incarnation;
 use crate::storage::log_index::Place;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
 use crate::storage::segments;
@@ -50,7 +51,7 @@ fn written() -> (TempDir, DiskStore, Model) {
 }
 
 fn segment_paths(dir: &Path) -> Vec<PathBuf> {
-    let log = dir.join("log");
+    let log = current_incarnation(dir).join("log");
     let numbers = segments::numbers(&FsPath::system(&log)).unwrap();
     numbers
         .into_iter()
@@ -87,7 +88,10 @@ fn damage_before_what_the_checkpoint_keeps_is_no_damage() {
         for place in [10, 700, 1500] {
             let copy = tempfile::tempdir().unwrap();
             copy_directory(dir.path(), copy.path());
-            flip(&copy.path().join("log").join(path.file_name().unwrap()), place);
+            flip(
+                &current_incarnation(copy.path()).join("log").join(path.file_name().unwrap()),
+                place,
+            );
             match open(copy.path()).and_then(|mut store| Model::of(&mut store)) {
                 Ok(found) => assert_eq!(found, model, "segment {number}, byte {place}"),
                 Err(error) => {
@@ -107,9 +111,12 @@ fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
         let index = &store.live().unwrap().index;
         let spans: Vec<Place> = index.spans().map(|span| span.place).collect();
         let place = spans[if in_open_segment { spans.len() - 1 } else { 1 }];
-        let segment = segments::path(&FsPath::system(dir.path()).join("log"), place.segment)
-            .path()
-            .to_owned();
+        let segment = segments::path(
+            &FsPath::system(&current_incarnation(dir.path())).join("log"),
+            place.segment,
+        )
+        .path()
+        .to_owned();
         flip(&segment, place.offset as usize + 40);
         let rot = (1..=model.last()).find_map(|from| read(&mut store, from).err()).unwrap();
         assert!(rot.below > 1 && rot.what.contains("sound before"), "{rot:?}");
@@ -129,7 +136,7 @@ fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
 #[test]
 fn the_witness_follows_the_log() {
     let witnessed = |dir: &Path| {
-        let log = FsPath::system(dir).join("log");
+        let log = FsPath::system(&current_incarnation(dir)).join("log");
         Witness::open(&log.join(Witness::FILE)).unwrap().1.seq
     };
     let last = |store: &mut DiskStore| store.live().unwrap().log.last().seq;

@@ -1,0 +1,435 @@
+//! The directory of one incarnation of a member: its identity, its promise, its log and its checkpoints.
+//!
+//! | name          | what it is                                                     |
+//! |---------------|----------------------------------------------------------------|
+//! | `NEW`         | the incarnation was never the current one; text                |
+//! | `IDENTITY`    | a frame with the [`Identity`], and where the log is            |
+//! | `PROMISE`     | a frame with the [`Promise`]                                   |
+//! | `log/`        | the log and its witness, see `log_file`; it may be elsewhere   |
+//! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
+//! | `REMOVED`     | why the node is no member any more; text                       |
+//! | `VOTER`       | the node has been a voter; text                                |
+//! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
+//!
+//! `frame` describes frames and marks. There is always a `PROMISE` beside `IDENTITY`, so that its loss is
+//! noticed.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::file_system::FsPath;
+use super::files::io_error;
+use super::frame::{self, Format, TMP};
+use super::generation::Generation;
+#[cfg(any(test, feature = "simulator"))]
+use super::log_scan::find_needed;
+use super::record::{corrupt, encode_body};
+use super::rules::{check_successor, refuse};
+#[cfg(any(test, feature = "simulator"))]
+use super::segments::{numbers, path};
+use crate::node::stored::Identity;
+use crate::storage::{Result, Space, StorageError};
+use crate::types::membership::Promise;
+
+const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
+const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
+const NEW: &str = "NEW";
+const REMOVED: &str = "REMOVED";
+const VOTER: &str = "VOTER";
+const LOG: &str = "log";
+const GENERATION: &str = "gen-";
+const PREFIX: &str = "incarnation-";
+
+/// The generation that founding makes.
+pub(super) const FIRST_GENERATION: u64 = 1;
+/// The sequence number of the only record that founding makes.
+pub(super) const FOUNDING_SEQ: u64 = 1;
+
+/// The content of `IDENTITY`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    identity: Identity,
+    /// The identity as it was first written, from which the chains of all records start.
+    origin: Vec<u8>,
+    /// The directory of the log, if that is not here.
+    log: Option<PathBuf>,
+}
+
+/// The space that a generation needs besides its chunks, since sled allocates space ahead.
+const GENERATION_ROOM: u64 = 16 << 20;
+
+/// Where the generations of an incarnation live.
+#[derive(Clone, Debug)]
+pub(super) struct GenerationPaths(FsPath);
+
+impl GenerationPaths {
+    fn path(&self, number: u64) -> FsPath {
+        self.0.join(format!("{GENERATION}{number:06}"))
+    }
+
+    /// Fails if the disk has no room for a generation of so many bytes and for the other writes during
+    /// its creation.
+    pub(super) fn have_room_for(&self, bytes: u64) -> Result<()> {
+        let needed = bytes.saturating_add(bytes / 4).saturating_add(GENERATION_ROOM);
+        match self.0.space() {
+            Some(Space { free, total }) if free < needed.min(total / 4 + bytes) => {
+                Err(StorageError::Again {
+                    what: "writing a checkpoint".to_owned(),
+                    reason: format!("it takes {needed} bytes, and the disk has room for {free}"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes an empty generation.
+    pub(super) fn create(&self, number: u64) -> Result<Generation> {
+        Generation::create(self.path(number), number)
+    }
+
+    /// Opens an existing generation. First stores its size in `size`.
+    pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
+        let path = self.path(number);
+        size.store(Generation::bytes_in(&path), Ordering::Relaxed);
+        Generation::open(path, number)
+    }
+}
+
+/// What must be sound where an incarnation is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sound {
+    /// `IDENTITY` and `PROMISE`, and the node is still a member.
+    All,
+    /// `IDENTITY`.
+    Identity,
+    /// Nothing.
+    Nothing,
+}
+
+/// The directory of an incarnation.
+#[derive(Debug)]
+pub(super) struct Incarnation {
+    path: FsPath,
+    /// `None` in an incarnation that is being made, and where `IDENTITY` cannot be read.
+    owner: Option<Owner>,
+    promise: Promise,
+    /// Whether the node is known to have been a voter.
+    voter: bool,
+    log: FsPath,
+}
+
+impl Incarnation {
+    /// The name of an identity's directory.
+    pub(super) fn name(identity: &Identity) -> String {
+        format!("{PREFIX}{:016x}", identity.incarnation)
+    }
+
+    /// Whether this is the name of an incarnation's directory.
+    pub(super) fn is_name(name: &str) -> bool {
+        name.starts_with(PREFIX) && frame::unfinished(name).is_none()
+    }
+
+    /// Makes a directory at this path, which stays [new](Incarnation::is_new) until
+    /// [`Incarnation::mark_current`]. `log_dir`: where the log will be, if not in the directory.
+    pub(super) fn create(path: FsPath, log_dir: Option<&PathBuf>) -> Result<Incarnation> {
+        if is_complete(&path).map_err(io_error("looking for the incarnation"))? {
+            return refuse(format!("{path} exists already"));
+        }
+        let log = match log_dir {
+            Some(log_dir) => path.at(log_dir.join(file_name(&path))),
+            None => path.join(LOG),
+        };
+        let io = io_error("making a data directory");
+        log.remove_all().map_err(io)?;
+        path.create_directory().map_err(io)?;
+        frame::write_mark(&path, NEW, "this incarnation is not in use yet")?;
+        Ok(Incarnation { path, owner: None, promise: Promise::default(), voter: false, log })
+    }
+
+    /// Opens the directory at this path.
+    pub(super) fn open(path: FsPath, sound: Sound) -> Result<Incarnation> {
+        if !path.try_exists().map_err(io_error("looking for the incarnation"))? {
+            return corrupt(format!("{}, which CURRENT names, is missing", file_name(&path)));
+        }
+        // A process that ends leaves names that no disk has. They are made durable before anything is
+        // done on their word. The files themselves were synced before they got their names.
+        path.sync_names().map_err(io_error("syncing the directory"))?;
+        let (voter, log, promise) = (path.join(VOTER).exists(), path.join(LOG), Promise::default());
+        let mut opened = Incarnation { path, owner: None, promise, voter, log };
+        if let (Sound::All, Some(reason)) = (sound, opened.removed()?) {
+            return Err(StorageError::Removed { reason });
+        }
+        match (opened.read_owner(sound), sound) {
+            (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => Ok(opened),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn read_owner(&mut self, sound: Sound) -> Result<()> {
+        let Some(owner) = IDENTITY.read::<Owner>(&self.path)? else {
+            return corrupt("IDENTITY is missing".to_owned());
+        };
+        if let Some(log) = &owner.log {
+            self.log = self.path.at(log.clone());
+        }
+        self.owner = Some(owner);
+        if sound == Sound::All {
+            self.promise = match PROMISE.read(&self.path)? {
+                Some(promise) => promise,
+                None => return corrupt("PROMISE is missing".to_owned()),
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &FsPath {
+        &self.path
+    }
+
+    /// Notes that this is the current incarnation now, durably.
+    pub(super) fn mark_current(&self) -> Result<()> {
+        frame::remove_file(&self.path, NEW)
+    }
+
+    /// Why the node is no member any more, if it is not.
+    pub(super) fn removed(&self) -> Result<Option<String>> {
+        frame::read_mark(&self.path, REMOVED)
+    }
+
+    /// Marks the node as a member that was removed, durably.
+    pub(super) fn mark_removed(&self) -> Result<()> {
+        frame::write_mark(&self.path, REMOVED, "the cluster has removed this member")
+    }
+
+    /// Notes that the node has been a voter, durably.
+    pub(super) fn mark_voter(&mut self) -> Result<()> {
+        if self.voter {
+            return Ok(());
+        }
+        frame::write_mark(&self.path, VOTER, "this member has been a voter of its cluster")?;
+        self.voter = true;
+        Ok(())
+    }
+
+    /// Whether the node has been a voter.
+    pub(super) fn was_voter(&self) -> bool {
+        self.voter
+    }
+
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        self.owner.as_ref().map(|owner| &owner.identity)
+    }
+
+    pub(super) fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    /// The id of the log, from which the chain of its records starts. So a file from another store
+    /// does not fit.
+    pub(super) fn log_id(&self) -> Result<u64> {
+        self.owner().map(|owner| xxh3_64(&owner.origin))
+    }
+
+    /// As [`Incarnation::log_id`], for a directory that this identity will own.
+    pub(super) fn log_id_of(identity: &Identity) -> u64 {
+        xxh3_64(&encode_body(identity))
+    }
+
+    fn owner(&self) -> Result<&Owner> {
+        match &self.owner {
+            Some(owner) => Ok(owner),
+            None => refuse("the store is blank".to_owned()),
+        }
+    }
+
+    /// Where the generations live.
+    pub(super) fn generations(&self) -> GenerationPaths {
+        GenerationPaths(self.path.clone())
+    }
+
+    /// Where the log lives.
+    pub(super) fn log(&self) -> &FsPath {
+        &self.log
+    }
+
+    fn log_elsewhere(&self) -> Option<PathBuf> {
+        let log = self.log.path();
+        (log != self.path.join(LOG).path()).then(|| log.to_owned())
+    }
+
+    /// The directory that the log's is in, if that is not this one.
+    pub(super) fn log_dir(&self) -> Option<PathBuf> {
+        self.log_elsewhere().and_then(|log| log.parent().map(Path::to_owned))
+    }
+
+    /// Finds the log where the settings want it, or where it was made.
+    ///
+    /// A log that was moved there, and is not at its former place any more, is accepted, and the place is
+    /// noted durably. A copy is not: one of the two would be out of date, and nothing tells which.
+    pub(super) fn find_log(&mut self, log_dir: Option<&PathBuf>) -> Result<()> {
+        let io = io_error("looking for the log");
+        let wanted = match log_dir {
+            Some(log_dir) => self.path.at(log_dir.join(file_name(&self.path))),
+            None => self.log.clone(),
+        };
+        let is_here = self.log.try_exists().map_err(io)?;
+        let is_missing =
+            |what: String, reason: &str| Err(StorageError::Io { what, reason: reason.to_owned() });
+        if wanted.path() == self.log.path() {
+            return match self.log_elsewhere() {
+                Some(log) if !is_here => is_missing(
+                    format!("the log of this member is not at {}", log.display()),
+                    "is its device mounted? If the log is lost, remove the data directory, and the \
+                     instance joins its cluster anew",
+                ),
+                // A log that is missing in the directory is damage, as whoever reads it finds.
+                _ => Ok(()),
+            };
+        }
+        if is_here || !wanted.try_exists().map_err(io)? {
+            return is_missing(
+                format!("the log of this member is at {}, and not at {wanted}", self.log),
+                "to move it, stop the member and move (do not copy) this directory there",
+            );
+        }
+        tracing::info!(from = %self.log, to = %wanted, "the log was moved");
+        let mut owner = self.owner()?.clone();
+        self.log = wanted;
+        owner.log = self.log_elsewhere();
+        self.write_owner(owner)
+    }
+
+    /// Gives the directory to `identity`, durably: the last step of making it.
+    pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
+        let promise = Promise::default();
+        PROMISE.write(&self.path, &promise)?;
+        let origin = encode_body(identity);
+        let owner = Owner { identity: identity.clone(), origin, log: self.log_elsewhere() };
+        match planted!(ClusterForgotten) {
+            true => self.owner = Some(owner),
+            false => self.write_owner(owner)?,
+        }
+        self.promise = promise;
+        Ok(())
+    }
+
+    /// Replaces the identity, durably.
+    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
+        let owner = self.owner()?;
+        check_successor(&owner.identity, identity)?;
+        self.write_owner(Owner { identity: identity.clone(), ..owner.clone() })
+    }
+
+    /// Replaces the promise, durably.
+    pub(super) fn set_promise(&mut self, promise: &Promise) -> Result<()> {
+        self.owner()?;
+        PROMISE.write(&self.path, promise)?;
+        self.promise = promise.clone();
+        Ok(())
+    }
+
+    fn write_owner(&mut self, owner: Owner) -> Result<()> {
+        IDENTITY.write(&self.path, &owner)?;
+        self.owner = Some(owner);
+        Ok(())
+    }
+
+    /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
+    /// renamed.
+    pub(super) fn remove_leftovers(&self, keep: u64) -> io::Result<()> {
+        for name in self.path.list()? {
+            let Some(name) = name.to_str() else { continue };
+            if generation_number(name).is_some_and(|number| number != keep) {
+                self.path.join(name).remove_all()?;
+            } else if frame::unfinished(name).is_some() {
+                self.path.join(name).remove_file()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the store, without its marks and with its log inside, to a directory that does not exist yet.
+    /// Not durably.
+    pub(super) fn copy_to(&self, to: &FsPath) -> Result<()> {
+        let io = io_error("copying the store");
+        to.create_directory().map_err(io)?;
+        for name in self.path.list().map_err(io)? {
+            let wanted = name.to_str().is_some_and(|name| {
+                [IDENTITY.name, PROMISE.name].contains(&name) || generation_number(name).is_some()
+            });
+            if wanted {
+                self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
+            }
+        }
+        if self.log.try_exists().map_err(io)? {
+            self.log.copy_all(&to.join(LOG)).map_err(io)?;
+        }
+        match &self.owner {
+            Some(owner) => IDENTITY.write(to, &Owner { log: None, ..owner.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the directory at this path is that of an incarnation that is, or was, the current one: it has
+/// not the mark `NEW`, and holds more than the unfinished form of it.
+pub(super) fn is_complete(path: &FsPath) -> io::Result<bool> {
+    let names = match path.list() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
+    let is_new = names.iter().any(|name| name == NEW);
+    let unfinished = |name: &OsString| name.to_str().and_then(frame::unfinished) == Some(NEW);
+    Ok(!is_new && !names.iter().all(unfinished))
+}
+
+/// Whether the node of this incarnation was removed from its cluster.
+pub(super) fn is_removed(path: &FsPath) -> bool {
+    path.join(REMOVED).exists()
+}
+
+/// Removes the directory of an incarnation, and its log. `log_dir`: where that may be, if nothing tells.
+///
+/// It loses its name first, durably: without its mark `NEW`, what a crash leaves of it would count as former
+/// data.
+pub(super) fn remove(path: &FsPath, log_dir: Option<&PathBuf>) -> io::Result<()> {
+    let recorded = IDENTITY.read::<Owner>(path).ok().flatten().and_then(|owner| owner.log);
+    let configured = log_dir.map(|log_dir| log_dir.join(file_name(path)));
+    for log in recorded.into_iter().chain(configured) {
+        path.at(log).remove_all()?;
+    }
+    let removed = path.at(path.path().with_extension(TMP));
+    removed.remove_all()?;
+    path.rename(&removed)?;
+    path.parent().sync_names()?;
+    removed.remove_all()
+}
+
+fn file_name(path: &FsPath) -> String {
+    path.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The number in the name of a generation's directory.
+fn generation_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(GENERATION)?;
+    if digits.len() < 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// The segments of the log of an incarnation that are only kept to be used again.
+#[cfg(any(test, feature = "simulator"))]
+pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
+    let incarnation = Incarnation::open(dir.clone(), Sound::Identity).ok()?;
+    let log = incarnation.log();
+    let needed = find_needed(log, incarnation.log_id().ok()?).ok()?;
+    let mut numbers = numbers(log).ok()?;
+    numbers.retain(|number| *number < needed.from.segment);
+    Some(numbers.into_iter().map(|number| path(log, number)).collect())
+}

@@ -372,7 +372,8 @@ impl Builder {
     /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode, Id, testing::Cluster};
+    /// use quorate::acl::{Acl, Id};
+    /// use quorate::{CreateMode, testing::Cluster};
     ///
     /// let cluster = Cluster::builder().super_user(Id::argon2("root", "secret")).start(1);
     /// let alice = cluster.node(0).session();
@@ -585,7 +586,7 @@ impl Builder {
             session_timeout: self.session_timeout,
             tick: self.tick,
             timeouts: self.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         }
     }
 

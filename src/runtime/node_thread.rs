@@ -363,7 +363,7 @@ mod tests {
             session_timeout: builder.session_timeout,
             tick: builder.tick,
             timeouts: builder.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());

@@ -173,7 +173,7 @@ impl Nodes {
             session_timeout: self.settings.session_timeout,
             tick: self.settings.tick,
             timeouts: self.settings.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);

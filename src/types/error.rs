@@ -58,7 +58,7 @@ pub enum Error {
         /// The version that the znode has.
         actual: u64,
     },
-    /// A [`Condition`](crate::Condition) of a multi does not hold; nothing was changed.
+    /// A [`Condition`](crate::multi::Condition) of a multi does not hold; nothing was changed.
     #[error("znode {path} is not as was asked: {condition}; read it again and decide again")]
     Unmet {
         /// The znode.
@@ -76,7 +76,7 @@ pub enum Error {
     },
     /// The session lacks the permission; nothing was changed.
     ///
-    /// See [`Acl`](crate::Acl).
+    /// See [`Acl`](crate::acl::Acl).
     #[error(
         "no permission to do this: {} is needed on {path}, by its ACL; authenticate with \
          Session::add_auth as somebody who has it",
@@ -95,7 +95,7 @@ pub enum Error {
         /// The permission that its ACL would have to grant; any one of them.
         permission: Permissions,
     },
-    /// A write would exceed a hard limit of a [`Quota`](crate::Quota), or a
+    /// A write would exceed a hard limit of a [`Quota`](crate::quota::Quota), or a
     /// [`Queue`](crate::recipes::Queue) is full; nothing was changed.
     #[error("{needed} {resource} at and below {path} would be more than its quota of {limit}")]
     QuotaExceeded {

@@ -8,9 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use quorate::CreateMode;
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::admin::Admin;
 use quorate::testing::Cluster;
-use quorate::{Acl, CreateMode, Id, Permissions};
 use serde_json::{Value, json};
 
 use client::{TOKEN, answer, connect, get, raw, send, served};

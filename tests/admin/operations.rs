@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::CreateMode;
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::admin::Admin;
-use quorate::{Acl, CreateMode, Id, Permissions, Quota};
+use quorate::quota::Quota;
 use serde_json::{Value, json};
 
 use crate::client::{TOKEN, get, send, served};

@@ -1,7 +1,8 @@
 //! Quotas: soft and hard, by znodes and by bytes, and their reports.
 
+use quorate::quota::Quota;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, Quota, Session, Transaction, WatchMode};
+use quorate::{CreateMode, Error, EventKind, Session, Transaction, WatchMode};
 
 fn usage(session: &Session, path: &str) -> (u64, u64) {
     let (_, usage) = session.quota(path).unwrap().expect("it has a quota");

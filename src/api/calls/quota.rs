@@ -19,7 +19,8 @@ impl Session {
     /// paths that end like a quota's own znodes; otherwise as [`Session::create`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -53,7 +54,8 @@ impl Session {
     /// quota of its own. Blocks as [`Session::get`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -81,7 +83,8 @@ impl Session {
     /// [`Session::create`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;

@@ -7,7 +7,7 @@ use crate::types::error::Result;
 impl Session {
     /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`](crate::Multi) if nothing
     /// that it read has changed. Otherwise it runs `body` again on the new state, up to
-    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that only
+    /// [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) times. A `body` that only
     /// reads sends nothing. Returns the result of `body` and the results of its writes: see
     /// [`Committed`].
     ///

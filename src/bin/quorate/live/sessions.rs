@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use quorate::operate::SessionInfo;
-use quorate::{Coordinator, Error, Result, SessionId};
+use quorate::session::SessionId;
+use quorate::{Coordinator, Error, Result};
 use serde_json::json;
 
 use super::cluster::{duration, or_unknown, reports, table};

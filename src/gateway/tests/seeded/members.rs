@@ -469,7 +469,7 @@ fn member(
         session_timeout: builder.session_timeout,
         tick: builder.tick,
         timeouts: builder.timeouts(),
-        watch_capacity: crate::WATCH_CAPACITY,
+        watch_capacity: crate::types::watch::WATCH_CAPACITY,
     };
     let schemes = builder.schemes.clone();
     let (host, shared) =

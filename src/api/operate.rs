@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
@@ -188,6 +189,9 @@ pub struct MemberState {
     pub refuses_writes: bool,
     /// The members that it cannot reach, and why.
     pub unreachable: Vec<Unreachable>,
+    /// The host and port of its [admin endpoint](crate::guide::admin), if it has one: its page is there, unless a proxy
+    /// stands before it. An endpoint on the loopback has an address like `127.0.0.1:7480`, for its own host only.
+    pub admin: Option<String>,
     /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::operate::Status::not_ready).
     pub not_ready: Option<Reason>,
 }
@@ -385,6 +389,7 @@ impl Coordinator {
                     disk_sync: report.disk_sync.map(Latency::from),
                     refuses_writes: report.refuses_writes,
                     unreachable: report.unreachable.iter().map(unreachable).collect(),
+                    admin: report.admin.map(|admin| reachable(admin, &member.address)),
                     not_ready: report.not_ready.clone(),
                 }),
             }
@@ -604,6 +609,16 @@ impl Coordinator {
             None => Ok(Gathered { members, replies }),
         }
     }
+}
+
+/// Where others reach a port that listens here, of the member at `address`.
+fn reachable(listens: SocketAddr, address: &str) -> String {
+    if !listens.ip().is_unspecified() {
+        return listens.to_string();
+    }
+    // In the in-memory cluster, an address has no port.
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    format!("{host}:{}", listens.port())
 }
 
 /// Returns the sessions of one page, and the id up to which they are complete; `None` if there are no more.

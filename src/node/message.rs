@@ -257,6 +257,7 @@ mod tests {
             stale_by: Some(Duration::from_millis(1500)),
             unreachable: vec![(300, Problem { reason: "why".to_owned(), refused: true })],
             refuses_writes: true,
+            admin: Some("[::1]:300".parse().unwrap()),
             not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
             disk_free: Some(300),
             disk_sync: Some(Latency {

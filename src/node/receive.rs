@@ -142,6 +142,9 @@ impl Node {
             }
             ClientRequest::Admin { request, asked } => self.gather(Asker::User(request), &asked),
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
+            ClientRequest::AdminEndpoint { address, listens } => {
+                self.administration.set_endpoint(address, listens);
+            }
             of_session => {
                 if let ClientRequest::Resume { session, .. }
                 | ClientRequest::Abandon { session, .. } = of_session

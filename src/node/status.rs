@@ -375,6 +375,7 @@ impl Node {
                 let problems = self.membership.problems.iter();
                 problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
             },
+            admin: self.administration.endpoint(),
             not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),
         }
     }

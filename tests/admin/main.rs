@@ -82,6 +82,41 @@ fn it_shows_what_the_library_shows() {
 }
 
 #[test]
+fn members_report_where_their_endpoints_are() {
+    let (cluster, coordinator, admin) = served(3);
+    let other = cluster.node(1);
+    let session = other.session();
+    let reported = || {
+        // Its node takes its calls in their order.
+        session.sync().unwrap();
+        let reports = coordinator.reports().unwrap();
+        [coordinator.address(), other.address()].map(|address| {
+            let member = reports.iter().find(|member| member.address == address);
+            let member = member.unwrap_or_else(|| panic!("no {address} among {reports:?}"));
+            member.state.as_ref().expect("it reports").admin.clone()
+        })
+    };
+    let own = Some(admin.address().to_string());
+    assert_eq!(reported(), [own.clone(), None]);
+
+    // One that listens on all addresses is at the host by which the others know its member.
+    let open = Admin::builder().token("not-much-of-a-secret").serve(&other, "0.0.0.0:0").unwrap();
+    let address = other.address(); // Without a port, in memory.
+    let at_its_host = Some(format!("{address}:{}", open.address().port()));
+    assert_eq!(reported(), [own.clone(), at_its_host.clone()]);
+    let newer = Admin::serve(&other, "127.0.0.1:0").unwrap();
+    assert_eq!(reported(), [own.clone(), Some(newer.address().to_string())]);
+    let shown = get(&admin, "/members").json();
+    let shown = shown["members"].as_array().unwrap().iter().map(|member| &member["state"]["admin"]);
+    assert!(shown.filter(|admin| **admin == json!(newer.address())).count() == 1);
+
+    drop(newer);
+    assert_eq!(reported(), [own.clone(), at_its_host]);
+    drop(open);
+    assert_eq!(reported(), [own, None]);
+}
+
+#[test]
 fn children_come_in_pages_and_hidden_ones_without_a_stat() {
     for is_client in [false, true] {
         let cluster = Cluster::new(1);

@@ -129,7 +129,7 @@ impl Queue {
             _ => Err(Error::InvalidSetting {
                 setting: "delay",
                 reason: format!(
-                    "an item of {} would be due in {:?}; the most is 2^40 - 1 ms, which is 34 years",
+                    "an item of {} would be due in {:?}; the most is 2^40 - 1 ms, about 35 years",
                     self.path, item.delay
                 ),
             }),

@@ -21,7 +21,7 @@ use crate::security::auth::{AuthProvider, Schemes};
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
-use crate::types::membership::{Member, ZONE_BYTES_MAX};
+use crate::types::membership::{Member, ZONE_BYTES_MAX, is_name};
 use crate::types::start_error::StartError;
 use crate::types::version::VERSION;
 
@@ -56,6 +56,7 @@ pub struct Builder {
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
     zone: String,
+    name: String,
     leader_priority: i32,
     pub(crate) policy: MembershipPolicy,
     pub(crate) audit: bool,
@@ -87,6 +88,7 @@ impl Default for Builder {
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
             zone: String::new(),
+            name: String::new(),
             leader_priority: 0,
             policy: MembershipPolicy::default(),
             audit: false,
@@ -249,6 +251,21 @@ impl Builder {
     #[must_use]
     pub fn zone(mut self, zone: impl Into<String>) -> Builder {
         self.zone = zone.into();
+        self
+    }
+
+    /// What you call this instance: shown beside its sessions to operators, by `quorate sessions`, by the admin endpoint
+    /// and as [`SessionInfo::name`](crate::operate::SessionInfo::name). The name of a pod or a host says whom to ask when
+    /// a lock is held for long. Nothing is decided by it, and several instances may have the same. At most 64 bytes,
+    /// without control characters; none by default.
+    ///
+    /// ```
+    /// let pod = std::env::var("HOSTNAME").unwrap_or_default();
+    /// let builder = quorate::Coordinator::builder().client().name(pod);
+    /// ```
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = name.into();
         self
     }
 
@@ -447,6 +464,9 @@ impl Builder {
         if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
             return invalid("zone", "it must have at most 64 bytes, and no `;` or line breaks");
         }
+        if !is_name(&self.name) {
+            return invalid("name", "it must have at most 64 bytes, and no control characters");
+        }
         if self.pending_requests_max == 0 {
             return invalid("pending_requests_max", "at least one request must be let in");
         }
@@ -513,6 +533,7 @@ impl Builder {
             majority_after: self.majority_after,
             disk_low: self.disk_low,
             zone: self.zone.clone(),
+            name: self.name.clone(),
             leader_priority: self.leader_priority,
         };
         let opened = directory::start(&dir, &address, &config, now);
@@ -609,6 +630,7 @@ impl Builder {
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = ClientConfig {
             audit: self.audit,
+            name: self.name.clone(),
             heartbeat: self.heartbeat,
             tick: self.tick,
             timeouts: self.timeouts(),

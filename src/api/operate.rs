@@ -274,6 +274,9 @@ pub struct SessionInfo {
     /// If a client holds it, the member that serves that client. `None` if a member holds it, or
     /// while the client has no member.
     pub served_by: Option<String>,
+    /// What its user calls the instance that holds it ([`Builder::name`](crate::Builder::name)). `None` if it has no name,
+    /// for a client of a gateway, and if the member that holds or serves it does not report.
+    pub name: Option<String>,
     /// Where its holder is, as far as it is known: the host and the port of a client that is connected to a
     /// member's [gateway](crate::guide::gateway), and of other holders the host, as they have it in scheme `ip`.
     pub from: Option<String>,
@@ -644,6 +647,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
         owner: gathered.address(of.owner),
         owner_id: format!("{:016x}", of.owner),
         served_by: None,
+        name: None,
         from: of.from.clone(),
         timeout: Duration::from_millis(u64::from(of.timeout_ms)),
         age: of.age,
@@ -657,6 +661,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
         for of in sessions.iter().filter(is_within) {
             if let Some(info) = infos.get_mut(&of.session).filter(|_| of.watches.is_some()) {
                 info.watches = of.watches;
+                info.name.clone_from(&of.name);
                 info.served_by = gathered.address(from).filter(|_| from != of.owner);
                 info.from.clone_from(&of.from);
             }

@@ -380,6 +380,16 @@ impl Node {
         }
     }
 
+    /// The name of the instance that holds this session here; empty if it has none.
+    fn name_of(&self, session: SessionId) -> &str {
+        match self.local.has(session) {
+            // That of a gateway's client is not this instance's.
+            true if self.local.from(session).is_some() => "",
+            true => &self.cx.config.name,
+            false => self.replica.clients.name_of(session),
+        }
+    }
+
     fn report_sessions(&self, after: Option<SessionId>) -> AdminReply {
         let mut sessions = self.machine.sessions_after(after);
         let first = sessions.by_ref().take(SESSIONS_LISTED).map(|(session, record)| {
@@ -396,6 +406,9 @@ impl Node {
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
                 watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+                name: Some(self.name_of(session))
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned),
                 from: host_of(record, self.local.from(session)).map(str::to_owned),
             }
         });

@@ -237,6 +237,7 @@ fn an_instance_and_its_cluster() {
     let sessions = coordinator.sessions().unwrap();
     let form = json!([{
         "id": session.id().to_string(),
+        "name": null,
         "from": "10.0.0.1",
         "owner": status.address,
         "owner_id": sessions[0].owner_id,

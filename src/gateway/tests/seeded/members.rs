@@ -459,6 +459,7 @@ fn member(
         majority_after: None,
         disk_low: None,
         zone: String::new(),
+        name: String::new(),
         leader_priority: 0,
     };
     let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

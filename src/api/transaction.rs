@@ -51,10 +51,6 @@ impl<'a> Transaction<'a> {
     /// How many times a transaction is tried before it fails with [`Error::Conflict`].
     pub const ATTEMPTS_MAX: u32 = 64;
 
-    pub(crate) fn begin(session: &'a Session) -> Result<Transaction<'a>> {
-        Ok(Transaction::on(session, session.snapshot()?))
-    }
-
     pub(crate) fn on(session: &'a Session, snapshot: Snapshot) -> Transaction<'a> {
         Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
     }

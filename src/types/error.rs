@@ -239,12 +239,14 @@ pub enum Error {
         /// The last zxid.
         last: Zxid,
     },
-    /// The data of one request is over the limit.
-    #[error("{size} bytes for {path} are more than the limit of {limit} bytes for one request")]
+    /// The data of one request is over the limit; or, on a [client](crate::guide::clients), what one call reads.
+    #[error(
+        "{size} bytes for {path} are more than the limit of {limit} bytes for one request or reply"
+    )]
     TooLarge {
-        /// The znode whose data exceeded the limit.
+        /// The znode whose data exceeded the limit, or at and below which a client reads.
         path: String,
-        /// The size of the request in bytes.
+        /// The size of the request in bytes. Of a reply, what was counted until it exceeded the limit.
         size: u64,
         /// The limit.
         limit: u64,

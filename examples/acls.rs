@@ -1,7 +1,8 @@
 //! Two teams on one cluster: each can read the other's configuration and cannot change it.
 
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::testing::Cluster;
-use quorate::{Acl, CreateMode, Error, Id, Permissions, Result, Session};
+use quorate::{CreateMode, Error, Result, Session};
 
 /// Creates a team's own subtree, which others may read.
 fn claim(session: &Session, team: &str, password: &str) -> Result<()> {

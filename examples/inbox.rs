@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use quorate::quota::Quota;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Quota, Result, Session, WatchMode};
+use quorate::{CreateMode, Error, Result, Session, WatchMode};
 
 const PAGE: usize = 4;
 

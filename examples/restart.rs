@@ -1,8 +1,9 @@
 //! An instance is killed and started again while its own ephemeral znode still exists. The new run takes the
 //! znode over in one write, so no reader sees it missing.
 
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, EventKind, Result, SessionId, WatchMode};
+use quorate::{CreateMode, EventKind, Result, WatchMode};
 
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);

@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use quorate::session::Zxid;
 use quorate::testing::Cluster;
-use quorate::{
-    CreateMode, Error, EventKind, HISTORY_CHANGES, Result, Session, Watch, WatchEvent, WatchMode,
-    Zxid,
-};
+use quorate::{CreateMode, Error, EventKind, Result, Session, Watch, WatchEvent, WatchMode};
 
 /// The consumer's storage, for example a search index. It stores both fields together.
 #[derive(Default)]
@@ -111,9 +109,9 @@ fn main() -> Result<()> {
     let watch = index.open(&session)?;
     assert_eq!(index.catch_up(&session, &watch)?, 4);
 
-    println!("a restart after more than {HISTORY_CHANGES} changes");
+    println!("a restart after more than {} changes", Watch::HISTORY_CHANGES);
     cluster.stop(1);
-    for _ in 0..=HISTORY_CHANGES / 1000 {
+    for _ in 0..=Watch::HISTORY_CHANGES / 1000 {
         let multi = author.multi();
         (0..1000).fold(multi, |multi, _| multi.set("/articles/raft", b"edited")).commit()?;
     }

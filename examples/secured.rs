@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use quorate::StartError;
-use quorate::{Acl, Coordinator, CreateMode, Error, Id, Permissions, Tls};
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::{Coordinator, CreateMode, Error, Tls};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };

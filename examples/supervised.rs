@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quorate::recipes::{Discovery, Instance, LeaderLatch, LeaderSelector, Registry};
+use quorate::session::Supervised;
 use quorate::testing::Cluster;
-use quorate::{Coordinator, Result, Supervised};
+use quorate::{Coordinator, Result};
 
 /// What each instance runs for as long as it exists.
 fn serve(coordinator: &Coordinator, name: &'static str) -> Result<[Supervised; 2]> {

@@ -175,6 +175,7 @@ impl World {
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = ClientConfig {
             audit: false,
+            name: String::new(),
             heartbeat: plan.heartbeat,
             tick: plan.tick,
             timeouts: TimeoutBounds::of(plan.tick),

@@ -421,6 +421,7 @@ impl World {
             peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),
+            name: String::new(),
             leader_priority: process.member.leader_priority,
             disk_low: None,
         };

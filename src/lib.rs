@@ -23,17 +23,21 @@
 //! ```
 //!
 //! - [`Coordinator`] is this instance's membership: join, status, close.
-//! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
-//!   blocking.
-//! - [`Security`] authenticates and encrypts the traffic between members.
-//! - [`Acl`] lists who may do what with a znode; [`Session::add_auth`] authenticates a session.
-//! - [`Quota`] limits the number of znodes and bytes below a path.
-//! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes atomically;
-//!   [`Session::chroot`] confines a handle to a part of the tree.
-//! - [`recipes`] are built on top: [`recipes::Lock`] and its family, [`recipes::LeaderLatch`],
+//! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`Session::nonblocking`] does the same
+//!   without blocking, and calls that end in `_async` are awaited.
+//! - [`Multi`] does several writes or none; [`Transaction`] reads and writes atomically;
+//!   [`Snapshot`] is the whole tree at one write; [`Session::chroot`] confines a handle to a part of
+//!   the tree.
+//! - [`Security`] authenticates and encrypts the traffic between members, with a [`Secret`] or [`Tls`].
+//!
+//! The modules have the rest, by subject:
+//!
+//! - [`recipes`]: what is built on top, [`recipes::Lock`] and its family, [`recipes::LeaderLatch`],
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
+//! - [`acl`]: who may do what with a znode; [`quota`]: limits for what is below a path.
+//! - [`multi`], [`session`], [`watch`], [`security`]: the further types of these calls.
 //! - [`operate`] has what operators and health checks look at: reports, figures, reasons.
 //! - [`recovery`] makes a new cluster from what is left of an old one: backups and data
 //!   directories.
@@ -76,6 +80,7 @@
 #[macro_use]
 mod planted;
 
+pub mod acl;
 mod addressing;
 #[cfg(feature = "admin")]
 pub mod admin;
@@ -91,12 +96,15 @@ mod golden;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod machine;
+pub mod multi;
 mod node;
 pub mod operate;
+pub mod quota;
 pub mod recipes;
 pub mod recovery;
 mod runtime;
 pub mod security;
+pub mod session;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 #[path = "../simulation/mod.rs"]
@@ -106,37 +114,26 @@ mod sync;
 pub mod testing;
 mod transport;
 mod types;
+pub mod watch;
 
 pub use api::builder::Builder;
-pub use api::causal::CausalToken;
-pub use api::changes::Changes;
 pub use api::coordinator::Coordinator;
-pub use api::multi::{Fence, Multi};
-pub use api::multi_read::{ReadOp, ReadResult};
-pub use api::nonblocking::NonBlocking;
-pub use api::part::Part;
+pub use api::multi::Multi;
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
-pub use api::supervise::Supervised;
-pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
+pub use api::transaction::Transaction;
 pub use api::watch::Watch;
 pub use runtime::pending::Pending;
-pub use security::auth::AuthProvider;
 pub use security::secret::Secret;
 pub use security::settings::Security;
 #[cfg(feature = "tls")]
 pub use security::tls::Tls;
-pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use types::availability::Availability;
 pub use types::error::{Error, Result};
-pub use types::quota::{Quota, Usage};
 pub use types::session::SessionState;
 pub use types::start_error::StartError;
-pub use types::watch::{
-    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,
-    WatchMode, WatcherType,
-};
-pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
+pub use types::watch::{EventKind, WatchEvent, WatchMode};
+pub use types::znode::{CreateMode, Created, Stat};
 
 /// The README's examples are tested with the library's own.
 #[cfg(doctest)]

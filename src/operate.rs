@@ -10,4 +10,3 @@ pub use crate::api::status::{MemberStatus, Status};
 pub use crate::types::metrics::Metrics;
 pub use crate::types::metrics::histogram::Histogram;
 pub use crate::types::reason::{Reason, ReasonKind};
-pub use crate::types::watch::WatchInfo;

@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
+use quorate::CreateMode;
+use quorate::acl::Acl;
 use quorate::testing::Cluster;
-use quorate::{Acl, CreateMode};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};

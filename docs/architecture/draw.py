@@ -207,7 +207,7 @@ def wrapped(names, width, lines):
 
 
 def layers():
-    picture = Picture(860, 1058, "The layers of quorate: which folder of src uses which")
+    picture = Picture(860, 1078, "The layers of quorate: which folder of src uses which")
     edges = reduced(uses())
     folders = {path.name for path in SRC.iterdir() if any(path.rglob("*.rs"))} - set(listed("BESIDE"))
     if folders != set(PLACES):
@@ -230,7 +230,8 @@ def layers():
             picture.words(x + 12, y + 40 + 15 * n, line, "small")
     picture.words(30, 1020, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
     beside = ", ".join(name for name in listed("BESIDE") if name != "lib.rs")
-    picture.words(30, 1040, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
+    picture.words(30, 1040, "Green: deterministic, without threads, clocks, sockets and files.")
+    picture.words(30, 1060, f"Beside the layers: {beside}.")
     return picture.text()
 
 

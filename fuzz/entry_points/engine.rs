@@ -645,6 +645,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
         log,
         policy,
         zone,
+        name: String::new(),
         leader_priority: 0,
         peers: Vec::new(),
         majority_after: None,

@@ -137,6 +137,7 @@ fn fresh_node() -> Node {
         log,
         policy,
         zone,
+        name: String::new(),
         leader_priority: 0,
         peers,
         majority_after,

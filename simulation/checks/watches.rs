@@ -16,7 +16,7 @@ use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Oracle, ZnodeState, gives};
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::path;
-use crate::types::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
+use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -501,7 +501,7 @@ impl Record {
         };
         let data = |known: Option<&ZnodeState>| {
             let data = known.map(|known| known.data.clone());
-            data.filter(|data| data.len() <= EVENT_DATA_MAX)
+            data.filter(|data| data.len() <= WatchEvent::DATA_MAX)
         };
         let known = at(zxid).filter(|_| self.watched.data && brings);
         let right =

@@ -44,6 +44,7 @@ use self::routes::Routes;
 use self::server::Server;
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;
+use crate::api::support::Reported;
 use crate::runtime::port::{self, Serving, refused};
 use crate::types::error::{Error, Result};
 
@@ -75,6 +76,8 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Admin {
+    /// Dropped first, so that nobody is sent to an endpoint that has ended.
+    _reported: Reported,
     serving: Serving,
 }
 
@@ -176,7 +179,8 @@ impl AdminBuilder {
         let sampling = history::start(routes.history(), &mut serving).map_err(&failed)?;
         // The server ends first, since the other threads wait for it.
         serving.spawn("quorate-admin", || server.run(jobs, listeners, sampling)).map_err(failed)?;
-        Ok(Admin { serving })
+        let reported = Reported::new(coordinator.shared(), serving.address());
+        Ok(Admin { _reported: reported, serving })
     }
 
     fn check(&self, address: SocketAddr) -> Result<()> {

@@ -3,6 +3,7 @@
 //! Both read an immutable snapshot, so they delay no writes. The work and the response are bounded: a search that
 //! reaches a bound says which one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use super::session::AdminSession;
 use crate::api::coordinator::Coordinator;
 use crate::api::snapshot::Snapshot;
 use crate::types::error::{Error, Result};
+use crate::types::path;
 use crate::types::znode::SessionId;
 
 /// The most paths in a response, and by default.
@@ -68,7 +70,7 @@ impl Search {
     }
 }
 
-/// The ephemerals of a session that may be read, and whether there are more than are shown.
+/// The ephemerals of a session that a search could find, and whether there are more than are shown.
 ///
 /// # Errors
 /// [`Error::SessionExpired`] if this replica has no such session.
@@ -87,7 +89,17 @@ pub(super) fn ephemerals(
     let (mut paths, count) = of.flatten().ok_or(Error::SessionExpired { session: id })?;
     let more = paths.len() > most;
     paths.truncate(most);
-    paths.retain(|path| matches!(snapshot.exists(path), Ok(Some(_))));
+    let readable = |path: &str| matches!(snapshot.exists(path), Ok(Some(_)));
+    // The names of a znode's children are for those who may read it. Most ephemerals share a parent.
+    let mut parents: BTreeMap<String, bool> = BTreeMap::new();
+    paths.retain(|path| {
+        let parent = path::parent(path).unwrap_or("/");
+        let is_listed = *parents.entry(parent.to_owned()).or_insert_with(|| {
+            let mut above = std::iter::successors(Some(parent), |path| path::parent(path));
+            above.all(readable)
+        });
+        is_listed && readable(path)
+    });
     let paths: Vec<&str> = paths.iter().map(|path| &**path).collect();
     Ok(json!({ "session": id, "count": count, "ephemerals": paths, "more": more }))
 }

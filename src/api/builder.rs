@@ -21,7 +21,7 @@ use crate::security::auth::{AuthProvider, Schemes};
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
-use crate::types::membership::{Member, ZONE_BYTES_MAX};
+use crate::types::membership::{Member, ZONE_BYTES_MAX, is_name};
 use crate::types::start_error::StartError;
 use crate::types::version::VERSION;
 
@@ -57,6 +57,7 @@ pub struct Builder {
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
     zone: String,
+    name: String,
     leader_priority: i32,
     pub(crate) policy: MembershipPolicy,
     pub(crate) audit: bool,
@@ -89,6 +90,7 @@ impl Default for Builder {
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
             zone: String::new(),
+            name: String::new(),
             leader_priority: 0,
             policy: MembershipPolicy::default(),
             audit: false,
@@ -268,6 +270,21 @@ impl Builder {
         self
     }
 
+    /// What you call this instance: shown beside its sessions to operators, by `quorate sessions`, by the admin endpoint
+    /// and as [`SessionInfo::name`](crate::operate::SessionInfo::name). The name of a pod or a host says whom to ask when
+    /// a lock is held for long. Nothing is decided by it, and several instances may have the same. At most 64 bytes,
+    /// without control characters; none by default.
+    ///
+    /// ```
+    /// let pod = std::env::var("HOSTNAME").unwrap_or_default();
+    /// let builder = quorate::Coordinator::builder().client().name(pod);
+    /// ```
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = name.into();
+        self
+    }
+
     /// How much this instance is wanted as the leader of the cluster: 0 by default. The leader decides every write, so
     /// writes of its own zone are fast.
     ///
@@ -388,7 +405,8 @@ impl Builder {
     /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode, Id, testing::Cluster};
+    /// use quorate::acl::{Acl, Id};
+    /// use quorate::{CreateMode, testing::Cluster};
     ///
     /// let cluster = Cluster::builder().super_user(Id::argon2("root", "secret")).start(1);
     /// let alice = cluster.node(0).session();
@@ -462,6 +480,9 @@ impl Builder {
         if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
             return invalid("zone", "it must have at most 64 bytes, and no `;` or line breaks");
         }
+        if !is_name(&self.name) {
+            return invalid("name", "it must have at most 64 bytes, and no control characters");
+        }
         if self.pending_requests_max == 0 {
             return invalid("pending_requests_max", "at least one request must be let in");
         }
@@ -528,6 +549,7 @@ impl Builder {
             majority_after: self.majority_after,
             disk_low: self.disk_low,
             zone: self.zone.clone(),
+            name: self.name.clone(),
             leader_priority: self.leader_priority,
         };
         let log_dir = self.log_dir.as_deref();
@@ -602,7 +624,7 @@ impl Builder {
             session_timeout: self.session_timeout,
             tick: self.tick,
             timeouts: self.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         }
     }
 
@@ -625,6 +647,7 @@ impl Builder {
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = ClientConfig {
             audit: self.audit,
+            name: self.name.clone(),
             heartbeat: self.heartbeat,
             tick: self.tick,
             timeouts: self.timeouts(),

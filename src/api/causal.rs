@@ -18,7 +18,8 @@ use crate::types::znode::Zxid;
 ///
 /// ```
 /// use std::time::Duration;
-/// use quorate::{CausalToken, CreateMode, testing::Cluster};
+/// use quorate::session::CausalToken;
+/// use quorate::{CreateMode, testing::Cluster};
 ///
 /// let cluster = Cluster::new(3);
 /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());

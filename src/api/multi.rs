@@ -117,7 +117,8 @@ impl<'a> Multi<'a> {
     /// [`Error::NoNode`](crate::Error::NoNode) for all but [`Condition::Absent`].
     ///
     /// ```
-    /// use quorate::{Condition, CreateMode};
+    /// use quorate::multi::Condition;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let absent = session.multi().require("/a", Condition::Absent);
@@ -190,7 +191,8 @@ impl<'a> Multi<'a> {
     /// Creates a znode with an access list: see [`Session::create_with_acl`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let acl = Acl::read_only();
@@ -213,7 +215,8 @@ impl<'a> Multi<'a> {
     /// this.)
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -228,7 +231,8 @@ impl<'a> Multi<'a> {
     /// Replaces the access list of a znode if it has this aversion: see [`Session::set_acl_if`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -453,7 +457,8 @@ impl<'a> Multi<'a> {
     /// otherwise as [`Session::create`].
     ///
     /// ```
-    /// use quorate::{CreateMode, OpResult};
+    /// use quorate::multi::OpResult;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let multi = session.multi().create("/a", b"1", CreateMode::Persistent);

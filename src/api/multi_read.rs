@@ -10,7 +10,8 @@ use crate::types::znode::Stat;
 /// One read of a [`Session::multi_read`].
 ///
 /// ```
-/// use quorate::{CreateMode, Error, ReadOp, ReadResult};
+/// use quorate::multi::{ReadOp, ReadResult};
+/// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -38,7 +39,7 @@ pub enum ReadOp<'a> {
 /// The result of a [`ReadOp`] at the same index.
 ///
 /// ```
-/// use quorate::{ReadOp, ReadResult};
+/// use quorate::multi::{ReadOp, ReadResult};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let results = session.snapshot()?.multi_read([ReadOp::Exists("/none")]);
@@ -102,7 +103,8 @@ impl Session {
     /// The errors of a session that is over. The error of a single read is in its result.
     ///
     /// ```
-    /// use quorate::{CreateMode, ReadOp};
+    /// use quorate::multi::ReadOp;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;

@@ -461,7 +461,7 @@ impl NonBlocking<'_> {
     /// have not been returned yet.
     ///
     /// ```
-    /// use quorate::WatcherType;
+    /// use quorate::watch::WatcherType;
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// session.nonblocking().remove_watches("/a", WatcherType::Any).await?;

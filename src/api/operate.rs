@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
@@ -188,6 +189,9 @@ pub struct MemberState {
     pub refuses_writes: bool,
     /// The members that it cannot reach, and why.
     pub unreachable: Vec<Unreachable>,
+    /// The host and port of its [admin endpoint](crate::guide::admin), if it has one: its page is there, unless a proxy
+    /// stands before it. An endpoint on the loopback has an address like `127.0.0.1:7480`, for its own host only.
+    pub admin: Option<String>,
     /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::operate::Status::not_ready).
     pub not_ready: Option<Reason>,
 }
@@ -270,6 +274,9 @@ pub struct SessionInfo {
     /// If a client holds it, the member that serves that client. `None` if a member holds it, or
     /// while the client has no member.
     pub served_by: Option<String>,
+    /// What its user calls the instance that holds it ([`Builder::name`](crate::Builder::name)). `None` if it has no name,
+    /// for a client of a gateway, and if the member that holds or serves it does not report.
+    pub name: Option<String>,
     /// Where its holder is, as far as it is known: the host and the port of a client that is connected to a
     /// member's [gateway](crate::guide::gateway), and of other holders the host, as they have it in scheme `ip`.
     pub from: Option<String>,
@@ -385,6 +392,7 @@ impl Coordinator {
                     disk_sync: report.disk_sync.map(Latency::from),
                     refuses_writes: report.refuses_writes,
                     unreachable: report.unreachable.iter().map(unreachable).collect(),
+                    admin: report.admin.map(|admin| reachable(admin, &member.address)),
                     not_ready: report.not_ready.clone(),
                 }),
             }
@@ -606,6 +614,16 @@ impl Coordinator {
     }
 }
 
+/// Where others reach a port that listens here, of the member at `address`.
+fn reachable(listens: SocketAddr, address: &str) -> String {
+    if !listens.ip().is_unspecified() {
+        return listens.to_string();
+    }
+    // In the in-memory cluster, an address has no port.
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    format!("{host}:{}", listens.port())
+}
+
 /// Returns the sessions of one page, and the id up to which they are complete; `None` if there are no more.
 /// The page ends where the shortest reply ends. The sessions are those of the leader, or else of the furthest
 /// replica: a replica that lags still has some that have ended.
@@ -629,6 +647,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
         owner: gathered.address(of.owner),
         owner_id: format!("{:016x}", of.owner),
         served_by: None,
+        name: None,
         from: of.from.clone(),
         timeout: Duration::from_millis(u64::from(of.timeout_ms)),
         age: of.age,
@@ -642,6 +661,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
         for of in sessions.iter().filter(is_within) {
             if let Some(info) = infos.get_mut(&of.session).filter(|_| of.watches.is_some()) {
                 info.watches = of.watches;
+                info.name.clone_from(&of.name);
                 info.served_by = gathered.address(from).filter(|_| from != of.owner);
                 info.from.clone_from(&of.from);
             }

@@ -6,12 +6,12 @@ use crate::runtime::chroot::Root;
 use crate::types::acl::Acl;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{CreateMode, SessionId, TTL_MAX};
+use crate::types::znode::{CreateMode, SessionId};
 
 pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
     path::validate_new(path, mode)?;
     if let Some(ttl) = mode.ttl()
-        && (ttl.as_millis() == 0 || ttl > TTL_MAX)
+        && (ttl.as_millis() == 0 || ttl > CreateMode::TTL_MAX)
     {
         return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
     }

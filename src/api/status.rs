@@ -170,7 +170,8 @@ impl Coordinator {
     /// time: watches that are set or end during the call may be in the list or not.
     ///
     /// ```
-    /// use quorate::{WatchMode, WatcherType, testing::Cluster};
+    /// use quorate::watch::WatcherType;
+    /// use quorate::{WatchMode, testing::Cluster};
     ///
     /// let cluster = Cluster::new(1);
     /// let session = cluster.node(0).session();

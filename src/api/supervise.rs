@@ -179,7 +179,7 @@ impl Supervised {
     /// As [`Supervised::wait`].
     ///
     /// ```
-    /// # async fn example(supervised: quorate::Supervised) -> quorate::Result<()> {
+    /// # async fn example(supervised: quorate::session::Supervised) -> quorate::Result<()> {
     /// supervised.stop();
     /// supervised.wait_async().await?;
     /// # Ok(())

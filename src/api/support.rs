@@ -78,6 +78,38 @@ mod gateway {
 
 #[cfg(feature = "gateway")]
 pub(crate) use self::gateway::*;
+#[cfg(feature = "admin")]
+mod admin {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use crate::node::io::ClientRequest;
+    use crate::runtime::shared::NodeShared;
+
+    /// Has the member report that an admin endpoint listens here, until this is dropped.
+    #[derive(Debug)]
+    pub(crate) struct Reported {
+        shared: Arc<NodeShared>,
+        address: SocketAddr,
+    }
+
+    impl Reported {
+        pub(crate) fn new(shared: &Arc<NodeShared>, address: SocketAddr) -> Reported {
+            shared.send(None, ClientRequest::AdminEndpoint { address, listens: true });
+            Reported { shared: Arc::clone(shared), address }
+        }
+    }
+
+    impl Drop for Reported {
+        fn drop(&mut self) {
+            let address = self.address;
+            self.shared.send(None, ClientRequest::AdminEndpoint { address, listens: false });
+        }
+    }
+}
+
+#[cfg(feature = "admin")]
+pub(crate) use self::admin::Reported;
 /// The room on the file system of a directory.
 #[cfg(feature = "admin")]
 pub(crate) use crate::storage::space;

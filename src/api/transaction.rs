@@ -12,9 +12,6 @@ use crate::types::quota;
 use crate::types::quota::Usage;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
-/// How many times a transaction is tried before it fails with [`Error::Conflict`].
-pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
-
 /// The reads and writes of one attempt of [`Session::transact`].
 ///
 /// Reads show the tree as of the attempt's start, without the transaction's own writes. Writes are
@@ -51,9 +48,8 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn begin(session: &'a Session) -> Result<Transaction<'a>> {
-        Ok(Transaction::on(session, session.snapshot()?))
-    }
+    /// How many times a transaction is tried before it fails with [`Error::Conflict`].
+    pub const ATTEMPTS_MAX: u32 = 64;
 
     pub(crate) fn on(session: &'a Session, snapshot: Snapshot) -> Transaction<'a> {
         Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
@@ -269,7 +265,7 @@ pub(crate) fn outcome<T>(
             Error::NoNode { path }
             | Error::NodeExists { path }
             | Error::Unmet { path, .. }
-            | Error::BadVersion { path, .. } => (attempt >= TRANSACTION_ATTEMPTS_MAX)
+            | Error::BadVersion { path, .. } => (attempt >= Transaction::ATTEMPTS_MAX)
                 .then(|| Err(Error::Conflict { path, attempts: attempt })),
             error => Some(Err(error)),
         },
@@ -418,7 +414,7 @@ mod tests {
             txn.set("/a", b"mine");
             Ok(())
         });
-        let attempts = TRANSACTION_ATTEMPTS_MAX;
+        let attempts = Transaction::ATTEMPTS_MAX;
         assert_eq!(overtaken, Err(Error::Conflict { path: "/a".to_owned(), attempts }));
         // Indexes do not count the checks.
         let failed = one.transact(|txn| {

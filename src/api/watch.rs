@@ -11,7 +11,7 @@ use crate::runtime::own_thread;
 use crate::runtime::shared::NodeShared;
 use crate::runtime::watch_sender::WatchSender;
 use crate::sync::gap::{EventReceiver, channel};
-use crate::types::watch::WatchEvent;
+use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent};
 
 /// A watch, which receives events. Dropping it removes the watch.
 ///
@@ -23,7 +23,7 @@ use crate::types::watch::WatchEvent;
 /// An event is in the watch's channel before the change can be read from this instance. Events have
 /// the order of the writes. The channel closes when the watch is over: when a one-shot watch has
 /// fired, when [`Session::remove_watches`](crate::Session::remove_watches) has removed it, or when
-/// its session or its node has ended. At most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait
+/// its session or its node has ended. At most [`Watch::CAPACITY`](crate::Watch::CAPACITY) events wait
 /// in the channel; if a reader falls further behind, events are dropped and an
 /// [`EventKind::Gap`](crate::EventKind::Gap) takes their place. No node ever waits for a reader.
 ///
@@ -51,6 +51,17 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// How many events wait in a watch's channel before its reader gets an
+    /// [`EventKind::Gap`](crate::EventKind::Gap) instead.
+    pub const CAPACITY: usize = WATCH_CAPACITY;
+
+    /// How many of the latest changes each replica stores for
+    /// [`Session::watch_from`](crate::Session::watch_from), at most.
+    pub const HISTORY_CHANGES: usize = HISTORY_CHANGES;
+
+    /// How many bytes these changes may take, at most: each takes the length of its path and about 60 more.
+    pub const HISTORY_BYTES: usize = HISTORY_BYTES;
+
     /// The channel of events, for `select!`, iteration and so on. It may be cloned, but each event
     /// goes to one receiver only, and dropping a clone does not end the watch.
     pub fn events(&self) -> &Receiver<WatchEvent> {

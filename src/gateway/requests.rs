@@ -263,7 +263,7 @@ impl Connection {
     }
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<(), ErrorCode> {
-        let too_many = acl.len() > crate::types::acl::ACL_ENTRIES_MAX;
+        let too_many = acl.len() > Acl::ENTRIES_MAX;
         let unknown = self.shared.schemes.check(path, acl).is_err();
         let invalid = acl.iter().any(|entry| entry.id.check().is_err());
         if too_many || unknown || invalid { Err(ErrorCode::InvalidAcl) } else { Ok(()) }

@@ -405,7 +405,7 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         condition: Condition,
     },
-    /// The time to live is 0, or longer than `TTL_MAX`.
+    /// The time to live is 0, or longer than `CreateMode::TTL_MAX`.
     InvalidTtl { path: String, ttl: Duration },
     /// The znode of a [`Command::Reap`] is in use again, was set, or does not exist any more.
     StaleReap,

@@ -34,9 +34,7 @@ use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::error::Error;
 use crate::types::quota::{Quota, Usage};
-use crate::types::znode::{
-    Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid,
-};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 use crate::types::{acl, path, quota};
 
 /// The most bytes of data and of access lists that one request may carry, all operations of a
@@ -374,7 +372,7 @@ impl Write {
             CreateMode::Container => Kind::Container,
             CreateMode::PersistentWithTtl(ttl) | CreateMode::PersistentSequentialWithTtl(ttl) => {
                 let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-                if ms == 0 || ttl > TTL_MAX {
+                if ms == 0 || ttl > CreateMode::TTL_MAX {
                     return Err(OpError::InvalidTtl { path: path.to_owned(), ttl });
                 }
                 Kind::Ttl(ms)

@@ -28,6 +28,8 @@ pub(crate) enum FromClient {
         seen: Zxid,
         /// The cluster of the client; 0: none yet.
         cluster: u64,
+        /// What its user calls it; empty: nothing.
+        name: String,
     },
     /// A session that it holds.
     Claim(Claim),

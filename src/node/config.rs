@@ -34,6 +34,8 @@ pub(crate) struct NodeConfig {
     pub(crate) majority_after: Option<Duration>,
     /// The zone of this instance, so that voters are spread over zones; empty: unknown.
     pub(crate) zone: String,
+    /// What its user calls this instance, in lists of sessions; empty: nothing.
+    pub(crate) name: String,
     /// Among voters that are fit to lead, one of the highest leads before long.
     pub(crate) leader_priority: i32,
     /// With fewer free bytes than this, the disk counts as nearly full; 0: never. `None`: depends

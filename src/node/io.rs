@@ -1,6 +1,7 @@
 //! The inputs and effects of a node: the whole boundary between the deterministic core and the
 //! threads, clocks, disks and sockets around it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -185,6 +186,9 @@ pub(crate) enum ClientRequest {
     Abandon { session: SessionId, state: SessionState },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
+    /// An admin endpoint of this instance listens at this address, or no longer: for its reports. Not answered.
+    #[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "admin endpoints only"))]
+    AdminEndpoint { address: SocketAddr, listens: bool },
 }
 
 #[derive(Debug)]

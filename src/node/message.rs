@@ -257,6 +257,7 @@ mod tests {
             stale_by: Some(Duration::from_millis(1500)),
             unreachable: vec![(300, Problem { reason: "why".to_owned(), refused: true })],
             refuses_writes: true,
+            admin: Some("[::1]:300".parse().unwrap()),
             not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
             disk_free: Some(300),
             disk_sync: Some(Latency {
@@ -274,6 +275,7 @@ mod tests {
             ephemerals: 1,
             renewed: Some(Duration::from_secs(1)),
             watches: None,
+            name: Some("name".to_owned()),
             from: Some("host:1".to_owned()),
         };
         let replies = [
@@ -486,7 +488,7 @@ mod tests {
             Read::Tree,
         ];
         let mut messages = vec![
-            FromClient::Begin { seen: 350, cluster: 77 },
+            FromClient::Begin { seen: 350, cluster: 77, name: "name".to_owned() },
             FromClient::Claim(Claim { holding, applied: 8, opened: true, base: Some(300) }),
             FromClient::Watch(HeldWatch {
                 watch: 6,

@@ -15,7 +15,7 @@ use crate::node::raft::snapshot_transfer::Received;
 use crate::node::replica::server::serve::{AskedOfLeader, Attaching};
 use crate::node::{FORWARD_BYTES_MAX, versions};
 use crate::types::error::Error;
-use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
+use crate::types::membership::{MEMBERS_MAX, Named, NodeId, is_name};
 use crate::types::version;
 use crate::types::znode::SessionId;
 
@@ -142,6 +142,9 @@ impl Node {
             }
             ClientRequest::Admin { request, asked } => self.gather(Asker::User(request), &asked),
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
+            ClientRequest::AdminEndpoint { address, listens } => {
+                self.administration.set_endpoint(address, listens);
+            }
             of_session => {
                 if let ClientRequest::Resume { session, .. }
                 | ClientRequest::Abandon { session, .. } = of_session
@@ -444,7 +447,7 @@ impl Node {
     ) {
         let mut messages = messages.into_iter();
         if number == 0 {
-            let Some(FromClient::Begin { seen, cluster }) = messages.next() else {
+            let Some(FromClient::Begin { seen, cluster, name }) = messages.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
             let own = self.bootstrap.cluster();
@@ -454,10 +457,12 @@ impl Node {
                 Some("it is a client of another cluster")
             } else if self.raft.is_member(from) {
                 Some("it is a member")
+            } else if !is_name(&name) {
+                Some("its name is too long, or has control characters")
             } else {
                 None
             };
-            match self.replica.attach(from, attachment, seen, refused, &mut self.cx) {
+            match self.replica.attach(from, attachment, (seen, name), refused, &mut self.cx) {
                 Attaching::Begins => {}
                 Attaching::Refused => return,
                 Attaching::Full => return self.send_elsewhere(from, attachment),

@@ -375,7 +375,18 @@ impl Node {
                 let problems = self.membership.problems.iter();
                 problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
             },
+            admin: self.administration.endpoint(),
             not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),
+        }
+    }
+
+    /// The name of the instance that holds this session here; empty if it has none.
+    fn name_of(&self, session: SessionId) -> &str {
+        match self.local.has(session) {
+            // That of a gateway's client is not this instance's.
+            true if self.local.from(session).is_some() => "",
+            true => &self.cx.config.name,
+            false => self.replica.clients.name_of(session),
         }
     }
 
@@ -395,6 +406,9 @@ impl Node {
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
                 watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+                name: Some(self.name_of(session))
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned),
                 from: host_of(record, self.local.from(session)).map(str::to_owned),
             }
         });

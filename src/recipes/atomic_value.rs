@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
+use crate::api::transaction::Transaction;
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, shows_missing};
 use crate::recipes::reads;
@@ -123,7 +123,7 @@ impl AtomicValue {
         &self,
         mut change: impl FnMut(Option<&Content>) -> Result<(Option<Vec<u8>>, T)>,
     ) -> Result<(T, Zxid)> {
-        for attempt in 0..TRANSACTION_ATTEMPTS_MAX {
+        for attempt in 0..Transaction::ATTEMPTS_MAX {
             let content = self.read().await?;
             let seen = content.as_ref().map(|content| content.zxid);
             let (data, value) = change(content.as_ref())?;
@@ -133,7 +133,7 @@ impl AtomicValue {
                 None => self.back_off(attempt).await?,
             }
         }
-        Err(Error::Conflict { path: self.path.clone(), attempts: TRANSACTION_ATTEMPTS_MAX })
+        Err(Error::Conflict { path: self.path.clone(), attempts: Transaction::ATTEMPTS_MAX })
     }
 
     /// Adds to the number that the data show; where there is no znode, to 0. Returns the numbers before and after.

@@ -147,7 +147,7 @@ impl Change {
 /// replica has caught up by a snapshot.
 ///
 /// It costs the cluster nothing. In memory it holds only the znodes that have changed since its
-/// view, as a [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for
+/// view, as a [`Snapshot`] does; at most [`Watch::CAPACITY`](crate::Watch::CAPACITY) events wait for
 /// a reader.
 ///
 /// Znodes that the session may not read are not shown. A change of an ACL alone is not reported;

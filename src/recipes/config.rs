@@ -181,7 +181,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         ///
         /// # Errors
         /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
-        /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts, after which
+        /// after [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) attempts, after which
         /// nothing was changed.
         pub fn update / update_async(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>>
             = request(self.updating(change));

@@ -37,7 +37,7 @@ pub struct Counted {
 ///
 /// There is no lock, so a participant that stalls delays nobody. An addition is one operation of the cluster: it costs
 /// one write, and additions do not conflict. The other changes read the number first. After a conflict they wait for
-/// a random time and try again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the
+/// a random time and try again, [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) times at most. If the
 /// numbers only have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
 ///
 /// The znode's data is the number as eight bytes in big-endian order, as that of Curator's `DistributedAtomicLong`;
@@ -138,14 +138,15 @@ impl Counter {
     }
 
     /// An addition as a part of another write: see [`Part`]. The counter's znode must exist by then, as it does after
-    /// any change, for example of 0. The sum is in [`OpResult::Added`](crate::OpResult::Added). Two such additions
+    /// any change, for example of 0. The sum is in [`OpResult::Added`](crate::multi::OpResult::Added). Two such additions
     /// do not conflict.
     ///
     /// If the counter's form cannot show the sum, or the znode does not hold a number, the write fails with
     /// [`Error::InvalidData`](crate::Error::InvalidData) within [`Error::Multi`](crate::Error::Multi).
     ///
     /// ```
-    /// use quorate::{OpResult, recipes::Counter};
+    /// use quorate::multi::OpResult;
+    /// use quorate::recipes::Counter;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let counter = Counter::new(&session, "/orders")?;

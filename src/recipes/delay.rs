@@ -23,7 +23,7 @@ use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::waiting::{Either, either};
 use crate::types::error::Result;
 use crate::types::path;
-use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
+use crate::types::znode::{Condition, CreateMode, Stat};
 
 const HELD: &str = "held";
 const DELAY: &str = "delay";
@@ -88,7 +88,7 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
 /// The delay stored in a mark. Invalid data, which no version writes, counts as a short delay.
 fn millis(data: &[u8]) -> Duration {
     let millis = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), TTL_MAX)
+    Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), CreateMode::TTL_MAX)
 }
 
 #[cfg(test)]

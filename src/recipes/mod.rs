@@ -2,7 +2,7 @@
 //! [`Session`](crate::Session).
 //!
 //! Each recipe is a future over [`Pending`](crate::Pending) replies, watches and the session's timer
-//! ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no thread. Recipes
+//! ([`NonBlocking::sleep`](crate::session::NonBlocking::sleep)), so that it needs no runtime and no thread. Recipes
 //! do not poll, and wake only participants that can continue. If a future that waits in a queue or at a
 //! barrier is dropped, it leaves nothing behind in the cluster. If the future of a single change is
 //! dropped, the change may or may not happen.

@@ -122,6 +122,7 @@ mod tests {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            name: String::new(),
             leader_priority: 0,
         }
     }

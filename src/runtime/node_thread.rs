@@ -353,6 +353,7 @@ mod tests {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            name: String::new(),
             leader_priority: 0,
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
@@ -363,7 +364,7 @@ mod tests {
             session_timeout: builder.session_timeout,
             tick: builder.tick,
             timeouts: builder.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());

@@ -93,7 +93,7 @@ pub(crate) struct Limits {
     pub(crate) tick: Duration,
     /// The bounds for the timeouts of sessions that are opened here.
     pub(crate) timeouts: TimeoutBounds,
-    /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or
+    /// How many events wait in a watch's channel: [`Watch::CAPACITY`](crate::Watch::CAPACITY), or
     /// fewer in the simulator.
     pub(crate) watch_capacity: usize,
 }

@@ -68,6 +68,7 @@ fn described(request: &ClientRequest) -> (&'static str, Option<&str>) {
         },
         ClientRequest::Abandon { .. } => ("abandon", None),
         ClientRequest::Unwatch { .. } => ("unwatch", None),
+        ClientRequest::AdminEndpoint { .. } => ("admin_endpoint", None),
     }
 }
 
@@ -79,6 +80,8 @@ fn session(request: &ClientRequest) -> Option<SessionId> {
         | ClientRequest::Write { session, .. }
         | ClientRequest::Query { session, .. }
         | ClientRequest::Abandon { session, .. } => Some(*session),
-        ClientRequest::Admin { .. } | ClientRequest::Unwatch { .. } => None,
+        ClientRequest::Admin { .. }
+        | ClientRequest::Unwatch { .. }
+        | ClientRequest::AdminEndpoint { .. } => None,
     }
 }

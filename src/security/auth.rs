@@ -33,7 +33,9 @@ use crate::types::right::Right;
 /// server.
 ///
 /// ```
-/// use quorate::{Acl, AuthProvider, CreateMode, Id, Permissions, testing::Cluster};
+/// use quorate::acl::{Acl, Id, Permissions};
+/// use quorate::security::AuthProvider;
+/// use quorate::{CreateMode, testing::Cluster};
 ///
 /// /// Tokens that the deployment has issued, each for a user and the user's teams.
 /// struct Tokens;
@@ -91,7 +93,7 @@ pub trait AuthProvider: Send + Sync + 'static {
 ///
 /// ```
 /// use quorate::security::{Connection, Right};
-/// use quorate::AuthProvider;
+/// use quorate::security::AuthProvider;
 ///
 /// /// Whoever comes from the office's network.
 /// struct Office;

@@ -1,8 +1,19 @@
-//! Who may connect, and as whom: the rights of credentials, and ids by connections.
+//! Who may connect, and as whom: the rights of credentials, roles, and ids by connections.
 //!
-//! [`Security`], [`Secret`], `Tls` and
-//! [`AuthProvider`](crate::AuthProvider) stand at the crate's root. What each protects from, and what each right
-//! allows, is in [`guide::security`](crate::guide::security).
+//! [`Security`], [`Secret`] and `Tls` stand at the crate's root. What each protects from, and what each right
+//! allows, is in [`guide::security`](crate::guide::security). Access lists are in [`acl`](crate::acl).
+//!
+//! ```
+//! use quorate::security::Right;
+//! use quorate::{Coordinator, Secret, Security};
+//!
+//! // Whoever has the clients' secret can connect, and can never be a member.
+//! let clients = Secret::new("correct horse battery staple, of clients")?;
+//! let secret = Secret::new("correct horse battery staple, of members")?.with_clients(clients)?;
+//! let builder = Coordinator::builder().security(Security::Secret(secret));
+//! assert!(Right::Client < Right::Member);
+//! # Ok::<(), quorate::Error>(())
+//! ```
 
 // Not here: the bytes on a connection (`transport::secure`).
 
@@ -19,7 +30,7 @@ pub(crate) mod x509;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 
-pub use self::auth::Connection;
+pub use self::auth::{AuthProvider, Connection};
 pub use self::roles::Roles;
 pub(crate) use self::secret::{Key, Secret};
 pub(crate) use self::settings::{Reading, Security};

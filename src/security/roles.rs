@@ -41,7 +41,8 @@ type ByFile = BTreeMap<String, BTreeSet<String>>;
 ///
 /// ```
 /// use quorate::security::{Connection, Right, Roles};
-/// use quorate::{Acl, AuthProvider, Id, Permissions};
+/// use quorate::acl::{Acl, Id, Permissions};
+/// use quorate::security::AuthProvider;
 ///
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let file = dir.path().join("roles");

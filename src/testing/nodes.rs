@@ -130,6 +130,7 @@ impl Nodes {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            name: String::new(),
             leader_priority: 0,
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
@@ -150,6 +151,7 @@ impl Nodes {
         self.next_id += 1;
         let config = ClientConfig {
             audit: self.settings.audit,
+            name: String::new(),
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             timeouts: self.settings.timeouts(),
@@ -173,7 +175,7 @@ impl Nodes {
             session_timeout: self.settings.session_timeout,
             tick: self.settings.tick,
             timeouts: self.settings.timeouts(),
-            watch_capacity: crate::WATCH_CAPACITY,
+            watch_capacity: crate::types::watch::WATCH_CAPACITY,
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);

@@ -13,9 +13,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::types::log_form::Written;
 
-/// How many entries an access list may have.
-pub const ACL_ENTRIES_MAX: usize = 128;
-
 /// How many ids a session may have.
 pub(crate) const SESSION_IDS_MAX: usize = 64;
 
@@ -35,7 +32,7 @@ pub(crate) const ID_BYTES_MAX: usize = 1024;
 /// Permissions are not inherited. Source: ZooKeeper Programmer's Guide, "ACL Permissions".
 ///
 /// ```
-/// use quorate::Permissions;
+/// use quorate::acl::Permissions;
 ///
 /// let permissions = Permissions::READ | Permissions::CREATE;
 /// assert!(permissions.contains(Permissions::READ));
@@ -126,10 +123,10 @@ impl fmt::Debug for Permissions {
 /// | `ip` | an address, or `address/bits` | sessions of the instances at such an address, IPv4 or IPv6 |
 /// | `x509` | the subject of a certificate, as `CN=app-0,O=Example` | sessions of the instances that have such a certificate: see [`Tls`](crate::Security) |
 /// | `super` | | a session with every permission: see [`Builder::super_user`](crate::Builder::super_user) |
-/// | others | defined by their [`AuthProvider`](crate::AuthProvider) | sessions that it authenticates |
+/// | others | defined by their [`AuthProvider`](crate::security::AuthProvider) | sessions that it authenticates |
 ///
 /// ```
-/// use quorate::Id;
+/// use quorate::acl::Id;
 ///
 /// // As ZooKeeper's own tools make it.
 /// let id = Id::digest("super", "test");
@@ -285,7 +282,8 @@ impl Network {
 /// One entry of an access list: permissions for an id.
 ///
 /// ```
-/// use quorate::{Acl, CreateMode, Error, Id, Permissions};
+/// use quorate::acl::{Acl, Id, Permissions};
+/// use quorate::{CreateMode, Error};
 ///
 /// let cluster = quorate::testing::Cluster::new(1);
 /// let owner = cluster.node(0).session();
@@ -314,6 +312,9 @@ pub struct Acl {
 }
 
 impl Acl {
+    /// How many entries an access list may have.
+    pub const ENTRIES_MAX: usize = 128;
+
     /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         1 + self.id.scheme.len() + self.id.id.len()
@@ -361,17 +362,17 @@ impl AccessList {
     ///
     /// Source: ZooKeeper, `PrepRequestProcessor.fixupACL`.
     pub(crate) fn requested(entries: &[Acl], ids: &[Id]) -> Result<Option<AccessList>, String> {
-        if entries.len() > ACL_ENTRIES_MAX {
-            return Err(format!("{} entries are more than {ACL_ENTRIES_MAX}", entries.len()));
+        if entries.len() > Acl::ENTRIES_MAX {
+            return Err(format!("{} entries are more than {}", entries.len(), Acl::ENTRIES_MAX));
         }
         let mut kept: Vec<Acl> = Vec::with_capacity(entries.len());
         let mut keep = |entry: Acl| {
             if !kept.contains(&entry) {
                 kept.push(entry);
             }
-            match kept.len() <= ACL_ENTRIES_MAX {
+            match kept.len() <= Acl::ENTRIES_MAX {
                 true => Ok(()),
-                false => Err(format!("more than {ACL_ENTRIES_MAX} entries")),
+                false => Err(format!("more than {} entries", Acl::ENTRIES_MAX)),
             }
         };
         for entry in entries {
@@ -501,8 +502,8 @@ mod tests {
         let many = |count: usize| -> Vec<Acl> {
             (0..count).map(|number| read("sso", &number.to_string())).collect()
         };
-        assert_eq!(requested(&many(ACL_ENTRIES_MAX), &[]).unwrap().len(), ACL_ENTRIES_MAX);
-        assert!(requested(&many(ACL_ENTRIES_MAX + 1), &[]).is_err());
+        assert_eq!(requested(&many(Acl::ENTRIES_MAX), &[]).unwrap().len(), Acl::ENTRIES_MAX);
+        assert!(requested(&many(Acl::ENTRIES_MAX + 1), &[]).is_err());
         let odd = Acl::new(Permissions(32), Id::anyone());
         assert!(requested(&[odd], &ids).is_err());
     }

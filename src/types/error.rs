@@ -58,7 +58,7 @@ pub enum Error {
         /// The version that the znode has.
         actual: u64,
     },
-    /// A [`Condition`](crate::Condition) of a multi does not hold; nothing was changed.
+    /// A [`Condition`](crate::multi::Condition) of a multi does not hold; nothing was changed.
     #[error("znode {path} is not as was asked: {condition}; read it again and decide again")]
     Unmet {
         /// The znode.
@@ -76,7 +76,7 @@ pub enum Error {
     },
     /// The session lacks the permission; nothing was changed.
     ///
-    /// See [`Acl`](crate::Acl).
+    /// See [`Acl`](crate::acl::Acl).
     #[error(
         "no permission to do this: {} is needed on {path}, by its ACL; authenticate with \
          Session::add_auth as somebody who has it",
@@ -95,7 +95,7 @@ pub enum Error {
         /// The permission that its ACL would have to grant; any one of them.
         permission: Permissions,
     },
-    /// A write would exceed a hard limit of a [`Quota`](crate::Quota), or a
+    /// A write would exceed a hard limit of a [`Quota`](crate::quota::Quota), or a
     /// [`Queue`](crate::recipes::Queue) is full; nothing was changed.
     #[error("{needed} {resource} at and below {path} would be more than its quota of {limit}")]
     QuotaExceeded {
@@ -239,12 +239,14 @@ pub enum Error {
         /// The last zxid.
         last: Zxid,
     },
-    /// The data of one request is over the limit.
-    #[error("{size} bytes for {path} are more than the limit of {limit} bytes for one request")]
+    /// The data of one request is over the limit; or, on a [client](crate::guide::clients), what one call reads.
+    #[error(
+        "{size} bytes for {path} are more than the limit of {limit} bytes for one request or reply"
+    )]
     TooLarge {
-        /// The znode whose data exceeded the limit.
+        /// The znode whose data exceeded the limit, or at and below which a client reads.
         path: String,
-        /// The size of the request in bytes.
+        /// The size of the request in bytes. Of a reply, what was counted until it exceeded the limit.
         size: u64,
         /// The limit.
         limit: u64,

@@ -48,6 +48,14 @@ pub(crate) struct Member {
     pub(crate) leader_priority: i32,
 }
 
+/// The longest name that a user gives an instance, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Whether an instance may have this name. It is shown on terminals.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control)
+}
+
 /// As log lines show it.
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,7 +27,8 @@ const STATS: &str = "/zookeeper_stats";
 /// writes, and only one path on the way to the root may have a quota.
 ///
 /// ```
-/// use quorate::{CreateMode, Error, Quota};
+/// use quorate::quota::Quota;
+/// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// session.create("/jobs", b"", CreateMode::Persistent)?;
@@ -151,7 +152,8 @@ impl fmt::Display for Quota {
 /// The usage of a path and everything below it: see [`Quota`].
 ///
 /// ```
-/// use quorate::{CreateMode, Quota};
+/// use quorate::quota::Quota;
+/// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// session.create("/a", b"four", CreateMode::Persistent)?;

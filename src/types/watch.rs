@@ -4,20 +4,14 @@ use std::sync::Arc;
 
 use crate::types::znode::{SessionId, Stat, Zxid};
 
-/// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
-pub const WATCH_CAPACITY: usize = 1024;
+/// [`Watch::CAPACITY`](crate::Watch::CAPACITY).
+pub(crate) const WATCH_CAPACITY: usize = 1024;
 
-/// How many of the latest changes each replica stores for
-/// [`Session::watch_from`](crate::Session::watch_from), at most.
-pub const HISTORY_CHANGES: usize = 1 << 17;
+/// [`Watch::HISTORY_CHANGES`](crate::Watch::HISTORY_CHANGES).
+pub(crate) const HISTORY_CHANGES: usize = 1 << 17;
 
-/// How many bytes these changes may take, at most: each takes the length of its path and about 60 more.
-pub const HISTORY_BYTES: usize = 16 << 20;
-
-/// How many bytes of data an event carries, at most; longer data has to be read. So the events in
-/// one channel carry at most 16 MiB of data, and twice that in a watch of
-/// [`Session::watch_with_before`](crate::Session::watch_with_before).
-pub const EVENT_DATA_MAX: usize = 16 << 10;
+/// [`Watch::HISTORY_BYTES`](crate::Watch::HISTORY_BYTES).
+pub(crate) const HISTORY_BYTES: usize = 16 << 20;
 
 /// Which changes a persistent watch reports.
 ///
@@ -60,7 +54,8 @@ pub enum WatchMode {
 /// Source: ZooKeeper, `Watcher.WatcherType`.
 ///
 /// ```
-/// use quorate::{EventKind, WatchMode, WatcherType};
+/// use quorate::watch::WatcherType;
+/// use quorate::{EventKind, WatchMode};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let (_, data) = session.exists_and_watch("/a")?;
@@ -156,10 +151,15 @@ pub(crate) struct EventZnode {
 }
 
 impl WatchEvent {
+    /// How many bytes of data an event carries, at most; longer data has to be read. So the events in
+    /// one channel carry at most 16 MiB of data, and twice that in a watch of
+    /// [`Session::watch_with_before`](crate::Session::watch_with_before).
+    pub const DATA_MAX: usize = 16 << 10;
+
     /// The data of the znode as this event's write has left it: for watches of
     /// [`Session::watch_with_data`](crate::Session::watch_with_data) and
     /// [`Session::watch_with_before`](crate::Session::watch_with_before), if it has no more than
-    /// [`EVENT_DATA_MAX`] bytes. `None` when the znode is gone, and for a [`EventKind::Gap`].
+    /// [`WatchEvent::DATA_MAX`] bytes. `None` when the znode is gone, and for a [`EventKind::Gap`].
     pub fn data(&self) -> Option<&[u8]> {
         self.znode.as_ref()?.data.as_deref()
     }
@@ -171,7 +171,7 @@ impl WatchEvent {
 
     /// The data of the znode as it was before this event's write: for watches of
     /// [`Session::watch_with_before`](crate::Session::watch_with_before), if it had no more than
-    /// [`EVENT_DATA_MAX`] bytes. For a deletion, this is what was deleted. `None` for a creation, for
+    /// [`WatchEvent::DATA_MAX`] bytes. For a deletion, this is what was deleted. `None` for a creation, for
     /// a [`EventKind::Gap`], and for a znode that was not there before the write.
     ///
     /// ```

@@ -97,7 +97,8 @@ pub enum CreateMode {
     /// Exists until it has no children and its data was not set for this long: then the leader
     /// deletes it, within seconds. The time runs within a tenth of real time, whatever wall clocks
     /// do while one node leads ([the cluster's time](crate::guide::limits#the-clusters-time)). From 1 ms to
-    /// [`TTL_MAX`], in whole milliseconds. A set counts even if it changes nothing; reads do not count, nor do children that come and go.
+    /// [`CreateMode::TTL_MAX`], in whole milliseconds. A set counts even if it changes nothing; reads do not
+    /// count, nor do children that come and go.
     ///
     /// ```
     /// use std::time::Duration;
@@ -121,10 +122,10 @@ pub enum CreateMode {
     ),
 }
 
-/// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as in ZooKeeper.
-pub const TTL_MAX: Duration = Duration::from_millis((1 << 40) - 1);
-
 impl CreateMode {
+    /// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as in ZooKeeper.
+    pub const TTL_MAX: Duration = Duration::from_millis((1 << 40) - 1);
+
     /// Whether the znode is deleted with its session.
     pub fn is_ephemeral(self) -> bool {
         matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
@@ -235,7 +236,8 @@ pub struct Created {
 /// The result of one operation of a [`Multi`](crate::Multi), at the same index.
 ///
 /// ```
-/// use quorate::{CreateMode, OpResult};
+/// use quorate::multi::OpResult;
+/// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let results = session.multi().create("/a", b"", CreateMode::Persistent).delete("/a").commit()?;
@@ -283,7 +285,8 @@ pub enum OpResult {
 /// created again, which a version does not.
 ///
 /// ```
-/// use quorate::{Condition, CreateMode, Error};
+/// use quorate::multi::Condition;
+/// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let leader = session.create("/leader", b"a", CreateMode::Persistent)?.stat;
@@ -316,8 +319,8 @@ pub enum Condition {
     Cversion(u64),
     /// Its ACL has this version.
     Aversion(u64),
-    /// It is the znode of [`Quota::stats_path`](crate::Quota::stats_path), and shows this
-    /// [`Usage`](crate::Usage). (That znode's mzxid and version stay the same while its data
+    /// It is the znode of [`Quota::stats_path`](crate::quota::Quota::stats_path), and shows this
+    /// [`Usage`](crate::quota::Usage). (That znode's mzxid and version stay the same while its data
     /// follows each write.)
     Usage {
         /// The number of znodes.

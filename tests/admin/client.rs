@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub(crate) const TOKEN: &str = "a-token-of-some-length";
 /// Longer than any step takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -8,9 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use quorate::CreateMode;
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::admin::Admin;
 use quorate::testing::Cluster;
-use quorate::{Acl, CreateMode, Id, Permissions};
 use serde_json::{Value, json};
 
 use client::{TOKEN, answer, connect, get, raw, send, served};
@@ -78,6 +79,41 @@ fn it_shows_what_the_library_shows() {
     let head =
         raw(&admin, format!("HEAD /live HTTP/1.0\r\nHost: {}\r\n\r\n", admin.address()).as_bytes());
     assert_eq!((head.status, head.header("connection")), (200, Some("close")));
+}
+
+#[test]
+fn members_report_where_their_endpoints_are() {
+    let (cluster, coordinator, admin) = served(3);
+    let other = cluster.node(1);
+    let session = other.session();
+    let reported = || {
+        // Its node takes its calls in their order.
+        session.sync().unwrap();
+        let reports = coordinator.reports().unwrap();
+        [coordinator.address(), other.address()].map(|address| {
+            let member = reports.iter().find(|member| member.address == address);
+            let member = member.unwrap_or_else(|| panic!("no {address} among {reports:?}"));
+            member.state.as_ref().expect("it reports").admin.clone()
+        })
+    };
+    let own = Some(admin.address().to_string());
+    assert_eq!(reported(), [own.clone(), None]);
+
+    // One that listens on all addresses is at the host by which the others know its member.
+    let open = Admin::builder().token("not-much-of-a-secret").serve(&other, "0.0.0.0:0").unwrap();
+    let address = other.address(); // Without a port, in memory.
+    let at_its_host = Some(format!("{address}:{}", open.address().port()));
+    assert_eq!(reported(), [own.clone(), at_its_host.clone()]);
+    let newer = Admin::serve(&other, "127.0.0.1:0").unwrap();
+    assert_eq!(reported(), [own.clone(), Some(newer.address().to_string())]);
+    let shown = get(&admin, "/members").json();
+    let shown = shown["members"].as_array().unwrap().iter().map(|member| &member["state"]["admin"]);
+    assert!(shown.filter(|admin| **admin == json!(newer.address())).count() == 1);
+
+    drop(newer);
+    assert_eq!(reported(), [own.clone(), at_its_host]);
+    drop(open);
+    assert_eq!(reported(), [own, None]);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::CreateMode;
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::admin::Admin;
-use quorate::{Acl, CreateMode, Id, Permissions, Quota};
+use quorate::quota::Quota;
 use serde_json::{Value, json};
 
 use crate::client::{TOKEN, get, send, served};
@@ -156,6 +158,43 @@ fn a_session_comes_with_its_ephemerals_and_can_be_expired() {
     assert_eq!(get(&admin, "/tree/a").json()["children"], json!([]));
     assert_eq!(get(&admin, &target).status, 404);
     drop(cluster);
+}
+
+/// The ephemerals of a session showed paths below a znode that hides its children, and a search did not.
+#[test]
+fn what_is_hidden_from_a_search_is_hidden_among_the_ephemerals_of_a_session() {
+    let (_cluster, coordinator, admin) = served(1);
+    let owner = coordinator.open_session().unwrap();
+    for path in ["/open", "/hidden", "/hidden/below"] {
+        owner.create(path, b"", CreateMode::Persistent).unwrap();
+    }
+    let nobody = [Acl::new(Permissions::ALL, Id::new("digest", "bob:x"))];
+    for path in ["/open/job", "/hidden/job", "/hidden/below/job"] {
+        owner.create(path, b"", CreateMode::Ephemeral).unwrap();
+    }
+    owner.create_with_acl("/open/own-job", b"", CreateMode::Ephemeral, &nobody).unwrap();
+    let ephemerals = || {
+        let shown = get(&admin, &format!("/sessions/{}", owner.id())).json();
+        let list = |name: &str| shown[name].as_array().unwrap().clone();
+        assert_eq!(shown["count"], 4, "all are counted");
+        list("ephemerals").iter().map(|path| path.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let found = || {
+        let found = get(&admin, "/search?text=job").json();
+        paths(&found).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = ["/hidden/below/job", "/hidden/job", "/open/job"];
+    assert_eq!(
+        (ephemerals(), found()),
+        (all.map(str::to_owned).to_vec(), all.map(str::to_owned).to_vec())
+    );
+    coordinator.session().set_acl("/hidden", &nobody).unwrap();
+    assert_eq!(
+        (ephemerals(), found()),
+        (vec!["/open/job".to_owned()], vec!["/open/job".to_owned()])
+    );
+    // By its path it can be read, for who knows that.
+    assert_eq!(get(&admin, "/tree/hidden/job").status, 200);
 }
 
 #[test]

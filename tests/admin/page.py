@@ -317,7 +317,9 @@ def check(browser, example, pictures):
     browser.wait("document.getElementById('link').dataset.state === 'lost'", "the loss of its own member is shown")
     assert "does not answer" in browser.run(text("banner"))
     assert browser.run("getComputedStyle(document.getElementById('app')).opacity") == "0.45", "it is dimmed"
-    assert "pages" in browser.run(text("elsewhere"))
+    others = sorted(page for page in example.pages.values() if page != here)
+    links = browser.run("JSON.stringify([...document.querySelectorAll('#elsewhere a')].map((a) => a.href))")
+    assert sorted(json.loads(links)) == others, f"{links} are not the pages of the others, {others}"
     example.send("again")
     example.learn(example.line())
     assert example.pages[own] == here

@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use crate::common::addresses;
 use crate::common::cluster::Cluster;
+use quorate::acl::{Acl, Id, Permissions};
 use quorate::recipes::LeaderLatch;
-use quorate::{Acl, Coordinator, CreateMode, Error, Id, Permissions};
+use quorate::{Coordinator, CreateMode, Error};
 use serde_json::Value;
 
 /// Sets the title of a terminal, colours, and a line of its own; then reverses and hides text.

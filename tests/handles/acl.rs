@@ -9,11 +9,11 @@ mod authority;
 #[cfg(feature = "tls")]
 use crate::common::addresses;
 use quorate::Coordinator;
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::multi::{Condition, OpResult, ReadOp};
+use quorate::security::AuthProvider;
 use quorate::testing::Cluster;
-use quorate::{
-    ACL_ENTRIES_MAX, Acl, AuthProvider, Condition, CreateMode, Error, EventKind, Id, OpResult,
-    Permissions, ReadOp, Session, SessionState, WatchMode,
-};
+use quorate::{CreateMode, Error, EventKind, Session, SessionState, WatchMode};
 
 const EACH: [Permissions; 5] = [
     Permissions::READ,
@@ -486,8 +486,8 @@ fn lists_and_sessions_are_bounded() {
         (0..count).map(|number| Acl::new(Permissions::READ, id(number))).collect()
     };
     let mode = CreateMode::Persistent;
-    session.create_with_acl("/a", b"", mode, &many(ACL_ENTRIES_MAX)).unwrap();
-    let refused = session.create_with_acl("/b", b"", mode, &many(ACL_ENTRIES_MAX + 1));
+    session.create_with_acl("/a", b"", mode, &many(Acl::ENTRIES_MAX)).unwrap();
+    let refused = session.create_with_acl("/b", b"", mode, &many(Acl::ENTRIES_MAX + 1));
     assert!(matches!(refused, Err(Error::InvalidAcl { .. })), "{refused:?}");
     // Access lists count towards the bytes of a request.
     let long = vec![Acl::new(Permissions::READ, Id::new("ip", "1".repeat(1 << 20)))];

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::multi::{Condition, OpResult};
 use quorate::testing::Cluster;
-use quorate::{Condition, CreateMode, Error, EventKind, OpResult, Session, WatchMode};
+use quorate::{CreateMode, Error, EventKind, Session, WatchMode};
 
 const P: CreateMode = CreateMode::Persistent;
 

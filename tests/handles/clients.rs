@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode, WatcherType};
+use quorate::watch::WatcherType;
+use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -210,7 +211,7 @@ fn access_lists_hold_for_a_client() {
     let session = cluster.node(cluster.add_client()).session();
     let other = cluster.node(cluster.add_client()).session();
     session.add_auth("digest", "user:secret").unwrap();
-    let own = quorate::Acl::creator_all();
+    let own = quorate::acl::Acl::creator_all();
     session.create_with_acl("/own", b"1", CreateMode::Persistent, &own).unwrap();
     assert_eq!(&session.get("/own").unwrap().0[..], b"1");
     other.sync().unwrap();

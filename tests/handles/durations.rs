@@ -8,7 +8,7 @@ use quorate::recipes::{
     Queue, ReadWriteLock, ReentrantLock, Semaphore, SharedSemaphore, TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, Session, TTL_MAX};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 const EVER: Duration = Duration::MAX;
 
@@ -147,7 +147,9 @@ fn state_can_be_waited_for_for_ever() {
     assert!(queue(&one).put_timeout(b"second", EVER).unwrap());
     assert_eq!(taking.pop_timeout(EVER).unwrap().unwrap(), b"second");
     // A delay beyond all clocks was taken, and the item never became due.
-    for delay in [EVER, Duration::from_secs(u64::MAX), TTL_MAX + Duration::from_nanos(1)] {
+    for delay in
+        [EVER, Duration::from_secs(u64::MAX), CreateMode::TTL_MAX + Duration::from_nanos(1)]
+    {
         let never =
             queue(&one).put_all([NewItem::new(b"now"), NewItem::new(b"never").delay(delay)]);
         let Err(error @ Error::InvalidSetting { setting: "delay", .. }) = never else {
@@ -156,7 +158,7 @@ fn state_can_be_waited_for_for_ever() {
         assert!(error.to_string().contains("/queue"), "{error}");
     }
     assert!(queue(&one).is_empty().unwrap(), "all of them or none");
-    queue(&one).put(NewItem::new(b"later").delay(TTL_MAX)).unwrap();
+    queue(&one).put(NewItem::new(b"later").delay(CreateMode::TTL_MAX)).unwrap();
     assert!(taking.try_take().unwrap().is_none());
 
     one.create("/cached", b"", CreateMode::Persistent).unwrap();

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::common::addresses;
 use quorate::operate::{MemberReport, Role};
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, WatchMode, recovery};
+use quorate::{Coordinator, CreateMode, Error, Session, WatchMode, recovery};
 
 fn role(reports: &[MemberReport], address: &str) -> Role {
     reports.iter().find(|member| member.address == address).expect("a member").role
@@ -39,6 +40,36 @@ fn every_member_reports_to_members_and_clients_alike() {
     let own = sessions.iter().find(|info| info.id == session.id()).expect("it is open");
     assert_eq!((own.ephemerals, own.watches), (1, Some(1)));
     assert!(own.owner.is_none() && own.served_by.is_some() && own.renewed.is_some());
+}
+
+#[test]
+fn sessions_are_listed_with_the_names_of_their_instances() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses::addresses(1);
+    let member = Coordinator::builder().name("store-0").data_dir(dir.path()).join(&peers).unwrap();
+    let client = Coordinator::builder().client().name("job-7").join(&peers).unwrap();
+    let unnamed = Coordinator::builder().client().join(&peers).unwrap();
+    let instances = [&member, &client, &unnamed];
+    for instance in instances {
+        instance.wait_ready(Duration::from_secs(30)).unwrap();
+    }
+    let sessions = instances.map(|instance| instance.session());
+    for session in &sessions {
+        session.sync().unwrap();
+    }
+    for asked in instances {
+        let listed = asked.sessions().unwrap();
+        let name = |session: &Session| {
+            let info = listed.iter().find(|info| info.id == session.id());
+            info.expect("it is open").name.clone()
+        };
+        let names = sessions.each_ref().map(name);
+        assert_eq!(names, [Some("store-0".to_owned()), Some("job-7".to_owned()), None]);
+    }
+    for name in ["a\nb".to_owned(), "a".repeat(65)] {
+        let refused = Coordinator::builder().client().name(name).join(&peers).unwrap_err();
+        assert!(matches!(refused, Error::InvalidSetting { setting: "name", .. }), "{refused}");
+    }
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::session::Zxid;
 use quorate::testing::Cluster;
-use quorate::{Acl, CreateMode, Error, Id, Permissions, Session, Zxid};
+use quorate::{CreateMode, Error, Session};
 
 fn value(session: &Session, zxid: Zxid) -> Vec<u8> {
     session.get_at("/a", zxid).unwrap().0.to_vec()

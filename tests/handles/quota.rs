@@ -1,7 +1,8 @@
 //! Quotas: soft and hard, by znodes and by bytes, and their reports.
 
+use quorate::quota::Quota;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, Quota, Session, Transaction, WatchMode};
+use quorate::{CreateMode, Error, EventKind, Session, Transaction, WatchMode};
 
 fn usage(session: &Session, path: &str) -> (u64, u64) {
     let (_, usage) = session.quota(path).unwrap().expect("it has a quota");
@@ -190,6 +191,31 @@ fn bad_quotas_are_refused() {
     assert_eq!(usage(&session, "/app"), (1, 0));
     let missing = app.set_quota("/none", &Quota::new());
     assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+}
+
+/// A quota failed with `TooLarge`, since the client asked for the whole tree and a client receives 8 MiB at most.
+#[test]
+fn a_client_sets_and_deletes_quotas_however_large_the_tree_is() {
+    let cluster = Cluster::new(1);
+    let member = cluster.node(0).session();
+    for number in 0..9 {
+        member.create(&format!("/n{number}"), vec![7; 1_000_000], CreateMode::Persistent).unwrap();
+    }
+    let session = cluster.node(cluster.add_client()).session();
+    assert!(matches!(session.snapshot(), Err(Error::TooLarge { .. })), "it is large");
+    for path in ["/", "/n0"] {
+        session.set_quota(path, &Quota::new().znodes_hard(1)).unwrap();
+        session.set_quota(path, &Quota::new().bytes(1 << 20)).unwrap();
+        let (quota, used) = session.quota(path).unwrap().expect("it was set");
+        assert_eq!(quota, Quota::new().bytes(1 << 20));
+        assert_eq!(used.bytes, if path == "/" { 9_000_000 } else { 1_000_000 });
+    }
+    let missing = session.set_quota("/none", &Quota::new());
+    assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+    for path in ["/", "/n0"] {
+        session.delete_quota(path).unwrap();
+        assert_eq!(session.quota(path).unwrap(), None);
+    }
 }
 
 /// Quotas survive restarts and hold on every member.

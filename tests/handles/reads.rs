@@ -5,9 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::addresses;
+use quorate::multi::{ReadOp, ReadResult};
 use quorate::recipes::{Config, Counter, Group, LeaderLatch, Queue};
+use quorate::session::CausalToken;
 use quorate::testing::Cluster;
-use quorate::{CausalToken, Coordinator, CreateMode, Error, ReadOp, ReadResult, Session};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 use crate::common::tasks::block_on;
 

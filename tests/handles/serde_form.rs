@@ -5,14 +5,16 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::multi::{Condition, OpResult};
 use quorate::operate::{Reason, ReasonKind};
+use quorate::quota::{Quota, Usage};
 use quorate::recipes::{Codec, Instance, Phase, Postcard, Vote};
 use quorate::recovery::{self, Loss};
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{
-    Acl, Availability, Condition, CreateMode, EventKind, Id, OpResult, Permissions, Quota,
-    SessionId, SessionState, Stat, Usage, WatchMode, WatcherType,
-};
+use quorate::watch::WatcherType;
+use quorate::{Availability, CreateMode, EventKind, SessionState, Stat, WatchMode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json, to_value};
@@ -235,6 +237,7 @@ fn an_instance_and_its_cluster() {
     let sessions = coordinator.sessions().unwrap();
     let form = json!([{
         "id": session.id().to_string(),
+        "name": null,
         "from": "10.0.0.1",
         "owner": status.address,
         "owner_id": sessions[0].owner_id,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::multi::OpResult;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, OpResult, SessionState, WatchMode};
+use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
 
 #[test]
 fn a_session_reads_its_own_writes_and_others_after_a_sync() {
@@ -176,7 +177,7 @@ fn a_session_is_resumed_by_its_id_and_password_alone() {
     let states = old.states();
     let wrong = cluster.node(1).resume(id, [0; 16]);
     assert!(matches!(wrong, Err(Error::WrongPassword { .. })), "{wrong:?}");
-    let unknown = cluster.node(1).resume(quorate::SessionId::from_number(42), password);
+    let unknown = cluster.node(1).resume(quorate::session::SessionId::from_number(42), password);
     assert!(matches!(unknown, Err(Error::SessionExpired { .. })), "{unknown:?}");
     let new = cluster.node(1).resume(id, password).unwrap();
     cluster.advance(Duration::from_secs(1));

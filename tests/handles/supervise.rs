@@ -29,13 +29,13 @@ fn advance_until(cluster: &Cluster, what: &str, holds: impl Fn() -> bool) {
 }
 
 /// The session that owns the first child of this znode.
-fn owner(observer: &Session, parent: &str) -> Option<quorate::SessionId> {
+fn owner(observer: &Session, parent: &str) -> Option<quorate::session::SessionId> {
     let child = observer.children(parent).ok()?.pop()?;
     observer.exists(&format!("{parent}/{child}")).ok()??.ephemeral_owner
 }
 
 /// Ends the session of the registered closure, waits for its next session, and returns that.
-fn comes_back(cluster: &Cluster, observer: &Session, parent: &str) -> quorate::SessionId {
+fn comes_back(cluster: &Cluster, observer: &Session, parent: &str) -> quorate::session::SessionId {
     advance_until(cluster, parent, || owner(observer, parent).is_some());
     let former = owner(observer, parent).unwrap();
     cluster.node(1).expire_session(former, "a test").unwrap();

@@ -7,7 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, EVENT_DATA_MAX, EventKind, WATCH_CAPACITY, WatchMode};
+use quorate::{CreateMode, EventKind, Watch, WatchEvent, WatchMode};
 
 #[test]
 fn every_change_comes_once_and_in_order_from_any_node() {
@@ -67,7 +67,7 @@ fn the_event_is_there_before_the_change_can_be_read() {
             known += events;
             assert!(known >= version, "version {version} was read after {known} events");
             // A gap would invalidate this test.
-            assert!(events < WATCH_CAPACITY as u64);
+            assert!(events < Watch::CAPACITY as u64);
         }
     });
 }
@@ -152,10 +152,10 @@ fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let sets: Vec<_> =
-        (0..WATCH_CAPACITY * 3).map(|_| session.nonblocking().set("/a", b"x")).collect();
+        (0..Watch::CAPACITY * 3).map(|_| session.nonblocking().set("/a", b"x")).collect();
     let last = sets.into_iter().last().unwrap().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
-    assert_eq!(seen.len(), WATCH_CAPACITY + 1);
+    assert_eq!(seen.len(), Watch::CAPACITY + 1);
     let (gap, before) = seen.split_last().unwrap();
     assert_eq!(gap.kind, EventKind::Gap);
     assert_eq!(gap.zxid, before.last().unwrap().zxid + 1, "the first write that was left out");
@@ -172,7 +172,7 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
     let session = cluster.node(0).session();
     let before = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
     client.sync().unwrap();
-    let watches = |of: &quorate::Session, from: Option<quorate::Zxid>| {
+    let watches = |of: &quorate::Session, from: Option<quorate::session::Zxid>| {
         let watch = |path, mode| match from {
             Some(from) => of.watch_from(path, mode, from).unwrap(),
             None => of.watch(path, mode).unwrap(),
@@ -225,7 +225,7 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
 struct Looking {
     session: quorate::Session,
     events: crossbeam_channel::Receiver<quorate::WatchEvent>,
-    seen: Mutex<Option<(quorate::Zxid, Vec<quorate::WatchEvent>)>>,
+    seen: Mutex<Option<(quorate::session::Zxid, Vec<quorate::WatchEvent>)>>,
 }
 
 impl Wake for Looking {
@@ -245,7 +245,7 @@ fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let bell = session.watch("/a", WatchMode::Persistent).unwrap();
     let full = session.watch("/a", WatchMode::Persistent).unwrap();
-    for _ in 0..WATCH_CAPACITY {
+    for _ in 0..Watch::CAPACITY {
         session.set("/a", b"x").unwrap();
     }
     bell.events().try_iter().for_each(drop);
@@ -261,7 +261,7 @@ fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
     let (upto, events) = looking.seen.lock().unwrap().take().expect("it was woken");
     assert_eq!(upto, set);
     let last = events.last().unwrap();
-    assert_eq!((events.len(), last.kind, last.zxid), (WATCH_CAPACITY + 1, EventKind::Gap, set));
+    assert_eq!((events.len(), last.kind, last.zxid), (Watch::CAPACITY + 1, EventKind::Gap, set));
 }
 
 #[test]
@@ -314,8 +314,8 @@ fn events_bring_their_znode() {
         .multi()
         .set("/a", b"within")
         .set("/a", b"after")
-        .create("/a/b", vec![7; EVENT_DATA_MAX], CreateMode::Persistent)
-        .create("/a/c", vec![7; EVENT_DATA_MAX + 1], CreateMode::Persistent)
+        .create("/a/b", vec![7; WatchEvent::DATA_MAX], CreateMode::Persistent)
+        .create("/a/c", vec![7; WatchEvent::DATA_MAX + 1], CreateMode::Persistent)
         .commit()
         .unwrap();
     writer.delete("/a/b").unwrap();
@@ -333,9 +333,9 @@ fn events_bring_their_znode() {
     // Both events of the multi show its final state.
     let data: Vec<_> = seen[50..52].iter().map(|event| event.data().unwrap()).collect();
     assert_eq!(data, [b"after", b"after"]);
-    assert_eq!(seen[52].data().map(<[u8]>::len), Some(EVENT_DATA_MAX));
+    assert_eq!(seen[52].data().map(<[u8]>::len), Some(WatchEvent::DATA_MAX));
     let too_long = (seen[53].data(), seen[53].stat().unwrap().data_length as usize);
-    assert_eq!(too_long, (None, EVENT_DATA_MAX + 1));
+    assert_eq!(too_long, (None, WatchEvent::DATA_MAX + 1));
     assert_eq!((seen[54].kind, seen[54].stat()), (EventKind::Deleted, None));
 }
 
@@ -354,7 +354,7 @@ fn events_bring_their_znode_as_it_was_before() {
         .multi()
         .set("/a", b"within")
         .set("/a", b"after")
-        .create("/a/b", vec![7; EVENT_DATA_MAX + 1], CreateMode::Persistent)
+        .create("/a/b", vec![7; WatchEvent::DATA_MAX + 1], CreateMode::Persistent)
         .commit()
         .unwrap();
     let again = writer.multi().delete("/a/b");
@@ -378,7 +378,7 @@ fn events_bring_their_znode_as_it_was_before() {
     assert_eq!(kinds, [create, delete, create, create, delete]);
     // What was deleted had too much data; what replaces it is new.
     assert_eq!(seen[23].data_before(), None);
-    assert_eq!(seen[23].stat_before().unwrap().data_length as usize, EVENT_DATA_MAX + 1);
+    assert_eq!(seen[23].stat_before().unwrap().data_length as usize, WatchEvent::DATA_MAX + 1);
     assert_eq!((seen[24].stat_before(), seen[24].data()), (None, Some(&b"new"[..])));
     // It was created and deleted in one write.
     assert_eq!((seen[26].stat_before(), seen[26].stat()), (None, None));

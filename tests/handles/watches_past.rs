@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::session::Zxid;
 use quorate::testing::Cluster;
-use quorate::{
-    CreateMode, Error, EventKind, HISTORY_CHANGES, Session, WATCH_CAPACITY, Watch, WatchMode,
-    WatcherType, Zxid,
-};
+use quorate::watch::WatcherType;
+use quorate::{CreateMode, Error, EventKind, Session, Watch, WatchMode};
 
 fn received(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {
     let events = watch.events().try_iter();
@@ -124,15 +123,15 @@ fn a_long_past_is_cut_by_a_gap() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let more = WATCH_CAPACITY as u64 + 500;
+    let more = Watch::CAPACITY as u64 + 500;
     let sets: Vec<_> = (0..more).map(|_| session.nonblocking().set("/a", b"x")).collect();
     sets.into_iter().last().unwrap().wait().unwrap();
     let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
     let events = received(&watch);
     let (gap, before) = events.split_last().unwrap();
-    let first_left_out = seen + WATCH_CAPACITY as u64 + 1;
+    let first_left_out = seen + Watch::CAPACITY as u64 + 1;
     assert_eq!(*gap, (EventKind::Gap, "/a".to_owned(), first_left_out));
-    let expected: Vec<Zxid> = (1..=WATCH_CAPACITY as u64).map(|n| seen + n).collect();
+    let expected: Vec<Zxid> = (1..=Watch::CAPACITY as u64).map(|n| seen + n).collect();
     assert_eq!(before.iter().map(|event| event.2).collect::<Vec<_>>(), expected);
     let next = session.set("/a", b"y").unwrap().mzxid;
     assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), next)]);
@@ -145,7 +144,7 @@ fn a_zxid_before_the_retained_history_is_too_old() {
     let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
     let mut last = seen;
     // Each multi is one write with many changes.
-    while last < seen + HISTORY_CHANGES as u64 / 1000 + 1 {
+    while last < seen + Watch::HISTORY_CHANGES as u64 / 1000 + 1 {
         let mut multi = session.multi();
         for _ in 0..1000 {
             multi = multi.set("/a", b"x");
@@ -263,14 +262,14 @@ fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let calls = session.nonblocking();
-    let sets: Vec<_> = (0..WATCH_CAPACITY * 2).map(|_| calls.set("/a", b"x")).collect();
+    let sets: Vec<_> = (0..Watch::CAPACITY * 2).map(|_| calls.set("/a", b"x")).collect();
     let removed = calls.remove_watches("/a", WatcherType::Any);
     removed.wait().unwrap();
     drop(sets);
     let kinds: Vec<EventKind> = watch.events().iter().map(|event| event.kind).collect();
-    assert_eq!(kinds.len(), WATCH_CAPACITY + 2);
+    assert_eq!(kinds.len(), Watch::CAPACITY + 2);
     let last = [EventKind::Gap, EventKind::PersistentWatchRemoved];
-    assert_eq!(kinds[WATCH_CAPACITY..], last);
+    assert_eq!(kinds[Watch::CAPACITY..], last);
 }
 
 /// Calls take effect in order: a watch that is not set yet is removed too.

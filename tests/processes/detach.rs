@@ -4,8 +4,9 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, Process, addresses, name_of, node, place};
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, SessionId, SessionState, WatchMode};
+use quorate::{Coordinator, CreateMode, Error, SessionState, WatchMode};
 
 const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::multi::OpResult;
 use quorate::recipes::{Counter, Group, Instance, NewItem, Queue, Registry};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, OpResult, TTL_MAX};
+use quorate::{CreateMode, Error};
 
 /// The index and the error of a multi that failed.
 fn failed<T: std::fmt::Debug>(result: Result<T, Error>) -> (usize, Error) {
@@ -141,7 +142,7 @@ fn what_is_wrong_with_a_part_is_told_when_it_is_written() {
     let session = Cluster::new(1).node(0).session();
     let queue = Queue::new(&session, "/jobs").unwrap();
     queue.prepare().unwrap();
-    let late = queue.put_part(NewItem::new("x").delay(TTL_MAX * 2));
+    let late = queue.put_part(NewItem::new("x").delay(CreateMode::TTL_MAX * 2));
     let write = session.multi().create("/a", b"", CreateMode::Persistent).with(&late);
     let (index, error) = failed(write.commit());
     assert!(matches!(error, Error::InvalidSetting { setting: "delay", .. }), "{error:?}");

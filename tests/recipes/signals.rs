@@ -7,7 +7,7 @@ use quorate::recipes::{
     Cache, Config, ConfigUpdate, Discovery, Group, Instance, LeaderLatch, Registry,
 };
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Session, WATCH_CAPACITY, Watch};
+use quorate::{CreateMode, Session, Watch};
 
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -129,7 +129,7 @@ fn a_reader_that_looks_late_needs_one_message() {
     session.create("/files", b"", CreateMode::Persistent).unwrap();
     let mut cache = Cache::new(&session, "/files").unwrap();
     let signal = cache.signal().unwrap();
-    let count = WATCH_CAPACITY + 10;
+    let count = Watch::CAPACITY + 10;
     for n in 0..count {
         session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
     }

@@ -8,7 +8,8 @@ use quorate::recipes::{
     Cache, Change, Codec, Config, ConfigUpdate, Counter, IdGenerator, NodeList, Raw,
 };
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Session, Snapshot, WATCH_CAPACITY, WatcherType};
+use quorate::watch::WatcherType;
+use quorate::{CreateMode, Error, Session, Snapshot, Watch};
 
 #[test]
 fn additions_of_many_are_each_counted_once() {
@@ -305,7 +306,7 @@ fn a_cache_is_right_after_a_gap() {
     let mut cache = Cache::new(&session, "/c").unwrap();
     let mut followed = view(cache.view(), "/c");
     let calls = session.nonblocking();
-    for n in 0..WATCH_CAPACITY {
+    for n in 0..Watch::CAPACITY {
         let _created = calls.create(&format!("/c/{n}"), b"", CreateMode::Persistent);
     }
     // All of these are left out of the channel.

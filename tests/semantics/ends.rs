@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, TTL_MAX, WatchMode};
+use quorate::{CreateMode, Error, EventKind, WatchMode};
 
 use crate::{P, SECOND, make, one, open, received, stat};
 
@@ -162,8 +162,9 @@ fn a_time_to_live_is_counted_from_the_last_set_while_there_are_no_children() {
 fn a_time_to_live_is_from_one_millisecond_to_two_to_the_fortieth_less_one() {
     let (_cluster, session) = one();
     let ms = Duration::from_millis(1);
-    assert_eq!(TTL_MAX, ms * 1_048_575 * 1_048_576 + ms * 1_048_575);
-    let bad = [Duration::ZERO, ms - Duration::from_nanos(1), TTL_MAX + ms, Duration::MAX];
+    assert_eq!(CreateMode::TTL_MAX, ms * 1_048_575 * 1_048_576 + ms * 1_048_575);
+    let bad =
+        [Duration::ZERO, ms - Duration::from_nanos(1), CreateMode::TTL_MAX + ms, Duration::MAX];
     for ttl in bad {
         for mode in
             [CreateMode::PersistentWithTtl(ttl), CreateMode::PersistentSequentialWithTtl(ttl)]
@@ -174,7 +175,8 @@ fn a_time_to_live_is_from_one_millisecond_to_two_to_the_fortieth_less_one() {
             assert_eq!(multi, Err(Error::Multi { index: 0, error: Box::new(invalid) }));
         }
     }
-    for (ttl, kept) in [(TTL_MAX, TTL_MAX), (ms * 5 / 2, ms * 2), (ms, ms)] {
+    for (ttl, kept) in [(CreateMode::TTL_MAX, CreateMode::TTL_MAX), (ms * 5 / 2, ms * 2), (ms, ms)]
+    {
         let made =
             session.create("/t-", b"", CreateMode::PersistentSequentialWithTtl(ttl)).unwrap();
         assert_eq!(made.stat.ttl, Some(kept));

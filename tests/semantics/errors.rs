@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::multi::Condition;
 use quorate::testing::Cluster;
-use quorate::{Condition, CreateMode, Error, Result, Session, TTL_MAX};
+use quorate::{CreateMode, Error, Result, Session};
 
 use crate::{P, SECOND, make, one, open};
 
@@ -69,7 +70,10 @@ fn a_create_is_refused_with_the_first_error_of_the_order() {
         ("InvalidPath", s.open.create("bad", b"", TOO_SHORT)),
         ("InvalidPath", s.open.create("/bad/", &s.big, P)),
         ("InvalidTtl", s.open.create("/none/x", &s.big, TOO_SHORT)),
-        ("InvalidTtl", s.closed.create("/x", b"", ttl(TTL_MAX + Duration::from_millis(1)))),
+        (
+            "InvalidTtl",
+            s.closed.create("/x", b"", ttl(CreateMode::TTL_MAX + Duration::from_millis(1))),
+        ),
         ("InvalidTtl", s.closed.create("/none/x", b"", ttl(Duration::from_micros(999)))),
         ("TooLarge", s.closed.create("/x", &s.big, P)),
         ("TooLarge", s.open.create("/none/x", &s.big, P)),
@@ -169,7 +173,7 @@ fn in_a_multi_the_first_operation_that_fails_decides() {
     let s = setting();
     let failed = |result: Result<_>| match result {
         Err(Error::Multi { index, error }) => (index, name(&error)),
-        other => panic!("{:?}", other.map(|_: Vec<quorate::OpResult>| ())),
+        other => panic!("{:?}", other.map(|_: Vec<quorate::multi::OpResult>| ())),
     };
     let multi = || s.open.multi().create("/new", b"", P);
     assert_eq!(failed(multi().delete("/full").delete("/none").commit()), (1, "NotEmpty"));

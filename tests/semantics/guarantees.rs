@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use quorate::multi::{Condition, ReadOp, ReadResult};
 use quorate::testing::Cluster;
-use quorate::{Condition, CreateMode, Error, ReadOp, ReadResult};
+use quorate::{CreateMode, Error};
 
 use crate::{P, SECOND, make, one, open, stat};
 

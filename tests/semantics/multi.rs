@@ -1,6 +1,7 @@
 //! Multis.
 
-use quorate::{Condition, CreateMode, Error, OpResult, Session, Stat};
+use quorate::multi::{Condition, OpResult};
+use quorate::{CreateMode, Error, Session, Stat};
 
 use crate::{P, make, one, open, stat};
 

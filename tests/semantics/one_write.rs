@@ -1,10 +1,11 @@
 //! Single writes for operations that take several calls in ZooKeeper.
 
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::multi::OpResult;
+use quorate::quota::Quota;
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{
-    Acl, CreateMode, Error, EventKind, Id, OpResult, Permissions, Quota, Session, SessionId,
-    WatchMode,
-};
+use quorate::{CreateMode, Error, EventKind, Session, WatchMode};
 
 fn events(session: &Session, watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
     session.sync().unwrap();

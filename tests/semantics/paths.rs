@@ -1,6 +1,8 @@
 //! Which paths are valid, and which the system reserves.
 
-use quorate::{Acl, Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
+use quorate::acl::Acl;
+use quorate::multi::{Condition, ReadOp};
+use quorate::{CreateMode, Error, Result, Session, WatchMode};
 
 use crate::{P, SECOND, make, one, received};
 

@@ -1,6 +1,7 @@
 //! The numbers of sequential znodes, and the count of a parent's children.
 
-use quorate::{CreateMode, Error, OpResult, Session};
+use quorate::multi::OpResult;
+use quorate::{CreateMode, Error, Session};
 
 use crate::{P, SECOND, make, one, open, stat};
 

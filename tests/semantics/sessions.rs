@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Session, SessionId, SessionState};
+use quorate::{CreateMode, Error, Session, SessionState};
 
 use crate::{P, SECOND, make, open};
 

@@ -1,7 +1,8 @@
 //! Which operation changes which field of which stat, and which operations take a zxid.
 
+use quorate::multi::Condition;
 use quorate::testing::Cluster;
-use quorate::{Condition, CreateMode, Error, Session, Stat, TTL_MAX, WatchMode};
+use quorate::{CreateMode, Error, Session, Stat, WatchMode};
 
 use crate::{P, SECOND, make, one, open, received, stat};
 
@@ -32,7 +33,12 @@ fn a_create_sets_the_stat_and_counts_at_the_parent() {
         (CreateMode::EphemeralSequential, true, false, None),
         (CreateMode::Container, false, true, None),
         (CreateMode::PersistentWithTtl(ttl), false, false, Some(ttl)),
-        (CreateMode::PersistentSequentialWithTtl(TTL_MAX), false, false, Some(TTL_MAX)),
+        (
+            CreateMode::PersistentSequentialWithTtl(CreateMode::TTL_MAX),
+            false,
+            false,
+            Some(CreateMode::TTL_MAX),
+        ),
     ] {
         cluster.advance(SECOND);
         let parent = stat(&session, "/g/p");

@@ -63,6 +63,7 @@ const memberTable = new Table({
         ['not on disk', `${count(state.last_index - state.durable_index)} entries`],
         ['zxid', count(state.zxid)], ['term', count(state.term)], ['id', member.id],
       ]));
+      if (state.admin && address !== lastStatus?.address) parts.push(h('p', {}, 'its page: ', page(member.id)));
       for (const other of state.unreachable) parts.push(h('p', { class: 'warn' }, `cannot reach ${other.address}: ${other.reason.text ?? ''}`));
     } else parts.push(h('p', { class: 'quiet' }, `id ${member.id}`));
     const actions = [];
@@ -101,6 +102,27 @@ function quorum(availability) {
 let before = null;
 let lastStatus = null;
 
+// The pages of all members, as these last reported them, by their ids. A silent member keeps the one it had.
+const pages = new Map();
+
+function notePages(members) {
+  for (const id of pages.keys()) if (!members.some((member) => member.id === id)) pages.delete(id);
+  for (const { id, address, state } of members) {
+    if (state?.admin) pages.set(id, { address, admin: state.admin });
+    else if (state) pages.delete(id);
+  }
+}
+
+// A link to a member's page; only its name where this browser cannot reach it: an endpoint on the loopback is for its own host.
+function page(id) {
+  const { address, admin } = pages.get(id);
+  const host = (of) => of.slice(0, of.lastIndexOf(':'));
+  const isLocal = (name) => name === 'localhost' || name === '[::1]' || name.startsWith('127.');
+  const isHere = isLocal(location.hostname) && host(address) === host(lastStatus?.address ?? '');
+  if (isLocal(host(admin)) && !isHere) return `${admin} on the host of ${address}`;
+  return h('a', { href: `http://${admin}/` }, admin);
+}
+
 function show(sample) {
   const { status, reports, metrics } = sample;
   lastStatus = status;
@@ -136,6 +158,7 @@ function show(sample) {
   tiles.sync.note.textContent = 'to the leader and a majority, and back';
 
   if (reports) {
+    notePages(all);
     versionMost = Math.max(0, ...all.map((member) => member.state?.version ?? 0));
     memberTable.fill(all);
     $('member-filter').hidden = all.length <= 8;

@@ -1,11 +1,12 @@
 // Locks and sessions: read again while they are looked at.
 
 // Who holds a session: a member, a client of its gateway (whose address has a port), or an instance without a replica.
-function holder({ owner, owner_id: id, served_by: member, from }) {
+// Before the address stands the name that its user gave the instance, if any.
+function holder({ name, owner, owner_id: id, served_by: member, from }) {
   const port = /^(\d+\.){3}\d+:|^\[/;
-  if (owner) return from && port.test(from) ? `${from} through ${owner}` : owner;
-  const client = from ?? 'a client';
-  if (member) return `${client} of ${member}`;
+  const named = (address) => (name ? [name, address].filter(Boolean).join(' at ') : address);
+  if (owner) return from && port.test(from) ? `${from} through ${owner}` : named(owner);
+  if (member) return `${named(from) ?? 'a client'} of ${member}`;
   return from ?? id;
 }
 
@@ -43,7 +44,7 @@ const sessionTable = new Table({
   key: (session) => session.id,
   words: (session) => `${session.id} ${holder(session)} ${session.owner_id}`,
   columns: [
-    { name: 'Instance', value: (session) => session.owner ?? session.served_by ?? '', cell: (session) => (session.owner ? session.owner : { text: `client ${session.owner_id.slice(0, 8)}`, title: session.owner_id, note: session.served_by ? `of ${session.served_by}` : 'at no member now' }) },
+    { name: 'Instance', value: (session) => session.name ?? session.owner ?? session.served_by ?? '', cell: (session) => (session.owner ? { text: session.name ?? session.owner, note: session.name ? session.owner : '' } : { text: session.name ?? `client ${session.owner_id.slice(0, 8)}`, title: session.owner_id, note: session.served_by ? `of ${session.served_by}` : 'at no member now' }) },
     { name: 'Address', value: (session) => session.from ?? '', cell: (session) => session.from ?? unknown },
     { name: 'Ephemerals', kind: 'number', value: (session) => session.ephemerals, cell: (session) => (session.ephemerals ? { text: count(session.ephemerals), opens: true, title: 'Show them' } : { text: '0', tone: 'quiet' }) },
     { name: 'Renewed', kind: 'number', value: (session) => session.renewed, cell: (session) => (session.renewed === null ? unknown : { text: `${time(session.renewed)} ago`, tone: session.renewed > session.timeout / 2 ? 'warn strong' : '' }) },

@@ -82,16 +82,11 @@ function live() {
   }
 }
 
-// The pages of other members. Their addresses are not known, so the same port at the hosts of the others is tried.
+// The pages of other members, as these have reported them.
 function elsewhere() {
-  const host = ({ address }) => address.slice(0, address.lastIndexOf(':'));
-  const others = (lastStatus?.members ?? []).filter((member) => !member.is_self);
-  const guessed = [...new Set(others.map(host))].filter((name) => name && name !== location.hostname && name !== `[${location.hostname}]`);
-  const port = location.port ? `:${location.port}` : '';
-  const parts = guessed.length
-    ? ['Pages of other members, if they are at the same port (a guess): ', ...guessed.slice(0, 12).flatMap((name) => [h('a', { href: `${location.protocol}//${name}${port}/` }, `${name}${port}`), ' '])]
-    : [others.length ? `The other members (${others.slice(0, 12).map(({ address }) => address).join(', ')}) are on this host; the ports of their pages are not known here.` : 'No other member is known.'];
-  $('elsewhere').replaceChildren(...parts);
+  const others = [...pages].filter(([, { address }]) => address !== lastStatus?.address).slice(0, 12);
+  const parts = others.flatMap(([id], at) => [at ? ', ' : 'Pages of other members: ', page(id)]);
+  $('elsewhere').replaceChildren(...(parts.length ? parts : ['No other member has reported a page.']));
   $('elsewhere').hidden = false;
 }
 

@@ -9,7 +9,7 @@ use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::acl;
-use crate::types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
+use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, Stat};
 
@@ -18,7 +18,8 @@ impl Session {
     /// everything.) Blocks and fails as [`Session::create`], and with [`Error::InvalidAcl`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::read_only())?;
@@ -40,7 +41,8 @@ impl Session {
     /// watch reports the change. Blocks and fails as [`Session::create_with_acl`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -58,7 +60,8 @@ impl Session {
     /// [`Error::BadVersion`] and changes nothing. Apart from that, as [`Session::set_acl`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -75,7 +78,8 @@ impl Session {
     /// [`Session::get`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -98,7 +102,7 @@ impl Session {
 
     /// Authenticates the session with these credentials, and adds the resulting ids to it. They are
     /// `user:password` for the schemes `digest` and `argon2`; an
-    /// [`AuthProvider`](crate::AuthProvider) defines the credentials of its own scheme. Credentials
+    /// [`AuthProvider`](crate::security::AuthProvider) defines the credentials of its own scheme. Credentials
     /// do not leave this process. Blocks as [`Session::create`], and before that for as long as the
     /// scheme takes.
     ///
@@ -116,7 +120,8 @@ impl Session {
     /// it gives another id.) Otherwise as [`Session::create`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.add_auth("digest", b"user:password")?;
@@ -149,7 +154,8 @@ impl NonBlocking<'_> {
     /// See [`Session::create_with_acl`].
     ///
     /// ```
-    /// use quorate::{Acl, CreateMode};
+    /// use quorate::acl::Acl;
+    /// use quorate::CreateMode;
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let calls = session.nonblocking();
@@ -174,7 +180,7 @@ impl NonBlocking<'_> {
     /// See [`Session::set_acl`].
     ///
     /// ```
-    /// use quorate::Acl;
+    /// use quorate::acl::Acl;
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// session.nonblocking().set_acl("/a", &Acl::read_only()).await?;
@@ -188,7 +194,7 @@ impl NonBlocking<'_> {
     /// See [`Session::set_acl_if`].
     ///
     /// ```
-    /// use quorate::Acl;
+    /// use quorate::acl::Acl;
     ///
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let calls = session.nonblocking();
@@ -212,8 +218,8 @@ impl NonBlocking<'_> {
     /// Checks the size of the list together with `size` bytes of data, and whether the schemes
     /// accept its ids, which the state machine cannot check.
     pub(crate) fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
-        if acl.len() > ACL_ENTRIES_MAX {
-            let reason = format!("{} entries are more than {ACL_ENTRIES_MAX}", acl.len());
+        if acl.len() > Acl::ENTRIES_MAX {
+            let reason = format!("{} entries are more than {}", acl.len(), Acl::ENTRIES_MAX);
             return Err(Error::InvalidAcl { path: path.to_owned(), reason });
         }
         check_data(path, size + acl.iter().map(Acl::bytes).sum::<usize>())?;

@@ -10,7 +10,7 @@ use crate::types::znode::{Stat, Zxid};
 impl Session {
     /// Returns all znodes as they were right after the write `zxid`: for example, the configuration with which a
     /// request has failed. The zxid comes from a [`Stat`], an event, a snapshot or a
-    /// [`CausalToken`](crate::CausalToken).
+    /// [`CausalToken`](crate::session::CausalToken).
     ///
     /// The snapshot shares all that is equal with the present tree. Making it takes time in proportion to the writes
     /// since then, about a microsecond for each, in the calling thread.

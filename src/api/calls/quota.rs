@@ -6,6 +6,7 @@ use crate::api::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::quota::{Quota, Usage, is_counted};
+use crate::types::znode::Condition;
 
 impl Session {
     /// Sets the quota of a path, replacing its former one: see [`Quota`]. A new quota counts what
@@ -19,7 +20,8 @@ impl Session {
     /// paths that end like a quota's own znodes; otherwise as [`Session::create`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -30,10 +32,9 @@ impl Session {
     /// ```
     pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
         let of = self.quota_root(path)?;
-        let set = self.everything().transact(|transaction| {
-            if !transaction.is_there(&of)? {
-                return Err(Error::NoNode { path: of.clone() });
-            }
+        let set = self.everything().transact_below(&Quota::base_path("/"), |transaction| {
+            // The first write. What it requires is not among what was read.
+            transaction.require(&of, Condition::Exists);
             let (limits, stats) = (Quota::limits_path(&of), Quota::stats_path(&of));
             if transaction.is_there(&limits)? {
                 transaction.set(&limits, quota.to_string());
@@ -46,6 +47,10 @@ impl Session {
             }
             Ok(())
         });
+        let set = set.map_err(|error| match error {
+            Error::Multi { index: 0, error } => *error,
+            error => error,
+        });
         set.map(drop).map_err(|error| self.root.error(error))
     }
 
@@ -53,7 +58,8 @@ impl Session {
     /// quota of its own. Blocks as [`Session::get`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -81,7 +87,8 @@ impl Session {
     /// [`Session::create`].
     ///
     /// ```
-    /// use quorate::{CreateMode, Quota};
+    /// use quorate::quota::Quota;
+    /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// session.create("/a", b"1", CreateMode::Persistent)?;
@@ -92,7 +99,7 @@ impl Session {
     /// ```
     pub fn delete_quota(&self, path: &str) -> Result<()> {
         let of = self.quota_root(path)?;
-        let deleted = self.everything().transact(|transaction| {
+        let deleted = self.everything().transact_below(&Quota::base_path("/"), |transaction| {
             let mut children = 0;
             for znode in [Quota::limits_path(&of), Quota::stats_path(&of)] {
                 if transaction.is_there(&znode)? {

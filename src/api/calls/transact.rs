@@ -7,7 +7,7 @@ use crate::types::error::Result;
 impl Session {
     /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`](crate::Multi) if nothing
     /// that it read has changed. Otherwise it runs `body` again on the new state, up to
-    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that only
+    /// [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) times. A `body` that only
     /// reads sends nothing. Returns the result of `body` and the results of its writes: see
     /// [`Committed`].
     ///
@@ -34,11 +34,20 @@ impl Session {
     /// ```
     pub fn transact<T>(
         &self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<Committed<T>> {
+        self.transact_below("/", body)
+    }
+
+    /// As [`Session::transact`], for a `body` that reads at and below this path only: a client receives only that part.
+    pub(crate) fn transact_below<T>(
+        &self,
+        path: &str,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
     ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
-            let mut transaction = Transaction::begin(self)?;
+            let mut transaction = Transaction::on(self, self.snapshot_of(path)?);
             let value = body(&mut transaction)?;
             let Some((multi, reads)) = transaction.commit() else {
                 return Ok(Committed::unwritten(value));

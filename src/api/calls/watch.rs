@@ -131,14 +131,14 @@ impl Session {
     /// continue there.
     ///
     /// The past events are in the channel when this returns. If there are more than
-    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), the rest is dropped, and an
+    /// [`Watch::CAPACITY`](crate::Watch::CAPACITY), the rest is dropped, and an
     /// [`EventKind::Gap`](crate::EventKind::Gap) follows those that are there.
     ///
     /// If this replica has not applied `zxid` yet, it first catches up with the leader, and this
     /// blocks as [`Session::sync`] does. Otherwise it needs no quorum.
     ///
-    /// A replica stores the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, up to
-    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES). It has only the changes that it has applied one by
+    /// A replica stores the latest [`Watch::HISTORY_CHANGES`](crate::Watch::HISTORY_CHANGES) changes, up to
+    /// [`Watch::HISTORY_BYTES`](crate::Watch::HISTORY_BYTES). It has only the changes that it has applied one by
     /// one: those after the checkpoint with which it started, or after the last snapshot that it
     /// has received.
     ///
@@ -185,7 +185,8 @@ impl Session {
     /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
     /// ```
-    /// use quorate::{WatchMode, WatcherType};
+    /// use quorate::watch::WatcherType;
+    /// use quorate::WatchMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let watch = session.watch("/a", WatchMode::Persistent)?;

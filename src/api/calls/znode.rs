@@ -61,7 +61,7 @@ impl Session {
     /// cluster.restart(0);
     ///
     /// let session = cluster.node(0).session();
-    /// let from = quorate::SessionId::from_number(number);
+    /// let from = quorate::session::SessionId::from_number(number);
     /// let taken = session.take_over("/workers/a", b"boot 2", from)?;
     /// assert_eq!(taken.stat.ephemeral_owner, Some(session.id()));
     /// # Ok::<(), quorate::Error>(())

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use quorate::acl::Id;
 use quorate::gateway::import::{Counts, Difference, Event, Import};
-use quorate::{Coordinator, Error, Id, Session};
+use quorate::{Coordinator, Error, Session};
 use serde_json::{Map, Value, json};
 
 use crate::access::Access;

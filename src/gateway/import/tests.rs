@@ -1,9 +1,10 @@
 //! Copies from one cluster in memory, through its gateway, into another one.
 
 use super::{Counts, Difference, Event, Import, ImportError};
+use crate::acl::{Acl, Id, Permissions};
 use crate::gateway::Gateway;
 use crate::testing::Cluster;
-use crate::{Acl, CreateMode, Id, Permissions, Session};
+use crate::{CreateMode, Session};
 
 const PERSISTENT: CreateMode = CreateMode::Persistent;
 

@@ -3,11 +3,11 @@
 use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
-use crate::AuthProvider;
 use crate::gateway::wire::request::{Multi, MultiOp, PathOnly};
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, DataReply, MultiReply, MultiResult,
 };
+use crate::security::AuthProvider;
 use crate::types::znode::CreateMode;
 
 /// A gateway that takes packets of at most so many bytes.

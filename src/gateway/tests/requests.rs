@@ -232,7 +232,7 @@ fn a_client_that_missed_many_events_still_gets_its_watch() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
-    for _ in 0..crate::WATCH_CAPACITY + 10 {
+    for _ in 0..crate::types::watch::WATCH_CAPACITY + 10 {
         session.set("/a", b"").unwrap();
     }
     let mut client = Client::open(&gateway);

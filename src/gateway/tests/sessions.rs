@@ -295,7 +295,7 @@ fn clients_may_do_everything_where_access_lists_are_skipped() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.add_auth("digest", "alice:hers").unwrap();
-    let hers = crate::Acl::creator_all();
+    let hers = crate::acl::Acl::creator_all();
     session.create_with_acl("/hers", b"", CreateMode::Persistent, &hers).unwrap();
     let serve = |skips| {
         let builder = Gateway::builder().skip_acl(skips);
@@ -311,7 +311,7 @@ fn clients_may_do_everything_where_access_lists_are_skipped() {
 #[test]
 fn schemes_of_the_application_authenticate_clients() {
     struct Tokens;
-    impl crate::AuthProvider for Tokens {
+    impl crate::security::AuthProvider for Tokens {
         fn scheme(&self) -> &str {
             "token"
         }

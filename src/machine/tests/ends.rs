@@ -66,10 +66,10 @@ fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
     assert_eq!(reap(&mut s, "/t"), Ok(Reply::Done));
     s.time = 2000;
     assert_eq!(reap(&mut s, &name), Ok(Reply::Done));
-    for ttl in [Duration::from_micros(999), TTL_MAX + Duration::from_nanos(1)] {
+    for ttl in [Duration::from_micros(999), CreateMode::TTL_MAX + Duration::from_nanos(1)] {
         let invalid = OpError::InvalidTtl { path: "/bad".to_owned(), ttl };
         assert_eq!(s.op(create("/bad", CreateMode::PersistentWithTtl(ttl))), Err(invalid));
     }
-    s.make("/long", CreateMode::PersistentWithTtl(TTL_MAX));
-    assert_eq!(s.stat("/long").ttl, Some(TTL_MAX));
+    s.make("/long", CreateMode::PersistentWithTtl(CreateMode::TTL_MAX));
+    assert_eq!(s.stat("/long").ttl, Some(CreateMode::TTL_MAX));
 }

@@ -12,7 +12,7 @@ use super::command::{
 };
 use super::{DATA_BYTES_MAX, Machine};
 use crate::types::path::PATH_BYTES_MAX;
-use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 const TERM: u64 = 5;
 const SECRET: [u8; 16] = *b"sixteen letters!";

@@ -2,6 +2,7 @@
 //! actions.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -154,6 +155,8 @@ pub(crate) struct Report {
     pub(crate) refuses_writes: bool,
     /// The other members that it cannot reach.
     pub(crate) unreachable: Vec<(NodeId, Problem)>,
+    /// Where its admin endpoint listens, if it has one.
+    pub(crate) admin: Option<SocketAddr>,
     /// Why it is not ready; `None` if it is.
     #[serde(with = "LogForm")]
     pub(crate) not_ready: Option<Reason>,
@@ -174,6 +177,8 @@ pub(crate) struct SessionReport {
     pub(crate) renewed: Option<Duration>,
     /// How many watches it has; only the member that serves it knows.
     pub(crate) watches: Option<u64>,
+    /// What the user of the instance that holds it calls that; only the member that serves it knows.
+    pub(crate) name: Option<String>,
     /// Where its holder is: host and port of a client of the replying member's gateway, else the host.
     pub(crate) from: Option<String>,
 }

@@ -13,6 +13,7 @@ pub(crate) mod message;
 mod recent;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::node::context::Context;
@@ -44,6 +45,8 @@ pub(in crate::node) struct Administration {
     pub(in crate::node) refusals: Warnings<Time>,
     pub(in crate::node) images: Images,
     pub(in crate::node) recent: Recent,
+    /// The addresses of this instance's admin endpoints, oldest first.
+    endpoints: Vec<SocketAddr>,
 }
 
 #[derive(Debug)]
@@ -69,11 +72,25 @@ impl Default for Administration {
             refusals: Warnings::new(REFUSALS_LOGGED),
             images: Images::default(),
             recent: Recent::default(),
+            endpoints: Vec::new(),
         }
     }
 }
 
 impl Administration {
+    /// An endpoint listens here from now on, or no longer.
+    pub(in crate::node) fn set_endpoint(&mut self, address: SocketAddr, listens: bool) {
+        self.endpoints.retain(|known| *known != address);
+        if listens {
+            self.endpoints.push(address);
+        }
+    }
+
+    /// The address of the newest endpoint that listens.
+    pub(in crate::node) fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoints.last().copied()
+    }
+
     /// How many requests of clients wait that have no operator's right.
     pub(in crate::node) fn of_clients(&self, is_client: impl Fn(NodeId) -> bool) -> usize {
         let of_client = |gathered: &&Gathered| match gathered.asker {

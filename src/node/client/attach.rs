@@ -265,7 +265,8 @@ impl Client {
             ..Attachment::default()
         });
         self.forget_sent_calls();
-        self.messages.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
+        let (seen, cluster, name) = (self.seen, self.cluster, self.config.name.clone());
+        self.messages.push(FromClient::Begin { seen, cluster, name });
         for claim in self.local.claims() {
             self.claimed.insert(claim.holding);
             self.messages.push(FromClient::Claim(claim));

@@ -22,6 +22,7 @@ const LEARNERS: std::ops::RangeInclusive<NodeId> = 4..=9;
 pub(super) fn config(seed: u64) -> ClientConfig {
     ClientConfig {
         audit: false,
+        name: String::new(),
         heartbeat: HEARTBEAT,
         tick: TICK,
         timeouts: TimeoutBounds::of(TICK),

@@ -49,6 +49,11 @@ fn send_with(
     .collect()
 }
 
+/// The first message of an attachment.
+fn first(seen: u64, cluster: u64) -> FromClient {
+    FromClient::Begin { seen, cluster, name: String::new() }
+}
+
 fn get(call: Call, path: &str) -> FromClient {
     let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
     FromClient::Query { call, query, read_index: 0 }
@@ -57,8 +62,7 @@ fn get(call: Call, path: &str) -> FromClient {
 #[test]
 fn a_client_may_send_only_the_messages_of_a_client() {
     let mut storm = Storm::new(1);
-    let (client, begin) =
-        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
+    let (client, begin) = (500, || vec![first(0, 0), FromClient::Begun]);
     let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
@@ -72,7 +76,7 @@ fn a_client_may_send_only_the_messages_of_a_client() {
         FromClient::Write(request(Command::Reap { path: "/n".to_owned() })),
         FromClient::Write(request(Command::Open { secret, timeout_ms, owner: 1, base })),
         FromClient::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
-        FromClient::Begin { seen: 0, cluster: 0 },
+        first(0, 0),
         FromClient::Begun,
         read("no path"),
     ];
@@ -85,9 +89,15 @@ fn a_client_may_send_only_the_messages_of_a_client() {
     }
     assert_eq!(send(&mut storm, client, 0, vec![FromClient::Begun]).len(), 1, "it has not begun");
     assert_eq!(send(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
-    let of = |cluster| vec![FromClient::Begin { seen: 0, cluster }, FromClient::Begun];
+    let of = |cluster| vec![first(0, cluster), FromClient::Begun];
     assert_eq!(send(&mut storm, client, 0, of(2)), ["it is a client of another cluster"]);
     assert!(send(&mut storm, client, 0, of(1)).is_empty());
+    // Its name goes to terminals and logs.
+    for name in ["a\nb".to_owned(), "a\u{1b}[2J".to_owned(), "a".repeat(65)] {
+        let begin = FromClient::Begin { seen: 0, cluster: 0, name };
+        let refusals = send(&mut storm, client, 0, vec![begin, FromClient::Begun]);
+        assert_eq!(refusals, ["its name is too long, or has control characters"]);
+    }
     // A client may not send the messages of members.
     assert!(send(&mut storm, client, 0, begin()).is_empty());
     let read_index =
@@ -102,8 +112,7 @@ fn a_client_may_send_only_the_messages_of_a_client() {
 #[test]
 fn the_cost_of_a_client_to_its_member_is_bounded() {
     let mut storm = Storm::new(2);
-    let (client, begin) =
-        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
+    let (client, begin) = (500, || vec![first(0, 0), FromClient::Begun]);
     let path = format!("/{}", "x".repeat(1000));
     // Reads of a session that is never opened wait.
     let read = |request| {
@@ -165,8 +174,7 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
 #[test]
 fn the_holdings_of_a_client_are_bounded() {
     let mut storm = Storm::new(3);
-    let (client, begin) =
-        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
+    let (client, begin) = (500, || vec![first(0, 0), FromClient::Begun]);
     let holder = 9;
     let open = |session| {
         let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
@@ -234,15 +242,7 @@ fn a_client_that_has_missed_much_is_served() {
     let (secret, timeout_ms, owner, base) = ([0; 16], 40_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
     let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
-    assert!(
-        send(
-            &mut storm,
-            client,
-            0,
-            vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]
-        )
-        .is_empty()
-    );
+    assert!(send(&mut storm, client, 0, vec![first(0, 0), FromClient::Begun]).is_empty());
     assert!(send(&mut storm, client, 1, vec![open]).is_empty());
     storm.advance(Duration::from_secs(1));
     let writer = storm.cluster.open(1, 77, Duration::from_secs(40));
@@ -256,7 +256,7 @@ fn a_client_that_has_missed_much_is_served() {
     }
     let claim =
         Claim { holding: Holding { session, holder }, applied: 0, opened: true, base: None };
-    let mut messages = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
+    let mut messages = vec![first(from, 0), FromClient::Claim(claim)];
     let (path, kind) = (Arc::<str>::from("/n"), WatchKind::Persistent);
     messages.extend((0..WATCHES).map(|watch| {
         let (path, existed, data) = (Arc::clone(&path), true, EventData::None);
@@ -309,11 +309,7 @@ fn a_session_that_was_overtaken_has_moved() {
         opened: false,
         base: None,
     };
-    let messages = vec![
-        FromClient::Begin { seen: 0, cluster: 0 },
-        FromClient::Claim(claim),
-        FromClient::Begun,
-    ];
+    let messages = vec![first(0, 0), FromClient::Claim(claim), FromClient::Begun];
     let (attachment, number, received) = (1, 0, 0);
     let begin = PeerMessage::FromClient { attachment, number, received, messages };
     storm.cluster.deliver(client, 1, begin);
@@ -349,7 +345,7 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
     let begin = |attachment, applied| {
         let claim =
             Claim { holding: Holding { session, holder }, applied, opened: true, base: None };
-        let begin = FromClient::Begin { seen, cluster: 0 };
+        let begin = first(seen, 0);
         let messages = vec![begin, FromClient::Claim(claim), FromClient::Begun];
         PeerMessage::FromClient { attachment, number: 0, received: 0, messages }
     };
@@ -372,8 +368,7 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
 #[test]
 fn an_attachment_begins_once() {
     let mut storm = Storm::new(6);
-    let (client, begin) =
-        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
+    let (client, begin) = (500, || vec![first(0, 0), FromClient::Begun]);
     assert!(send(&mut storm, client, 0, begin()).is_empty());
     let attachment = storm.attachment;
     assert!(send(&mut storm, client, 1, vec![]).is_empty());
@@ -428,10 +423,7 @@ fn many_clients_may_ask_for_much_at_once() {
             (SessionId(client), [0; 16], 40_000, client, 0);
         let command = Command::Open { secret, timeout_ms, owner, base };
         let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
-        for (number, messages) in [
-            (0, vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]),
-            (1, vec![open]),
-        ] {
+        for (number, messages) in [(0, vec![first(0, 0), FromClient::Begun]), (1, vec![open])] {
             let message = PeerMessage::FromClient { attachment: 9, number, received: 0, messages };
             storm.cluster.deliver(client, 1, message);
         }
@@ -499,8 +491,7 @@ fn claimed_session() {
     let (path, kind) = (Arc::<str>::from("/"), WatchKind::Recursive);
     let held =
         HeldWatch { watch: 1, holding, path, kind, existed: true, from, data: EventData::Both };
-    let messages =
-        vec![F::Begin { seen: from, cluster: 0 }, F::Claim(claim), F::Watch(held), F::Begun];
+    let messages = vec![first(from, 0), F::Claim(claim), F::Watch(held), F::Begun];
     assert!(send(&mut storm, client, 0, messages).is_empty());
     let asked = storm.cluster.set(1, victim, "/hidden", "very secret");
     storm.cluster.answer(asked).unwrap();

@@ -74,6 +74,8 @@ pub(crate) struct ClientConfig {
     pub(crate) timeouts: TimeoutBounds,
     /// The highest version that it supports.
     pub(crate) version: u16,
+    /// What its user calls this instance, in lists of sessions; empty: nothing.
+    pub(crate) name: String,
     /// Whether it writes an audit log.
     pub(crate) audit: bool,
     /// A random number for each start.

@@ -106,6 +106,7 @@ impl Storm {
             let (heartbeat, tick) = (HEARTBEAT, TICK);
             let config = ClientConfig {
                 audit: false,
+                name: String::new(),
                 heartbeat,
                 tick,
                 timeouts: crate::node::TimeoutBounds::of(tick),

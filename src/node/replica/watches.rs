@@ -28,7 +28,7 @@ pub(crate) use crate::node::replica::watch_kind::{EventData, WatchKind};
 use crate::types::acl::AccessList;
 use crate::types::path;
 use crate::types::watch::{
-    EVENT_DATA_MAX, EventKind, EventZnode, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType,
+    EventKind, EventZnode, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType,
 };
 use crate::types::znode::{SessionId, Zxid};
 
@@ -162,7 +162,7 @@ impl Missed<'_> {
 
 /// The znode as an event carries it.
 fn brought(znode: &Znode) -> Box<EventZnode> {
-    let data = (znode.data().len() <= EVENT_DATA_MAX).then(|| znode.shared_data());
+    let data = (znode.data().len() <= WatchEvent::DATA_MAX).then(|| znode.shared_data());
     Box::new(EventZnode { data, stat: znode.stat() })
 }
 

@@ -124,7 +124,8 @@ impl LocalSessions {
             // These are answered by a replica, or by the member of a client.
             ClientRequest::Query { .. }
             | ClientRequest::Admin { .. }
-            | ClientRequest::Unwatch { .. } => {}
+            | ClientRequest::Unwatch { .. }
+            | ClientRequest::AdminEndpoint { .. } => {}
         }
     }
 

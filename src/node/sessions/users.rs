@@ -47,7 +47,8 @@ pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, rea
         | ClientRequest::Admin { request, .. } => request,
         ClientRequest::Introduce { .. }
         | ClientRequest::Abandon { .. }
-        | ClientRequest::Unwatch { .. } => return,
+        | ClientRequest::Unwatch { .. }
+        | ClientRequest::AdminEndpoint { .. } => return,
     };
     let error = Error::Stopped { reason: reason.to_owned() };
     effects.reply(request, Err(error));

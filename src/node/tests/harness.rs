@@ -380,6 +380,7 @@ impl Cluster {
             majority_after: None,
             disk_low: None,
             zone: String::new(),
+            name: String::new(),
             leader_priority: self.priorities.get(&id).copied().unwrap_or(0),
         };
         let mut me = member(id);

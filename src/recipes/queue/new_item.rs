@@ -51,8 +51,8 @@ impl NewItem {
     /// cluster's clock, the [log's time](crate::guide::limits#the-clusters-time), which never goes back. Rounded
     /// up to milliseconds. Once due, the item has the place that it would have without a delay.
     ///
-    /// Putting an item with a delay of more than [`TTL_MAX`](crate::TTL_MAX), 34 years, fails with
-    /// [`Error::InvalidSetting`].
+    /// Putting an item with a delay of more than [`CreateMode::TTL_MAX`](crate::CreateMode::TTL_MAX),
+    /// about 35 years, fails with [`Error::InvalidSetting`].
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {
         NewItem { delay, ..self }
@@ -71,8 +71,8 @@ impl NewItem {
     /// this long: putting it fails with [`Error::NodeExists`], whose path ends in the id, whether the first item is
     /// still in the queue or not. So a producer that does not know whether its item was put may put it again.
     ///
-    /// The time is [the log's](crate::guide::limits#the-clusters-time), from 1 ms to [`TTL_MAX`](crate::TTL_MAX), and may be
-    /// exceeded by a few seconds, after which the id is free. Each id takes a znode for that time, below the queue's
+    /// The time is [the log's](crate::guide::limits#the-clusters-time), from 1 ms to
+    /// [`CreateMode::TTL_MAX`](crate::CreateMode::TTL_MAX), and may be exceeded by a few seconds, after which the id is free. Each id takes a znode for that time, below the queue's
     /// `ids`; who deletes it frees the id at once.
     ///
     /// ```

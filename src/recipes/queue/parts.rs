@@ -51,11 +51,12 @@ impl Queue {
     }
 
     /// The first item, popped as a part of another write: see [`Part`]. Its data is in
-    /// [`OpResult::Taken`](crate::OpResult::Taken). If there is no item, the write fails with [`Error::NoNode`] within
+    /// [`OpResult::Taken`](crate::multi::OpResult::Taken). If there is no item, the write fails with [`Error::NoNode`] within
     /// [`Error::Multi`].
     ///
     /// ```
-    /// use quorate::{OpResult, recipes::Queue};
+    /// use quorate::multi::OpResult;
+    /// use quorate::recipes::Queue;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let (inbox, archive) = (Queue::new(&session, "/inbox")?, Queue::new(&session, "/archive")?);

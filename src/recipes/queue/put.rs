@@ -13,7 +13,7 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::queue::{COUNTED, Order, written};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
-use crate::types::znode::{CreateMode, TTL_MAX};
+use crate::types::znode::CreateMode;
 
 /// The resource in the error of a full queue, which distinguishes it from the error of a quota.
 const FULL: &str = "items";
@@ -125,11 +125,11 @@ impl Queue {
     fn delay_ms(&self, item: &NewItem) -> Result<u64> {
         let delay_ms = item.delay.as_nanos().div_ceil(1_000_000);
         match u64::try_from(delay_ms) {
-            Ok(delay_ms) if item.delay <= TTL_MAX => Ok(delay_ms),
+            Ok(delay_ms) if item.delay <= CreateMode::TTL_MAX => Ok(delay_ms),
             _ => Err(Error::InvalidSetting {
                 setting: "delay",
                 reason: format!(
-                    "an item of {} would be due in {:?}; the most is 2^40 - 1 ms, which is 34 years",
+                    "an item of {} would be due in {:?}; the most is 2^40 - 1 ms, about 35 years",
                     self.path, item.delay
                 ),
             }),

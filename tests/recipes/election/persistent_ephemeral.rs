@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use quorate::recipes::PersistentEphemeral;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, WatcherType};
+use quorate::watch::WatcherType;
+use quorate::{CreateMode, Error};
 
 use super::{LONG, MOMENT};
 

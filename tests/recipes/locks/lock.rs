@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::multi::Condition;
 use quorate::recipes::{LeaderLatch, Lock, MultiLock, Queue, Semaphore};
 use quorate::testing::Cluster;
-use quorate::{Condition, CreateMode, Error, Session};
+use quorate::{CreateMode, Error, Session};
 
 use super::{Task, lock};
 

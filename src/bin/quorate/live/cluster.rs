@@ -70,7 +70,7 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
 pub(super) fn members(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
     let members = reports(cluster, coordinator)?;
     let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
-                  CHECKPOINT, ID";
+                  CHECKPOINT, ADMIN, ID";
     let table = table(titles, members.iter().map(row));
     let exit =
         if MemberReport::leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
@@ -78,7 +78,7 @@ pub(super) fn members(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ex
     cluster.print(Shown { exit, ..Shown::new(table, json) })
 }
 
-fn row(member: &MemberReport) -> [String; 12] {
+fn row(member: &MemberReport) -> [String; 13] {
     let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
     [
         member.address.clone(),
@@ -95,6 +95,7 @@ fn row(member: &MemberReport) -> [String; 12] {
             0 => "none yet".to_owned(),
             size => format!("{}, {} ago", bytes(size), duration(state.checkpoint_age)),
         }),
+        of(|state| state.admin.clone().unwrap_or_else(|| "-".to_owned())),
         member.id.clone(),
     ]
 }

@@ -6,7 +6,8 @@ use std::fs::DirBuilder;
 use std::path::PathBuf;
 
 use clap::Args;
-use quorate::{Error, Result, Snapshot, Stat, Zxid, recovery};
+use quorate::session::Zxid;
+use quorate::{Error, Result, Snapshot, Stat, recovery};
 use serde_json::{Value, json};
 
 use super::cluster::bytes;

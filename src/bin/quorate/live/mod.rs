@@ -151,7 +151,7 @@ impl Cluster {
     fn coordinator(&self) -> Result<Coordinator> {
         // Checked before anything is waited for.
         self.credentials()?;
-        self.access.join(Coordinator::builder().request_timeout(self.wait()))
+        self.access.join(Coordinator::builder().name("quorate").request_timeout(self.wait()))
     }
 
     /// Whether any of its members is known.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use quorate::operate::SessionInfo;
-use quorate::{Coordinator, Error, Result, SessionId};
+use quorate::session::SessionId;
+use quorate::{Coordinator, Error, Result};
 use serde_json::json;
 
 use super::cluster::{duration, or_unknown, reports, table};
@@ -48,16 +49,22 @@ pub(super) fn holder(session: &SessionInfo) -> String {
 
 fn named(session: &SessionInfo, id: Option<&str>) -> String {
     let from = session.from.as_deref();
-    let client = || match (id, from) {
-        (Some(id), Some(from)) => format!("client {id} at {from}"),
-        (Some(id), None) => format!("client {id}"),
-        (None, Some(from)) => from.to_owned(),
-        (None, None) => "client".to_owned(),
+    let name = session.name.as_deref();
+    let client = || match (name, id, from) {
+        (Some(name), Some(id), Some(from)) => format!("{name} ({id}) at {from}"),
+        (Some(name), Some(id), None) => format!("{name} ({id})"),
+        (Some(name), None, Some(from)) => format!("{name} at {from}"),
+        (Some(name), None, None) => name.to_owned(),
+        (None, Some(id), Some(from)) => format!("client {id} at {from}"),
+        (None, Some(id), None) => format!("client {id}"),
+        (None, None, Some(from)) => from.to_owned(),
+        (None, None, None) => "client".to_owned(),
     };
     match (&session.owner, &session.served_by) {
-        (Some(member), _) => match from.filter(|from| is_elsewhere(from, member)) {
-            Some(from) => format!("{from} through {member}"),
-            None => member.clone(),
+        (Some(member), _) => match (from.filter(|from| is_elsewhere(from, member)), name) {
+            (Some(from), _) => format!("{from} through {member}"),
+            (None, Some(name)) => format!("{name} at {member}"),
+            (None, None) => member.clone(),
         },
         (None, Some(member)) => format!("{} of {member}", client()),
         (None, None) if from.is_some() => client(),
@@ -160,5 +167,10 @@ mod tests {
         assert_eq!(holder(&session), "client of 10.0.0.1:7400");
         session.from = Some("10.0.0.9".to_owned());
         assert_eq!(holder(&session), "10.0.0.9 of 10.0.0.1:7400");
+        session.name = Some("app-7".to_owned());
+        assert_eq!(holder(&session), "app-7 at 10.0.0.9 of 10.0.0.1:7400");
+        assert_eq!(in_full(&session), "app-7 (00d2f3a901c4b7e5) at 10.0.0.9 of 10.0.0.1:7400");
+        session.owner = Some("10.0.0.9:7400".to_owned());
+        assert_eq!(in_full(&session), "app-7 at 10.0.0.9:7400");
     }
 }

@@ -1,7 +1,8 @@
 //! `txn`: several writes and conditions, all or none.
 
 use clap::Args;
-use quorate::{Condition, CreateMode, Error, Multi, OpResult, Result, Session};
+use quorate::multi::{Condition, OpResult};
+use quorate::{CreateMode, Error, Multi, Result, Session};
 use serde_json::json;
 
 use super::{Shown, data};

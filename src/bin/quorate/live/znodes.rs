@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use crossbeam_channel::RecvTimeoutError;
-use quorate::{
-    Acl, Coordinator, CreateMode, Created, Error, Id, Permissions, Quota, Result, Session,
-    SessionId, Stat, WatchMode, Zxid,
-};
+use quorate::acl::{Acl, Id, Permissions};
+use quorate::quota::Quota;
+use quorate::session::{SessionId, Zxid};
+use quorate::{Coordinator, CreateMode, Created, Error, Result, Session, Stat, WatchMode};
 use serde_json::{Value, json};
 
 use super::cluster::duration;

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
+use quorate::acl::Id;
 use quorate::gateway::{Gateway, GatewayBuilder};
 use quorate::security::Roles;
-use quorate::{Builder, Coordinator, Error, Id};
+use quorate::{Builder, Coordinator, Error};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

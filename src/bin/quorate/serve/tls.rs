@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use quorate::acl::Id;
 use quorate::gateway::{ClientCertificates, GatewayBuilder, GatewayTls};
-use quorate::{Builder, Error, Id, Tls};
+use quorate::{Builder, Error, Tls};
 
 use crate::access::warn_if_exposed;
 

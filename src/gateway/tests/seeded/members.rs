@@ -459,6 +459,7 @@ fn member(
         majority_after: None,
         disk_low: None,
         zone: String::new(),
+        name: String::new(),
         leader_priority: 0,
     };
     let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
@@ -469,7 +470,7 @@ fn member(
         session_timeout: builder.session_timeout,
         tick: builder.tick,
         timeouts: builder.timeouts(),
-        watch_capacity: crate::WATCH_CAPACITY,
+        watch_capacity: crate::types::watch::WATCH_CAPACITY,
     };
     let schemes = builder.schemes.clone();
     let (host, shared) =

@@ -15,6 +15,7 @@ use std::time::Duration;
 use self::check::{Seen, check};
 use self::client::{Client, Manners};
 use self::members::{MEMBERS, Members, Weather};
+use crate::Builder;
 use crate::gateway::wire::codes::{CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::Credential;
 use crate::gateway::wire::request::{self, PathOnly, Request};
@@ -26,9 +27,9 @@ use crate::runtime::ask::Ask;
 use crate::runtime::entropy::simulated;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
+use crate::security::AuthProvider;
 use crate::simulation::random::Random;
 use crate::types::znode::{CreateMode, SessionId};
-use crate::{AuthProvider, Builder};
 
 const CLIENTS: usize = 5;
 const TICK: Duration = Duration::from_millis(1);

@@ -87,6 +87,8 @@ pub(crate) struct ClientServer {
 #[derive(Debug, Default)]
 struct ServedClient {
     attachment: u64,
+    /// What its user calls it; empty: nothing.
+    name: String,
     /// The number of the next message from it (`next_received`) and to it (`next_sent`).
     next_received: u64,
     next_sent: u64,
@@ -147,9 +149,10 @@ impl ServedClient {
         }
     }
 
-    fn new(attachment: u64, seen: Zxid, now: Time) -> ServedClient {
+    fn new(attachment: u64, (seen, name): (Zxid, String), now: Time) -> ServedClient {
         ServedClient {
             attachment,
+            name,
             next_received: 1,
             received_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
@@ -225,6 +228,13 @@ impl ClientServer {
     /// Whether one of its clients holds the session.
     pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
         self.holders(session).next().is_some()
+    }
+
+    /// The name of the client that holds the session; empty if it has none.
+    pub(in crate::node) fn name_of(&self, session: SessionId) -> &str {
+        let of = self.holders(session).find(|(_, held)| held.opened);
+        let client = of.and_then(|(_, held)| self.clients.get(&held.client));
+        client.map_or("", |client| &client.name)
     }
 
     /// The clients that hold the session, or have held it and do not know yet that they have lost

@@ -35,7 +35,7 @@ impl Replica {
         &mut self,
         from: NodeId,
         attachment: u64,
-        seen: Zxid,
+        (seen, name): (Zxid, String),
         refused: Option<&str>,
         cx: &mut Context,
     ) -> Attaching {
@@ -52,7 +52,7 @@ impl Replica {
         if self.clients.clients.len() >= CLIENTS_MAX {
             return Attaching::Full;
         }
-        self.clients.clients.insert(from, ServedClient::new(attachment, seen, cx.now.mono));
+        self.clients.clients.insert(from, ServedClient::new(attachment, (seen, name), cx.now.mono));
         Attaching::Begins
     }
 

@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate::Stat;
+use quorate::acl::Acl;
 use quorate::operate::{MemberReport, SessionInfo};
 use quorate::recipes::Contended;
-use quorate::{Acl, Stat};
 
 use self::changes::Changes;
 use self::history::History;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use quorate::CreateMode;
 use quorate::operate::{MemberReport, Role, SessionInfo};
 use quorate::recipes::{Contended, contended};
+use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, SessionId};
 
 use super::{Model, Now, Update, Znode};
 

@@ -244,6 +244,13 @@ pub fn zookeeper_conversations(bytes: &[u8]) {
     crate::gateway::conversation(bytes);
 }
 
+/// The files that say who may do what: roles, secrets and refused subjects.
+pub fn access_files(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        crate::security::fuzz(text);
+    }
+}
+
 /// The data read back from disk.
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();

@@ -46,3 +46,12 @@ fn stretched(text: &[u8], salt: &[u8]) -> argon2::Result<[u8; 32]> {
     hasher.hash_password_into(text, salt, &mut hash)?;
     Ok(hash)
 }
+
+/// Any text as each of the files that say who may do what.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(text: &str) {
+    roles::fuzz(text);
+    secret::fuzz(text);
+    #[cfg(feature = "tls")]
+    tls::fuzz(text);
+}

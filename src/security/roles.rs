@@ -162,9 +162,29 @@ fn parse(text: &str, path: &Path) -> std::result::Result<ByFile, String> {
     Ok(roles)
 }
 
+/// Any text as a file of roles. What is read can be written and read again.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(text: &str) {
+    let path = Path::new("roles");
+    if let Ok(roles) = parse(text, path) {
+        let mut again = String::new();
+        for (subject, of_subject) in &roles {
+            of_subject.iter().for_each(|role| again.push_str(&format!("{role}: {subject}\n")));
+        }
+        assert_eq!(parse(&again, path), Ok(roles));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_a_reader_of_access_files_panic(text in "([ #:=,/a-fCNO0-9\r\t]|\n){0,200}") {
+            crate::security::fuzz(&text);
+        }
+    }
 
     #[test]
     fn a_subject_has_the_roles_of_its_lines() {

@@ -378,22 +378,34 @@ impl Sources {
             others.push(Other { right, verifier: verifier(&roots)?, listening });
         }
         let listed = self.refused.as_ref().map_or(&b""[..], |source| &source.content);
-        let listed = String::from_utf8_lossy(listed);
-        let lines = listed.lines().map(str::trim);
-        let refused = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        if let Some(wrong) =
-            refused.clone().find(|line| line.starts_with('/') || !line.contains('='))
-        {
-            return Err(format!(
-                "the subjects to be refused have {wrong:?}, which is not of the form CN=app-0,O=Example"
-            ));
-        }
+        let refused = refused_subjects(&String::from_utf8_lossy(listed))?;
         Ok(Accepted {
             all: verifier(&Arc::new(all))?,
             members: verifier(members)?,
             others,
-            refused: refused.map(str::to_owned).collect(),
+            refused,
         })
+    }
+}
+
+/// The subjects that a list has, one a line.
+fn refused_subjects(listed: &str) -> std::result::Result<BTreeSet<String>, String> {
+    let lines = listed.lines().map(str::trim);
+    let mut refused = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    match refused.clone().find(|line| line.starts_with('/') || !line.contains('=')) {
+        Some(wrong) => Err(format!(
+            "the subjects to be refused have {wrong:?}, which is not of the form CN=app-0,O=Example"
+        )),
+        None => Ok(refused.by_ref().map(str::to_owned).collect()),
+    }
+}
+
+/// Any text as a list of refused subjects. What is read can be written and read again.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(refused) = refused_subjects(text) {
+        let again: Vec<&str> = refused.iter().map(String::as_str).collect();
+        assert_eq!(refused_subjects(&again.join("\n")), Ok(refused.clone()));
     }
 }
 

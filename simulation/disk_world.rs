@@ -117,7 +117,6 @@ pub(super) fn run(seed: u64) -> Outcome {
         file_bytes_min: 1 << random.within(12..20),
         deltas_max: *random.pick(&[1, 3, 10, 256]),
         segment_bytes: 1 << random.within(11..16),
-        log_dir: None,
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),

@@ -47,7 +47,6 @@ pub struct Builder {
     listen: Option<String>,
     advertise: Option<String>,
     data_dir: Option<PathBuf>,
-    log_dir: Option<PathBuf>,
     pub(crate) session_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) tick: Duration,
@@ -80,7 +79,6 @@ impl Default for Builder {
             listen: None,
             advertise: None,
             data_dir: None,
-            log_dir: None,
             session_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             tick: Duration::from_secs(2),
@@ -172,20 +170,6 @@ impl Builder {
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
         self.data_dir = Some(dir.into());
-        self
-    }
-
-    /// The directory for this instance's log, if that is to be on a device of its own, as ZooKeeper's
-    /// `dataLogDir`: a write waits for the log, and for nothing else that is written. The log is in a
-    /// directory within it, `incarnation-*`, so that instances may share one `log_dir`. The default is the
-    /// [data directory](Builder::data_dir).
-    ///
-    /// The data directory says where its log is, and a start without this setting finds it there. A start
-    /// with another `log_dir` fails with [`StartError::DataDirUnusable`], unless the log was moved: stop the
-    /// instance, move the log's directory, and start it with the new `log_dir`.
-    #[must_use]
-    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
-        self.log_dir = Some(dir.into());
         self
     }
 
@@ -552,8 +536,7 @@ impl Builder {
             name: self.name.clone(),
             leader_priority: self.leader_priority,
         };
-        let log_dir = self.log_dir.as_deref();
-        let opened = directory::start(&dir, log_dir, &address, &config, now);
+        let opened = directory::start(&dir, &address, &config, now);
         let Opened { store, node, directory } = opened.map_err(earlier::explain_directory)?;
         let is_blank = node.cluster() == 0;
         let discovery = expected.zip(address.parse().ok());

@@ -321,14 +321,8 @@ fn monitor(text: &mut String, seen: &Clients) {
 fn sizes(seen: &Clients) -> (u64, u64) {
     let Some(directory) = seen.shared.directory() else { return (0, 0) };
     let all = size(directory.path());
-    match directory.log() {
-        Some(path) if path.starts_with(directory.path()) => {
-            let log = size(&path);
-            (all.saturating_sub(log), log)
-        }
-        Some(path) => (all, size(&path)),
-        None => (all, 0),
-    }
+    let log = directory.log().map_or(0, |path| size(&path));
+    (all.saturating_sub(log), log)
 }
 
 /// Files that are deleted during the walk count as empty.

@@ -109,8 +109,9 @@ impl Plan {
         let (hard_state, meta, state) = start(&identity, &held.machine);
         let mut chunks = ChunkWriter::full(state);
         replacement.found(&identity, hard_state, &meta, &mut chunks).map_err(in_dir)?;
+        let founded = replacement.dir().path().to_owned();
         let before = replacement.finish().map_err(in_dir)?;
-        Ok(Founded::new(dir, identity, zxid, before.map(|before| before.path().to_owned())))
+        Ok(Founded::new(&founded, identity, zxid, before.map(|before| before.path().to_owned())))
     }
 }
 

@@ -86,27 +86,11 @@ pub(crate) struct Opened {
 }
 
 /// Opens the directory and starts its node.
-///
-/// `log_dir` is where the log is, if that is another directory.
-pub(crate) fn start(
-    dir: &Path,
-    log_dir: Option<&Path>,
-    address: &str,
-    config: &NodeConfig,
-    now: Now,
-) -> Result<Opened> {
+pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     PROCESS.get_or_init(std::process::id);
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
-    let absolute = |log_dir| {
-        std::path::absolute(log_dir).map_err(|error| {
-            let reason = format!("its log_dir has no absolute path: {error}");
-            Error::Start(StartError::DataDirUnusable { dir: dir.to_owned(), reason })
-        })
-    };
-    let log_dir = log_dir.map(absolute).transpose()?;
-    let options = StoreOptions { log_dir, ..StoreOptions::default() };
-    let path = FsPath::system(dir);
+    let (path, options) = (FsPath::system(dir), StoreOptions::default());
     start_as(unused, path, options, config, now).map_err(|error| error.into_error(dir.to_owned()))
 }
 

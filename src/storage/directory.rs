@@ -29,7 +29,6 @@
 //! instance could vote again. [`FORMER_MAX`] bounds their number.
 
 use std::io;
-use std::path::PathBuf;
 
 use super::file_system::{FsPath, Lock};
 use super::files::io_error;
@@ -53,17 +52,17 @@ const LOST_AND_FOUND: &str = "lost+found";
 #[derive(Debug)]
 pub(super) struct Directory {
     path: FsPath,
-    /// Where the logs of further incarnations will be, if not in their directories.
-    log_dir: Option<PathBuf>,
     current: Option<Incarnation>,
+    /// Whether `CURRENT` may name another one than `current`: then nothing is removed.
+    is_unsure: bool,
     /// Unlocks the directory when it is closed, after the rest of the store.
     _lock: Box<dyn Lock>,
 }
 
 impl Directory {
     /// Creates the directory if necessary, locks it, and opens its current incarnation.
-    pub(super) fn open(path: &FsPath, log_dir: Option<PathBuf>) -> Result<Directory> {
-        let mut directory = Directory::lock(path, log_dir)?;
+    pub(super) fn open(path: &FsPath) -> Result<Directory> {
+        let mut directory = Directory::lock(path)?;
         if planted!(MarkBelieved)
             && let Some(what) = directory.quarantined()?
         {
@@ -83,8 +82,7 @@ impl Directory {
                 false => corrupt("CURRENT is missing, and the directory was in use".to_owned()),
             };
         };
-        let mut current = Incarnation::open(self.path.join(name), Sound::All)?;
-        current.find_log(self.log_dir.as_ref())?;
+        let current = Incarnation::open(self.path.join(name), Sound::All)?;
         current.mark_current()?;
         self.current = Some(current);
         Ok(())
@@ -93,38 +91,43 @@ impl Directory {
     /// As [`Directory::open`], for a directory that may have the marks of damage or removal, and sets no
     /// mark. Only what `sound` asks for has to be sound. `path` may also be the directory of an
     /// incarnation within a data directory, which stands for the current one then.
-    pub(super) fn open_damaged(
-        path: &FsPath,
-        log_dir: Option<PathBuf>,
-        sound: Sound,
-    ) -> Result<Directory> {
+    pub(super) fn open_damaged(path: &FsPath, sound: Sound) -> Result<Directory> {
         let (path, name) = located(path);
-        let mut directory = Directory::lock(&path, log_dir)?;
-        let current = match name {
+        let mut directory = Directory::lock(&path)?;
+        let named = CURRENT.read::<String>(&path);
+        directory.is_unsure = name.is_some() && named.as_ref() != Ok(&name);
+        let mut current = match name {
             Some(name) => Some(path.join(name)),
             None => match current_in(&path) {
                 Err(StorageError::Corrupt { .. }) if sound == Sound::Nothing => None,
                 other => other?,
             },
         };
-        directory.current = current.map(|current| Incarnation::open(current, sound)).transpose()?;
-        if directory.log_dir.is_none() {
-            directory.log_dir = directory.current.as_ref().and_then(Incarnation::log_dir);
+        if sound == Sound::Nothing
+            && let Some(named) = &current
+            && !named.try_exists().map_err(io_error("looking for the incarnation"))?
+        {
+            current = None;
         }
+        directory.current = current.map(|current| Incarnation::open(current, sound)).transpose()?;
         Ok(directory)
     }
 
-    fn lock(path: &FsPath, log_dir: Option<PathBuf>) -> Result<Directory> {
+    fn lock(path: &FsPath) -> Result<Directory> {
         path.create_directory().map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
-        if !is_used(path) {
+        if !has_data(path)? {
             refuse_foreign(path)?;
         }
         let lock = path.join(LOCK).lock()?;
         // As in `Incarnation::open`.
         path.sync_names().map_err(io_error("syncing the directory"))?;
         path.sync_own_name().map_err(io_error("syncing the names of the directory"))?;
-        Ok(Directory { path: path.clone(), log_dir, current: None, _lock: lock })
+        Ok(Directory { path: path.clone(), current: None, is_unsure: false, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &FsPath {
+        &self.path
     }
 
     /// The current incarnation, unless the directory is blank.
@@ -150,11 +153,9 @@ impl Directory {
         self.current.as_ref().map_or(&NONE, Incarnation::promise)
     }
 
-    /// The room on its file system, or on that of the log if there is less.
+    /// The room on its file system.
     pub(super) fn space(&self) -> Option<Space> {
-        let log = self.current.as_ref().and_then(|current| current.log().space());
-        let spaces = self.path.space().into_iter().chain(log);
-        spaces.min_by_key(|space| space.free)
+        self.path.space()
     }
 
     /// Why the directory was found damaged, if it was.
@@ -193,23 +194,25 @@ impl Directory {
         if planted!(CurrentEarly) {
             CURRENT.write(&self.path, &name)?;
         }
-        Incarnation::create(self.path.join(name), self.log_dir.as_ref())
+        Incarnation::create(self.path.join(name))
     }
 
     /// Makes a complete incarnation the current one, durably, and removes what is not needed any more.
     /// Returns the directory of the one before. After a crash the next open finds either of the two.
     pub(super) fn switch_to(&mut self, new: Incarnation) -> Result<Option<FsPath>> {
         let name = new.path().path().file_name().unwrap_or_default().to_string_lossy();
+        let keeps_all = std::mem::replace(&mut self.is_unsure, true);
         CURRENT.write(&self.path, &name)?;
         new.mark_current()?;
+        self.is_unsure = false;
         let before = self.current.replace(new);
         let all = drops_former(before.as_ref().is_some_and(Incarnation::was_voter));
         let before = before.map(|before| before.path().clone());
         let io = io_error("removing former data");
-        for former in self.former()? {
+        for former in self.former()?.into_iter().filter(|_| !keeps_all) {
             let is_before = before.as_ref().is_some_and(|before| before.path() == former.path());
             if !is_before && (all || incarnation::is_removed(&former)) {
-                incarnation::remove(&former, self.log_dir.as_ref()).map_err(io)?;
+                incarnation::remove(&former).map_err(io)?;
             }
         }
         self.path.sync_names().map_err(io)?;
@@ -219,14 +222,17 @@ impl Directory {
     /// Removes the leftovers of crashes: incarnations that were never complete, and files that were not
     /// renamed.
     pub(super) fn remove_leftovers(&self) -> io::Result<()> {
+        if self.is_unsure {
+            return Ok(());
+        }
         for name in self.path.list()? {
             let Some(name) = name.to_str() else { continue };
             let path = self.path.join(name);
             let is_current =
                 self.current.as_ref().is_some_and(|current| current.path().path() == path.path());
             if Incarnation::is_name(name) && !is_current && !incarnation::is_complete(&path)? {
-                incarnation::remove(&path, self.log_dir.as_ref())?;
-            } else if frame::unfinished(name).is_some() {
+                incarnation::remove(&path)?;
+            } else if frame::unfinished(name).is_some_and(is_ours) {
                 path.remove_all()?;
             }
         }
@@ -258,12 +264,20 @@ fn located(path: &FsPath) -> (FsPath, Option<String>) {
     }
 }
 
-/// Whether there is the data of a member at this path.
-pub(super) fn is_used(path: &FsPath) -> bool {
-    let (path, name) = located(path);
-    name.is_some()
-        || path.join(CURRENT.name).exists()
-        || incarnations_in(&path).is_ok_and(|found| !found.is_empty())
+/// Whether there is the data of a member at this path: a data directory, or that of an incarnation in it.
+pub(super) fn is_used(path: &FsPath) -> Result<bool> {
+    Ok(located(path).1.is_some() || has_data(path)?)
+}
+
+fn has_data(path: &FsPath) -> Result<bool> {
+    let io = io_error("reading the directory");
+    let has_pointer = path.join(CURRENT.name).try_exists().map_err(io)?;
+    Ok(has_pointer || !incarnations_in(path).map_err(io)?.is_empty())
+}
+
+/// Whether this is the name of something in a data directory.
+fn is_ours(name: &str) -> bool {
+    [LOCK, CURRENT.name, QUARANTINED].contains(&name) || Incarnation::is_name(name)
 }
 
 /// The directory of the current incarnation, unless the data directory is blank. If `CURRENT` is lost, the
@@ -284,11 +298,15 @@ pub(super) fn current_in(path: &FsPath) -> Result<Option<FsPath>> {
 
 /// Fails if a directory holds anything that a data directory does not.
 fn refuse_foreign(path: &FsPath) -> Result<()> {
+    if let (data, Some(name)) = located(path) {
+        return Err(StorageError::Io {
+            what: "the directory is not a data directory".to_owned(),
+            reason: format!("it is {name} within the data directory {data}"),
+        });
+    }
     for name in path.list().map_err(io_error("listing the directory"))? {
         let ours = name.to_str().is_some_and(|name| {
-            let name = frame::unfinished(name).unwrap_or(name);
-            [LOCK, LOST_AND_FOUND, CURRENT.name, QUARANTINED].contains(&name)
-                || Incarnation::is_name(name)
+            name == LOST_AND_FOUND || is_ours(frame::unfinished(name).unwrap_or(name))
         });
         if !ours {
             return Err(StorageError::Io {
@@ -365,7 +383,7 @@ mod tests {
     }
 
     fn open(dir: &Path) -> Result<Directory> {
-        Directory::open(&FsPath::system(dir), None)
+        Directory::open(&FsPath::system(dir))
     }
 
     /// Makes this incarnation the current one of the directory, without a log.
@@ -446,10 +464,10 @@ mod tests {
         fs::remove_file(dir.path().join("CURRENT")).unwrap();
         assert!(matches!(found(&path), Err(StorageError::Corrupt { .. })));
         drop(directory);
-        let former = Directory::open_damaged(&path.join(NAME), None, Sound::All).unwrap();
+        let former = Directory::open_damaged(&path.join(NAME), Sound::All).unwrap();
         assert_eq!(former.identity(), Some(&identity()));
         drop(former);
-        let error = Directory::open(&path, None).unwrap_err();
+        let error = Directory::open(&path).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
     }
 
@@ -483,57 +501,5 @@ mod tests {
         fs::write(dir.path().join("thesis.txt"), "precious").unwrap();
         make(&mut open(dir.path()).unwrap(), &identity().with_incarnation(5));
         assert!(dir.path().join("thesis.txt").exists());
-    }
-
-    /// A log elsewhere is found where it was made, and where it was moved; a copy of it is refused.
-    #[test]
-    fn a_log_elsewhere_is_found_or_the_start_refused() {
-        let work = tempfile::tempdir().unwrap();
-        let at = |name: &str| work.path().join(name);
-        let dir = FsPath::system(&at("data"));
-        let open = |log_dir: Option<&str>| Directory::open(&dir, log_dir.map(at));
-        let log = |log_dir| {
-            let mut directory = open(log_dir)?;
-            Ok::<_, StorageError>(directory.owned()?.log().path().to_owned())
-        };
-        let refused = |log_dir, what: &str| {
-            let error = log(log_dir).unwrap_err();
-            assert!(matches!(error, StorageError::Io { .. }), "{error}");
-            assert!(error.to_string().contains(what), "{error}");
-            assert!(!at("data/QUARANTINED").exists());
-        };
-        let mut directory = open(Some("fast")).unwrap();
-        let mut new = directory.begin(&identity()).unwrap();
-        new.log().create_directory().unwrap();
-        new.take(&identity()).unwrap();
-        directory.switch_to(new).unwrap();
-        drop(directory);
-        let (first, second) = (at("fast").join(NAME), at("other").join(NAME));
-        assert_eq!(log(Some("fast")), Ok(first.clone()));
-        assert_eq!(log(None), Ok(first.clone()));
-        refused(Some("other"), "to move it");
-        fs::create_dir_all(&second).unwrap();
-        refused(Some("other"), "to move it");
-        fs::remove_dir(&first).unwrap();
-        refused(None, "is its device mounted");
-        refused(Some("fast"), "is its device mounted");
-        assert_eq!(log(Some("other")), Ok(second.clone()));
-        assert_eq!(log(None), Ok(second.clone()));
-        // Into the data directory: its own place.
-        fs::rename(&second, at("data").join(NAME).join("log")).unwrap();
-        refused(Some("other"), "is its device mounted");
-        // The next incarnation has its log there too, and a removed one goes with its log.
-        fs::rename(at("data").join(NAME).join("log"), &second).unwrap();
-        let mut directory = open(Some("other")).unwrap();
-        directory.owned().unwrap().mark_removed().unwrap();
-        for incarnation in [5, 6] {
-            let identity = identity().with_incarnation(incarnation);
-            let mut new = directory.begin(&identity).unwrap();
-            new.log().create_directory().unwrap();
-            new.take(&identity).unwrap();
-            directory.switch_to(new).unwrap();
-        }
-        assert!(!second.exists() && !at("data").join(NAME).exists());
-        assert_eq!(fs::read_dir(at("other")).unwrap().count(), 2);
     }
 }

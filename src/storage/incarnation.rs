@@ -3,9 +3,9 @@
 //! | name          | what it is                                                     |
 //! |---------------|----------------------------------------------------------------|
 //! | `NEW`         | the incarnation was never the current one; text                |
-//! | `IDENTITY`    | a frame with the [`Identity`], and where the log is            |
+//! | `IDENTITY`    | a frame with the [`Identity`]; written last                    |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
-//! | `log/`        | the log and its witness, see `log_file`; it may be elsewhere   |
+//! | `log/`        | the log and its witness, see `log_file`                        |
 //! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter; text                                |
@@ -16,7 +16,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -56,8 +55,6 @@ struct Owner {
     identity: Identity,
     /// The identity as it was first written, from which the chains of all records start.
     origin: Vec<u8>,
-    /// The directory of the log, if that is not here.
-    log: Option<PathBuf>,
 }
 
 /// The space that a generation needs besides its chunks, since sled allocates space ahead.
@@ -131,24 +128,20 @@ impl Incarnation {
 
     /// Whether this is the name of an incarnation's directory.
     pub(super) fn is_name(name: &str) -> bool {
-        name.starts_with(PREFIX) && frame::unfinished(name).is_none()
+        let number = name.strip_prefix(PREFIX).unwrap_or_default();
+        number.len() == 16 && number.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 
-    /// Makes a directory at this path, which stays [new](Incarnation::is_new) until
-    /// [`Incarnation::mark_current`]. `log_dir`: where the log will be, if not in the directory.
-    pub(super) fn create(path: FsPath, log_dir: Option<&PathBuf>) -> Result<Incarnation> {
-        if is_complete(&path).map_err(io_error("looking for the incarnation"))? {
+    /// Makes a directory at this path, which stays new until [`Incarnation::mark_current`].
+    pub(super) fn create(path: FsPath) -> Result<Incarnation> {
+        let io = io_error("making a data directory");
+        if is_complete(&path).map_err(io)? {
             return refuse(format!("{path} exists already"));
         }
-        let log = match log_dir {
-            Some(log_dir) => path.at(log_dir.join(file_name(&path))),
-            None => path.join(LOG),
-        };
-        let io = io_error("making a data directory");
-        log.remove_all().map_err(io)?;
         path.create_directory().map_err(io)?;
         frame::write_mark(&path, NEW, "this incarnation is not in use yet")?;
-        Ok(Incarnation { path, owner: None, promise: Promise::default(), voter: false, log })
+        let (log, promise) = (path.join(LOG), Promise::default());
+        Ok(Incarnation { path, owner: None, promise, voter: false, log })
     }
 
     /// Opens the directory at this path.
@@ -174,9 +167,6 @@ impl Incarnation {
         let Some(owner) = IDENTITY.read::<Owner>(&self.path)? else {
             return corrupt("IDENTITY is missing".to_owned());
         };
-        if let Some(log) = &owner.log {
-            self.log = self.path.at(log.clone());
-        }
         self.owner = Some(owner);
         if sound == Sound::All {
             self.promise = match PROMISE.read(&self.path)? {
@@ -257,59 +247,12 @@ impl Incarnation {
         &self.log
     }
 
-    fn log_elsewhere(&self) -> Option<PathBuf> {
-        let log = self.log.path();
-        (log != self.path.join(LOG).path()).then(|| log.to_owned())
-    }
-
-    /// The directory that the log's is in, if that is not this one.
-    pub(super) fn log_dir(&self) -> Option<PathBuf> {
-        self.log_elsewhere().and_then(|log| log.parent().map(Path::to_owned))
-    }
-
-    /// Finds the log where the settings want it, or where it was made.
-    ///
-    /// A log that was moved there, and is not at its former place any more, is accepted, and the place is
-    /// noted durably. A copy is not: one of the two would be out of date, and nothing tells which.
-    pub(super) fn find_log(&mut self, log_dir: Option<&PathBuf>) -> Result<()> {
-        let io = io_error("looking for the log");
-        let wanted = match log_dir {
-            Some(log_dir) => self.path.at(log_dir.join(file_name(&self.path))),
-            None => self.log.clone(),
-        };
-        let is_here = self.log.try_exists().map_err(io)?;
-        let is_missing =
-            |what: String, reason: &str| Err(StorageError::Io { what, reason: reason.to_owned() });
-        if wanted.path() == self.log.path() {
-            return match self.log_elsewhere() {
-                Some(log) if !is_here => is_missing(
-                    format!("the log of this member is not at {}", log.display()),
-                    "is its device mounted? If the log is lost, remove the data directory, and the \
-                     instance joins its cluster anew",
-                ),
-                // A log that is missing in the directory is damage, as whoever reads it finds.
-                _ => Ok(()),
-            };
-        }
-        if is_here || !wanted.try_exists().map_err(io)? {
-            return is_missing(
-                format!("the log of this member is at {}, and not at {wanted}", self.log),
-                "to move it, stop the member and move (do not copy) this directory there",
-            );
-        }
-        tracing::info!(from = %self.log, to = %wanted, "the log was moved");
-        let mut owner = self.owner()?.clone();
-        self.log = wanted;
-        owner.log = self.log_elsewhere();
-        self.write_owner(owner)
-    }
-
     /// Gives the directory to `identity`, durably: the last step of making it.
     pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         PROMISE.write(&self.path, &promise)?;
         let origin = encode_body(identity);
-        let owner = Owner { identity: identity.clone(), origin, log: self.log_elsewhere() };
+        let owner = Owner { identity: identity.clone(), origin };
         match planted!(ClusterForgotten) {
             true => self.owner = Some(owner),
             false => self.write_owner(owner)?,
@@ -322,7 +265,7 @@ impl Incarnation {
     pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
-        self.write_owner(Owner { identity: identity.clone(), ..owner.clone() })
+        self.write_owner(Owner { identity: identity.clone(), origin: owner.origin.clone() })
     }
 
     /// Replaces the promise, durably.
@@ -353,26 +296,20 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Copies the store, without its marks and with its log inside, to a directory that does not exist yet.
-    /// Not durably.
+    /// Copies the store, without its marks, to a directory that does not exist yet. Not durably.
     pub(super) fn copy_to(&self, to: &FsPath) -> Result<()> {
         let io = io_error("copying the store");
         to.create_directory().map_err(io)?;
         for name in self.path.list().map_err(io)? {
             let wanted = name.to_str().is_some_and(|name| {
-                [IDENTITY.name, PROMISE.name].contains(&name) || generation_number(name).is_some()
+                [IDENTITY.name, PROMISE.name, LOG].contains(&name)
+                    || generation_number(name).is_some()
             });
             if wanted {
                 self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
             }
         }
-        if self.log.try_exists().map_err(io)? {
-            self.log.copy_all(&to.join(LOG)).map_err(io)?;
-        }
-        match &self.owner {
-            Some(owner) => IDENTITY.write(to, &Owner { log: None, ..owner.clone() }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -393,16 +330,11 @@ pub(super) fn is_removed(path: &FsPath) -> bool {
     path.join(REMOVED).exists()
 }
 
-/// Removes the directory of an incarnation, and its log. `log_dir`: where that may be, if nothing tells.
+/// Removes the directory of an incarnation.
 ///
 /// It loses its name first, durably: without its mark `NEW`, what a crash leaves of it would count as former
 /// data.
-pub(super) fn remove(path: &FsPath, log_dir: Option<&PathBuf>) -> io::Result<()> {
-    let recorded = IDENTITY.read::<Owner>(path).ok().flatten().and_then(|owner| owner.log);
-    let configured = log_dir.map(|log_dir| log_dir.join(file_name(path)));
-    for log in recorded.into_iter().chain(configured) {
-        path.at(log).remove_all()?;
-    }
+pub(super) fn remove(path: &FsPath) -> io::Result<()> {
     let removed = path.at(path.path().with_extension(TMP));
     removed.remove_all()?;
     path.rename(&removed)?;

@@ -22,13 +22,13 @@ pub(crate) struct Marks {
 /// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is a data
 /// directory, or that of an incarnation in it. It is locked during the copy, and nothing in it changes.
 pub(crate) fn copy_store(dir: &FsPath, to: &FsPath) -> Result<Marks> {
-    if !is_used(dir) {
+    if !is_used(dir)? {
         return Err(StorageError::Io {
             what: "reading the directory".to_owned(),
             reason: "it is no data directory: it has no CURRENT".to_owned(),
         });
     }
-    let directory = Directory::open_damaged(dir, None, Sound::Nothing)?;
+    let directory = Directory::open_damaged(dir, Sound::Nothing)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
@@ -40,7 +40,7 @@ fn marks(directory: &Directory) -> Result<Marks> {
 
 /// The identity in a directory, even if everything else is damaged; `None` if it is blank.
 pub(crate) fn identity_of(dir: &FsPath) -> Result<Option<Identity>> {
-    Ok(Directory::open_damaged(dir, None, Sound::Identity)?.identity().cloned())
+    Ok(Directory::open_damaged(dir, Sound::Identity)?.identity().cloned())
 }
 
 /// An incarnation that will replace the current one of a directory, which it keeps locked. Dropped before
@@ -56,8 +56,13 @@ impl Replacement {
     /// Locks `dir`, even if its content is damaged. `dir` is a data directory, or that of an incarnation
     /// in it.
     pub(crate) fn begin(dir: &FsPath, options: StoreOptions) -> Result<Replacement> {
-        let directory = Directory::open_damaged(dir, options.log_dir.clone(), Sound::Nothing)?;
+        let directory = Directory::open_damaged(dir, Sound::Nothing)?;
         Ok(Replacement { options, new: None, directory })
+    }
+
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &FsPath {
+        self.directory.path()
     }
 
     /// The directory's identity; `None` if it cannot be read.
@@ -162,13 +167,14 @@ impl DiskStore {
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
 
     use super::super::crash_tests::copy_directory;
     use super::super::model::{Model, apply, entry, found, identity, promise};
     use super::*;
     use crate::node::stored::{LogWrite, Voting};
-    use crate::storage::LogStore;
-    use crate::storage::model;
+    use crate::storage::simulated::{Device, Fault, FaultKind, ProcessFiles};
+    use crate::storage::{LogStore, model};
 
     fn nothing() -> SnapshotMeta {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }
@@ -331,5 +337,119 @@ mod tests {
         drop(replacement);
         assert!(!named(&dir, 5).exists());
         assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), model);
+    }
+
+    /// What is recovered may be a former incarnation. The current one is later, and was removed with the others.
+    #[test]
+    fn a_former_incarnation_is_recovered_and_the_current_one_stays() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        member(&dir);
+        let first = named(&dir, identity().incarnation);
+        open(&dir).unwrap().mark_removed().unwrap();
+        drop(found_replacement(&dir, 5).unwrap());
+        fs::write(first.join("VOTER"), "a voter").unwrap();
+        let options = StoreOptions::default();
+        let begin = || Replacement::begin(&FsPath::system(&first), options.clone()).unwrap();
+        // As after a crash right behind the write of `CURRENT`.
+        fs::write(named(&dir, 5).join("NEW"), "not in use yet").unwrap();
+        drop(begin());
+        assert!(named(&dir, 5).exists());
+        fs::remove_file(named(&dir, 5).join("NEW")).unwrap();
+        let mut replacement = begin();
+        assert_eq!(replacement.dir().path(), dir);
+        let identity = replacement.before().unwrap().with_incarnation(6);
+        let mut chunks = vec![b"empty".to_vec()].into_iter();
+        replacement.found(&identity, HardState::default(), &nothing(), &mut chunks).unwrap();
+        assert_eq!(replacement.finish().unwrap().unwrap().path(), first);
+        assert_eq!(former(&dir), [named(&dir, 5), first.clone()]);
+        assert_eq!(open(&dir).unwrap().identity(), Some(&identity));
+        // The directory of an incarnation is none of a member.
+        let error = open(&first).unwrap_err();
+        assert!(error.to_string().contains("within the data directory"), "{error}");
+    }
+
+    #[test]
+    fn a_lost_incarnation_is_replaced() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        member(&dir);
+        fs::rename(named(&dir, identity().incarnation), work.path().join("lost")).unwrap();
+        assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
+        let options = StoreOptions::default();
+        let mut replacement = Replacement::begin(&FsPath::system(&dir), options).unwrap();
+        assert!(replacement.before().is_none());
+        let mut chunks = vec![b"empty".to_vec()].into_iter();
+        let hard_state = HardState::default();
+        replacement.found(&identity(), hard_state, &nothing(), &mut chunks).unwrap();
+        replacement.finish().unwrap();
+        assert_eq!(open(&dir).unwrap().identity(), Some(&identity()));
+    }
+
+    /// Whatever fails after `CURRENT` has its new name, what it names stays.
+    #[test]
+    fn a_replacement_that_a_failed_sync_ends_leaves_what_current_names() {
+        for call in 0..200 {
+            let device = Device::new(call);
+            let files = device.process();
+            let path =
+                |files: &ProcessFiles| FsPath::new(Arc::new(files.clone()), Path::new("/data"));
+            let mut store = DiskStore::open(&path(&files), StoreOptions::default()).unwrap();
+            found(&mut store).unwrap();
+            store.mark_removed().unwrap();
+            drop(store);
+            device.inject(Fault { after: call, kind: FaultKind::FailedSync });
+            let (mut chunks, hard_state) =
+                (vec![b"empty".to_vec()].into_iter(), HardState::default());
+            let options = StoreOptions::default();
+            let _ = DiskStore::found_replacement(
+                &path(&files),
+                5,
+                hard_state,
+                &nothing(),
+                &mut chunks,
+                options,
+            );
+            device.disarm();
+            files.end_process();
+            let opened = DiskStore::open(&path(&device.process()), StoreOptions::default());
+            assert!(matches!(opened, Ok(_) | Err(StorageError::Removed { .. })), "{opened:?}");
+        }
+    }
+
+    /// Links are removed, and not what they lead to.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_removed_and_what_it_leads_to_stays() {
+        use std::os::unix::fs::symlink;
+        let work = tempfile::tempdir().unwrap();
+        let (dir, precious) = (work.path().join("data"), work.path().join("precious"));
+        member(&dir);
+        fs::create_dir(&precious).unwrap();
+        fs::write(precious.join("thesis"), "x").unwrap();
+        symlink(&precious, dir.join("mine.tmp")).unwrap();
+        let log = named(&dir, identity().incarnation).join("log");
+        fs::rename(&log, work.path().join("moved")).unwrap();
+        symlink(work.path().join("moved"), &log).unwrap();
+        for incarnation in 5..8 {
+            open(&dir).unwrap().mark_removed().unwrap();
+            Model::of(&mut found_replacement(&dir, incarnation).unwrap()).unwrap();
+        }
+        assert!(precious.join("thesis").exists() && dir.join("mine.tmp").exists());
+        assert!(work.path().join("moved/witness").exists() && !log.exists());
+    }
+
+    #[test]
+    fn other_names_in_a_data_directory_are_left_alone() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        member(&dir);
+        let first = named(&dir, identity().incarnation);
+        fs::write(first.with_extension("tar.gz"), "an archive").unwrap();
+        copy_directory(&first, &first.with_extension("bak"));
+        open(&dir).unwrap().mark_removed().unwrap();
+        drop(found_replacement(&dir, 5).unwrap());
+        assert_eq!(former(&dir), [first.as_path()]);
+        assert!(first.with_extension("tar.gz").exists() && first.with_extension("bak").exists());
     }
 }

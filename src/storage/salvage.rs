@@ -25,7 +25,7 @@ impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
     pub(crate) fn open_without_promise(dir: &FsPath) -> Result<DiskStore> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
-            let directory = Directory::open_damaged(dir, None, Sound::Identity)?;
+            let directory = Directory::open_damaged(dir, Sound::Identity)?;
             DiskStore::open_directory(directory, StoreOptions::default(), size)
         })
     }
@@ -33,7 +33,7 @@ impl DiskStore {
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
     pub(crate) fn salvage(dir: &FsPath) -> Result<Salvage> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
-            let mut directory = Directory::open_damaged(dir, None, Sound::Identity)?;
+            let mut directory = Directory::open_damaged(dir, Sound::Identity)?;
             let current = directory.owned()?;
             let log_id = current.log_id()?;
             let (checkpoint, boot) = salvage_log(current.log(), log_id)?;

@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -57,8 +57,6 @@ pub(crate) struct StoreOptions {
     pub(crate) deltas_max: usize,
     /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
-    /// The directory for the logs of incarnations, each in one of its own; `None`: where the rest is.
-    pub(crate) log_dir: Option<PathBuf>,
 }
 
 impl Default for StoreOptions {
@@ -68,7 +66,6 @@ impl Default for StoreOptions {
             file_bytes_min: 64 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
-            log_dir: None,
         }
     }
 }
@@ -139,8 +136,7 @@ impl DiskStore {
         options: StoreOptions,
     ) -> Result<DiskStore> {
         opening::within(timeout, dir, move |dir, size| {
-            let directory = Directory::open(dir, options.log_dir.clone())?;
-            DiskStore::open_directory(directory, options, size)
+            DiskStore::open_directory(Directory::open(dir)?, options, size)
         })
     }
 

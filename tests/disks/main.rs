@@ -6,6 +6,5 @@ mod common;
 mod damage;
 mod disk_faults;
 mod full_disk;
-mod log_dir;
 mod power_cut;
 mod recovery;

@@ -48,7 +48,6 @@ fn options() -> StoreOptions {
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
-        log_dir: None,
     }
 }
 

@@ -125,17 +125,16 @@ impl FsPath {
         self.files.remove_file(&self.path)
     }
 
-    /// Removes a file, or a directory with its content, if there is one.
+    /// Removes a file, or a directory with its content, if there is one. Of a link, it removes only the link.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
-        let removed = match self.files.kind(&self.path)? {
-            None => return Ok(()),
-            Some(NameKind::File) => self.remove_file(),
-            Some(NameKind::Directory) => {
+        let removed = match self.remove_file() {
+            Err(error) if error.kind() != ErrorKind::NotFound && self.is_directory()? => {
                 for name in self.list()? {
                     self.join(name).remove_all()?;
                 }
                 self.files.remove_directory(&self.path)
             }
+            other => other,
         };
         match removed {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

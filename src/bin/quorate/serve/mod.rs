@@ -57,9 +57,6 @@ pub(crate) struct Arguments {
     /// Where this member keeps its data.
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
-    /// Where this member keeps its log, for a device of its own. It is in the data directory, unless this is set.
-    #[arg(long, env = "QUORATE_LOG_DIR", alias = "dataLogDir")]
-    log_dir: Option<PathBuf>,
     /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used,
     /// both are accepted. Without it, or certificates, the members must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
@@ -235,9 +232,6 @@ impl Arguments {
         }
         if let Some(address) = &self.advertise {
             builder = builder.advertise(address);
-        }
-        if let Some(dir) = &self.log_dir {
-            builder = builder.log_dir(dir);
         }
         builder = builder.audit(self.audit || self.audit_file.is_some());
         builder = builder.zone(&self.zone).leader_priority(self.leader_priority);

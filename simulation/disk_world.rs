@@ -19,6 +19,7 @@ use super::disk_spoils::Damage;
 use super::disk_threads::DiskThreads;
 use super::durable::{DATA, Durable, RecordedStore};
 use super::random::Random;
+use crate::encryption::KeyRing;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::snapshot::ChunkWriter;
@@ -33,6 +34,9 @@ use crate::types::znode::SessionId;
 
 /// How many starts a world has.
 const LIVES: usize = 25;
+/// The store of every so many seeds is encrypted.
+#[cfg(feature = "encryption")]
+const SEALED_EVERY: u64 = 16;
 /// The room of a disk that is not full.
 const ROOM: u64 = 1 << 40;
 
@@ -105,6 +109,17 @@ pub(super) struct Life {
     has_failed: bool,
 }
 
+/// Every so often, the store is encrypted.
+fn keys(seed: u64) -> Option<Arc<KeyRing>> {
+    #[cfg(feature = "encryption")]
+    return (seed % SEALED_EVERY == SEALED_EVERY - 1).then(|| Arc::new(KeyRing::counted("k1")));
+    #[cfg(not(feature = "encryption"))]
+    {
+        let _ = seed;
+        None
+    }
+}
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64) -> Outcome {
     let random = Random::new(seed ^ 0xD15C);
@@ -115,6 +130,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         file_bytes_min: 1 << random.within(12..20),
         deltas_max: *random.pick(&[1, 3, 10, 256]),
         segment_bytes: 1 << random.within(11..16),
+        keys: keys(seed),
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),
@@ -232,7 +248,7 @@ impl DiskWorld {
     }
 
     fn open(&self, dir: &FsPath) -> Result<(Box<dyn LogStore>, Boot, Machine), StorageError> {
-        let mut store = DiskStore::open(dir, self.options)?;
+        let mut store = DiskStore::open(dir, self.options.clone())?;
         if store.identity().is_none() {
             if self.is_used {
                 let what = "a directory that was in use is blank".to_owned();
@@ -279,7 +295,7 @@ impl DiskWorld {
             hard_state,
             &meta,
             &mut ChunkWriter::full(state),
-            self.options,
+            self.options.clone(),
         );
         if files.has_ended() {
             drop(replaced);

@@ -113,7 +113,7 @@ impl World {
             let chunks = &mut ChunkWriter::full(state.clone());
             identity
                 .map(|identity| {
-                    let mut store = DiskStore::open(&path, plan.store)?;
+                    let mut store = DiskStore::open(&path, plan.store.clone())?;
                     store.found(&identity, hard_state, &meta, chunks)
                 })
                 .transpose()

@@ -48,7 +48,7 @@ impl World {
         }
         let before = device.struck().count(FaultKind::FailedRead);
         let path = FsPath::new(Arc::new(files.clone()), DATA.as_ref());
-        let (unused, options) = (self.unused_identity(place), self.kernel.plan.store);
+        let (unused, options) = (self.unused_identity(place), self.kernel.plan.store.clone());
         let opened = start_as(unused, path, options, config, now);
         device.disarm();
         let has_failed_to_read = device.struck().count(FaultKind::FailedRead) > before;

@@ -25,7 +25,17 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     // Short segments, so that the log often continues in the next one.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options).unwrap()));
+    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
+    #[cfg(feature = "encryption")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"]));
+        let options =
+            StoreOptions { segment_bytes: 2 << 10, keys: Some(ring), ..StoreOptions::default() };
+        test(&mut || {
+            Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap())
+        });
+    }
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {
@@ -372,7 +382,7 @@ fn memory_store_shuts_out_its_predecessor() {
 fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
@@ -394,7 +404,7 @@ fn sled_store_bounds_its_file() {
         delta_bytes_min: 1 << 30,
         ..StoreOptions::default()
     };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut fulls = 0;
     let mut random = Random(5);
@@ -419,7 +429,7 @@ fn sled_store_bounds_its_file() {
         .sum();
     assert!(fulls > 0 || bytes <= 32 << 20, "{bytes} bytes, {fulls} fulls");
     drop(store);
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -443,7 +453,7 @@ fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
 fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     let mut model = found(&mut store).unwrap();
     let first = model.last() + 1;
     for index in first..first + 100 {
@@ -464,13 +474,13 @@ fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
-    assert!(DiskStore::open(&FsPath::system(copy.path()), options).is_err());
+    assert!(DiskStore::open(&FsPath::system(copy.path()), options.clone()).is_err());
     let op = checkpoint(false, &[b"delta"], model.last(), LogAfter::From(rot.below));
     let kind = apply(&mut store, &op).unwrap();
     model.apply(&op, kind);
     assert!(scrub(&mut store).iter().all(Option::is_none));
     drop(store);
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -666,7 +676,7 @@ fn append_latency() {
 fn sled_store_replaces_the_image_when_the_state_has_become_small() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap();
     found(&mut store).unwrap();
     let mut begin = |full: bool, bytes: u64| {
         let mut writer = store.checkpointer().unwrap();

@@ -5,6 +5,7 @@
 //! | `LOCK`        | empty, locked for as long as the store is open                 |
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last when founding      |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
+//! | `KEYS`        | a frame with keys, if the data is encrypted: see `sealing`     |
 //! | `log/`        | the log and its witness, see `log_file`                        |
 //! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
@@ -49,6 +50,9 @@ use super::generation::Generation;
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
+use super::sealing::KEYS;
+#[cfg(any(test, feature = "simulator"))]
+use super::sealing::Sealing;
 #[cfg(any(test, feature = "simulator"))]
 use super::segments::{numbers, path};
 use super::witness::Witness;
@@ -60,7 +64,7 @@ const LOCK: &str = "LOCK";
 const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
 const REPLACEMENT: Format = Format { name: "ANEW", magic: b"qranews\n", number: 1 };
-const FRAMES: [Format; 3] = [IDENTITY, PROMISE, REPLACEMENT];
+const FRAMES: [Format; 4] = [IDENTITY, PROMISE, KEYS, REPLACEMENT];
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
@@ -464,7 +468,7 @@ impl Directory {
             let is_stale = generation_number(name).is_some_and(|number| Some(number) != keep);
             if is_stale || name == REPLACEMENT_DIRECTORY || (name == LOG && keep.is_none()) {
                 self.path.join(name).remove_all()?;
-            } else if is_tmp(name) {
+            } else if is_tmp(name) || (name == KEYS.name && keep.is_none()) {
                 self.path.join(name).remove_file()?;
             }
         }
@@ -507,7 +511,7 @@ impl Directory {
         Ok(())
     }
 
-    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>> {
+    pub(super) fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>> {
         self.read_file(file.name)?.map(|bytes| file.unseal(&bytes)).transpose()
     }
 
@@ -521,7 +525,7 @@ impl Directory {
     }
 
     /// Replaces a file by a frame, atomically.
-    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
+    pub(super) fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
         self.write_file(file.name, &file.seal(body)?)
     }
 
@@ -544,7 +548,7 @@ impl Directory {
 pub(crate) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
     let owner: Owner = IDENTITY.unseal(&dir.join(IDENTITY.name).read().ok()?).ok()?;
     let log = dir.join(LOG);
-    let needed = find_needed(&log, xxh3_64(&owner.origin)).ok()?;
+    let needed = find_needed(&log, xxh3_64(&owner.origin), &Sealing::default()).ok()?;
     let mut numbers = numbers(&log).ok()?;
     numbers.retain(|number| *number < needed.from.segment);
     Some(numbers.into_iter().map(|number| path(&log, number)).collect())
@@ -638,7 +642,8 @@ mod tests {
         let mut golden = crate::golden::Golden::new("directory");
         let progress = ReplacementProgress { before: "before-3".to_owned(), cleared: true };
         directory.write_frame(&REPLACEMENT, &progress).unwrap();
-        for frame in FRAMES {
+        // `sealing` has a sample of `KEYS`.
+        for frame in [IDENTITY, PROMISE, REPLACEMENT] {
             let bytes = fs::read(dir.path().join(frame.name)).unwrap();
             golden.sample(frame.name, &bytes);
         }

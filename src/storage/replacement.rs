@@ -141,7 +141,7 @@ impl DiskStore {
             return refuse("a replacement of a directory without a readable IDENTITY".to_owned());
         };
         let identity = before.with_incarnation(incarnation);
-        replacement.found(&identity, hard_state, meta, chunks, options)?;
+        replacement.found(&identity, hard_state, meta, chunks, options.clone())?;
         replacement.finish()?;
         DiskStore::open(dir, options)
     }

@@ -19,6 +19,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -35,7 +36,9 @@ use super::log_scan::LogRead;
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
+use super::sealing::Sealing;
 use super::witness::{Witness, WitnessRecord};
+use crate::encryption::KeyRing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
@@ -44,7 +47,7 @@ use crate::storage::{
 use crate::types::membership::Promise;
 
 /// The settings of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
@@ -55,6 +58,8 @@ pub(crate) struct StoreOptions {
     pub(crate) deltas_max: usize,
     /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
+    /// The keys under which the keys of the data are encrypted; without them, the store is in clear.
+    pub(crate) keys: Option<Arc<KeyRing>>,
 }
 
 impl Default for StoreOptions {
@@ -64,6 +69,7 @@ impl Default for StoreOptions {
             file_bytes_min: 64 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
+            keys: None,
         }
     }
 }
@@ -73,6 +79,7 @@ impl Default for StoreOptions {
 pub(crate) struct DiskStore {
     options: StoreOptions,
     failed: Option<String>,
+    sealing: Sealing,
     state: State,
     /// The last field, so that the lock outlives the databases.
     directory: Directory,
@@ -144,17 +151,20 @@ impl DiskStore {
         size: &AtomicU64,
     ) -> Result<DiskStore> {
         let opened = match directory.identity() {
-            None => Ok(State::Blank),
-            Some(_) => DiskStore::open_log(&directory, size),
+            None => Ok((Sealing::default(), State::Blank)),
+            Some(_) => directory.open_keys(options.keys.as_ref()).and_then(|sealing| {
+                let opened = DiskStore::open_log(&directory, &sealing, size)?;
+                Ok((sealing, opened))
+            }),
         };
-        let state = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
-        Ok(DiskStore { options, failed: None, state, directory })
+        let (sealing, state) = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
+        Ok(DiskStore { options, failed: None, sealing, state, directory })
     }
 
-    fn open_log(directory: &Directory, size: &AtomicU64) -> Result<State> {
+    fn open_log(directory: &Directory, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
         let log = directory.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let mut replay = read_log(&log, directory.log_id()?, &last)?;
+        let mut replay = read_log(&log, directory.log_id()?, &last, sealing)?;
         // Before anything is done on the word of a record.
         replay.scan.make_durable(&log)?;
         let generation = directory.generations().open(replay.checkpoint.generation, size)?;
@@ -325,10 +335,12 @@ impl LogStore for DiskStore {
             let io = io_error("clearing the directory");
             store.directory.remove_leftovers(None).map_err(io)?;
             let log_id = Directory::log_id_of(identity);
-            let (paths, options) = (store.directory.generations(), store.options);
-            let (generation, part) = write_first(&paths, log_id, chunks)?;
+            let (paths, options) = (store.directory.generations(), store.options.clone());
+            let sealing = store.directory.create_keys(options.keys.as_ref())?;
+            let (generation, part) = write_first(&paths, log_id, &sealing, chunks)?;
             let dir = store.directory.log();
-            let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
+            let bytes = options.segment_bytes;
+            let mut log = LogFile::create(&dir, log_id, bytes, sealing.clone())?;
             let checkpoint = CheckpointBody {
                 generation: FIRST_GENERATION,
                 parts: vec![part],
@@ -344,8 +356,10 @@ impl LogStore for DiskStore {
             // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
             let parts = checkpoint.parts;
+            store.sealing = sealing.clone();
+            let made = (generation, parts);
             store.state = State::Live(Box::new(Live {
-                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
+                checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, made)?,
                 log,
                 witness,
                 witnessed: record.seq,
@@ -364,10 +378,16 @@ impl LogStore for DiskStore {
         self.call(|store| {
             if let State::Live(live) = &store.state {
                 // The live store reads its own files, as the next start would.
-                let mut replay = read_log(live.log.dir(), live.log.id(), &live.witness_record())?;
+                let mut replay = read_log(
+                    live.log.dir(),
+                    live.log.id(),
+                    &live.witness_record(),
+                    &store.sealing,
+                )?;
                 let mut checkpoints = live.checkpoints.lock();
                 let generation = checkpoints.generation();
-                read_chunks(generation, live.log.id(), &replay.checkpoint, sink)?;
+                let (id, sealing) = (live.log.id(), &store.sealing);
+                read_chunks(generation, id, &replay.checkpoint, sealing, sink)?;
                 return Ok(replay.log.boot(&replay.checkpoint));
             }
             let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
@@ -375,17 +395,20 @@ impl LogStore for DiskStore {
             };
             let Opened { mut generation, mut replay, witness } = *opened;
             let log_id = store.directory.log_id()?;
-            read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
+            read_chunks(&mut generation, log_id, &replay.checkpoint, &store.sealing, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds } = replay;
             // Only after everything has passed the checks. Best effort: the next open tries again.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
-            let (paths, options) = (store.directory.generations(), store.options);
+            let (paths, options) = (store.directory.generations(), store.options.clone());
+            // Likewise: a key that is not needed does no harm.
+            let _ = store.directory.drop_unused_keys(&store.sealing);
+            let sealing = store.sealing.clone();
             let dir = store.directory.log();
-            let log = LogFile::resume(&dir, log_id, options.segment_bytes, scan)?;
-            let parts = checkpoint.parts;
+            let log = LogFile::resume(&dir, log_id, options.segment_bytes, scan, sealing.clone())?;
+            let found = (generation, checkpoint.parts);
             let mut live = Live {
-                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
+                checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, found)?,
                 log,
                 witness,
                 witnessed: 0,

@@ -75,7 +75,10 @@ impl Member {
     /// How long the databases are.
     fn database_bytes(&self) -> u64 {
         let entries = fs::read_dir(self.data()).unwrap().flatten();
-        entries.filter_map(|entry| fs::metadata(entry.path().join("db")).ok()).map(|db| db.len()).sum()
+        entries
+            .filter_map(|entry| fs::metadata(entry.path().join("db")).ok())
+            .map(|db| db.len())
+            .sum()
     }
 }
 
@@ -187,16 +190,19 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
     assert!(output.contains("encrypted under key k2"), "{output}");
     hides(Path::new(&backup), &secrets);
     let (code, _, error) = quorate(&["verify", &backup]);
-    assert!(code == Some(1) && error.contains("under key \"k2\", and no keys are given"), "{error}");
+    assert!(
+        code == Some(1) && error.contains("under key \"k2\", and no keys are given"),
+        "{error}"
+    );
     fs::write(path("other"), FIRST).unwrap();
     let (code, _, error) = quorate(&["verify", "--data-key-file", &path("other"), &backup]);
     assert!(code == Some(1) && error.contains("(it has \"k1\")"), "{error}");
     let (code, output, error) = quorate(&["verify", "--data-key-file", &keys, &backup]);
     assert!(code == Some(0) && output.contains("encrypted under key k2"), "{output}{error}");
-    let (code, _, error) =
-        quorate(&["diff", "--data-key-file", &keys, "--peers", &peers, &backup]);
+    let (code, _, error) = quorate(&["diff", "--data-key-file", &keys, "--peers", &peers, &backup]);
     assert_eq!(code, Some(0), "{error}");
-    let restore = ["restore", "--data-key-file", &keys, &backup, &restored, "--address", "127.0.0.1:1"];
+    let restore =
+        ["restore", "--data-key-file", &keys, &backup, &restored, "--address", "127.0.0.1:1"];
     let (code, _, error) = quorate(&restore);
     assert_eq!(code, Some(0), "{error}");
     hides(Path::new(&restored), &secrets);
@@ -221,7 +227,12 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
         assert!(!member.data().join("QUARANTINED").exists(), "{log}");
     }
     member.start(&peers, SECOND);
-    while fs::read_to_string(member.dir.join("log")).unwrap().matches("the data directory is open").count() < 1 {
+    while fs::read_to_string(member.dir.join("log"))
+        .unwrap()
+        .matches("the data directory is open")
+        .count()
+        < 1
+    {
         thread::yield_now();
     }
     let own = client(&member.address);

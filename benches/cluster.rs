@@ -58,7 +58,7 @@ fn main() {
 fn encrypted(time: Duration) {
     let key = *b"0123456789abcdef0123456789abcdef";
     let keys = move || Ok::<_, String>(vec![("k1".to_owned(), key)]);
-    let builder = Coordinator::builder().encryption(quorate::security::AtRest::new(keys));
+    let builder = Coordinator::builder().encryption(quorate::encryption::AtRest::new(keys));
     let one = Members::start_with(1, builder);
     sequential("sequential write, 1 member, encrypted", &one.session(0), time);
     pipelined("pipelined writes of 100 B, 1, encrypted", &[one.session(0)], time);

@@ -416,7 +416,7 @@ impl Builder {
     ///
     /// ```no_run
     /// use quorate::Coordinator;
-    /// use quorate::security::AtRest;
+    /// use quorate::encryption::AtRest;
     ///
     /// let coordinator = Coordinator::builder()
     ///     .encryption(AtRest::from_file("/etc/billing/data.keys")?)

@@ -21,7 +21,7 @@ use crate::types::error::{Error, Result};
 /// Whoever loses all of them loses the data.
 ///
 /// ```
-/// use quorate::security::AtRest;
+/// use quorate::encryption::AtRest;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let file = directory.path().join("data.keys");
@@ -84,7 +84,7 @@ impl AtRest {
     /// backup. It may block; the start waits for it. If it fails, so does what needs the keys.
     ///
     /// ```
-    /// use quorate::security::AtRest;
+    /// use quorate::encryption::AtRest;
     ///
     /// # fn from_the_service(id: &str) -> Result<[u8; 32], std::io::Error> { Ok([1; 32]) }
     /// let keys = AtRest::new(|| {

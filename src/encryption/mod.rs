@@ -1,24 +1,28 @@
-//! Encryption at rest: data encryption keys, and the keys that they are wrapped under.
+//! Encryption at rest: the keys for data directories and backups.
 //!
-//! What is written to disk is encrypted with a *data key*, by XChaCha20-Poly1305. Data keys are drawn here and never
-//! leave the disk in clear: a file beside the data has each one *wrapped*, which is encrypted under a *key encryption
-//! key* that the user keeps elsewhere ([`AtRest`]). So changing that key rewrites one small file, and no data.
-//!
-//! An encrypted piece of bytes, little endian:
-//!
-//! | offset | bytes | meaning                                                    |
-//! |--------|-------|------------------------------------------------------------|
-//! | 0      | 4     | the data key's id                                          |
-//! | 4      | 24    | the nonce                                                  |
-//! | 28     | n     | the ciphertext, as long as the plaintext                   |
-//! | 28 + n | 16    | the tag, which also covers the place: see [`Context`]      |
-//!
-//! No nonce is used twice with one key: it begins with 16 random bytes that are drawn when the keys are opened, and ends
-//! with a counter. So bytes that are written again at the same place, after a crash has cut them off, have another one.
-//!
-//! Not here: which bytes are encrypted, and where data keys are stored (`storage::sealing`, `recovery::backup`).
-//!
-//! Without the feature `encryption` there are no keys of either kind, and the code that would use them is not built.
+//! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::WithKeys`](crate::recovery::WithKeys)
+//! for what was left. What is encrypted, how keys are changed, and how it works, is in
+//! [`guide::encryption`](crate::guide::encryption).
+
+// What is written to disk is encrypted with a *data key*, by XChaCha20-Poly1305. Data keys are drawn here and never
+// leave the process in clear: a file beside the data has each one *wrapped*, which is encrypted under a *key encryption
+// key* that the user keeps elsewhere (`AtRest`). So changing that key rewrites one small file, and no data.
+//
+// An encrypted piece of bytes, little endian:
+//
+// | offset | bytes | meaning                                                    |
+// |--------|-------|------------------------------------------------------------|
+// | 0      | 4     | the data key's id                                          |
+// | 4      | 24    | the nonce                                                  |
+// | 28     | n     | the ciphertext, as long as the plaintext                   |
+// | 28 + n | 16    | the tag, which also covers the place: see `Context`        |
+//
+// No nonce is used twice with one key: it begins with 16 random bytes that are drawn when the keys are opened, and ends
+// with a counter. So bytes that are written again at the same place, after a crash has cut them off, have another one.
+//
+// Not here: which bytes are encrypted, and where data keys are stored (`storage::sealing`, `recovery::backup`).
+//
+// Without the feature `encryption` there are no keys of either kind, and the code that would use them is not built.
 
 #[cfg(not(feature = "encryption"))]
 mod absent;

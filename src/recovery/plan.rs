@@ -96,11 +96,11 @@ pub enum Loss {
 /// The best is the one that Raft would elect: the one with the highest last term and, among those,
 /// the highest last index. The more of the cluster's directories are given, the less may be lost.
 /// They must be the members' directories in their last state, and not older copies. Nothing is
-/// changed. Blocks as [`inspect`].
+/// changed. Blocks as [`inspect`](super::inspect()).
 ///
 /// # Errors
 /// [`StartError::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
-/// if one is given twice; otherwise as [`inspect`].
+/// if one is given twice; otherwise as [`inspect`](super::inspect()).
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
     recover_with(dirs, false, None)
 }

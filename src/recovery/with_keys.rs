@@ -17,7 +17,7 @@ use crate::types::error::Result;
 ///
 /// ```
 /// use quorate::recovery::WithKeys;
-/// use quorate::security::AtRest;
+/// use quorate::encryption::AtRest;
 /// use quorate::{CreateMode, testing::Cluster};
 ///
 /// # let directory = tempfile::tempdir().unwrap();

@@ -25,8 +25,6 @@ pub(crate) use self::secret::{Key, Secret};
 pub(crate) use self::settings::{Reading, Security};
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::{Keys, Tls, describe};
-#[cfg(feature = "encryption")]
-pub use crate::encryption::AtRest;
 pub use crate::types::right::Right;
 
 /// The hash of a password or phrase, each guess of which takes 19 MiB of memory and about 20 ms:

@@ -134,7 +134,7 @@ impl ClusterBuilder {
     /// See [`Builder::encryption`]: the instances have no data directories, and use the keys for backups.
     #[cfg(feature = "encryption")]
     #[must_use]
-    pub fn encryption(self, keys: crate::security::AtRest) -> ClusterBuilder {
+    pub fn encryption(self, keys: crate::encryption::AtRest) -> ClusterBuilder {
         ClusterBuilder { settings: self.settings.encryption(keys) }
     }
 

@@ -121,7 +121,7 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
     }
     let operator = client(&peers);
     let session = operator.session();
-    session.add_auth("digest", &format!("{USER}:password")).unwrap();
+    session.add_auth("digest", format!("{USER}:password")).unwrap();
     session.create_with_acl(PATH, DATA, CreateMode::Persistent, &Acl::creator_all()).unwrap();
     session.create("/count", b"", CreateMode::Persistent).unwrap();
     // Enough for a checkpoint of each member, and for several segments of the log.

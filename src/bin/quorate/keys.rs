@@ -8,7 +8,7 @@ use clap::Args;
 use quorate::recovery::{Backup, Founded, Inspection, Plan};
 use quorate::{Builder, Result, Snapshot, recovery};
 #[cfg(feature = "encryption")]
-use quorate::{recovery::WithKeys, security::AtRest};
+use quorate::{encryption::AtRest, recovery::WithKeys};
 
 #[derive(Debug, Args)]
 pub(crate) struct DataKeys {

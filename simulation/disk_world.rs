@@ -34,9 +34,11 @@ use crate::types::znode::SessionId;
 
 /// How many starts a world has.
 const LIVES: usize = 25;
-/// The store of every so many seeds is encrypted.
+/// The store of every so many seeds is encrypted, beginning with this one.
 #[cfg(feature = "encryption")]
 const SEALED_EVERY: u64 = 16;
+#[cfg(feature = "encryption")]
+const SEALED_AT: u64 = 13;
 /// The room of a disk that is not full.
 const ROOM: u64 = 1 << 40;
 
@@ -112,7 +114,7 @@ pub(super) struct Life {
 /// Every so often, the store is encrypted.
 fn keys(seed: u64) -> Option<Arc<KeyRing>> {
     #[cfg(feature = "encryption")]
-    return (seed % SEALED_EVERY == SEALED_EVERY - 1).then(|| Arc::new(KeyRing::counted("k1")));
+    return (seed % SEALED_EVERY == SEALED_AT).then(|| Arc::new(KeyRing::counted("k1")));
     #[cfg(not(feature = "encryption"))]
     {
         let _ = seed;

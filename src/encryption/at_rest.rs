@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::ring::KeyBytes;
 use super::{KeyError, KeyRing, key_file};
@@ -110,6 +110,11 @@ impl AtRest {
     }
 }
 
-fn zeroizing(keys: Vec<(String, [u8; 32])>) -> Vec<(String, KeyBytes)> {
-    keys.into_iter().map(|(id, key)| (id, Zeroizing::new(key))).collect()
+fn zeroizing(mut keys: Vec<(String, [u8; 32])>) -> Vec<(String, KeyBytes)> {
+    let take = |(id, key): &mut (String, [u8; 32])| {
+        let taken = Zeroizing::new(*key);
+        key.zeroize();
+        (std::mem::take(id), taken)
+    };
+    keys.iter_mut().map(take).collect()
 }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use quorate::{Coordinator, CreateMode, Session, WatchMode};
+use quorate::{Builder, Coordinator, CreateMode, Session, WatchMode};
 
 const PEERS: &str = "QUORATE_BENCH_PEERS";
 const DATA: [u8; 100] = [7; 100];
@@ -31,6 +31,7 @@ fn main() {
     sequential("sequential write, 1 member", &one.session(0), time);
     pipelined("pipelined writes of 100 B, 1 member", &[one.session(0)], time);
     drop(one);
+    encrypted(time);
     let three = Members::start(3);
     let (leader, follower) = (three.leader(), (three.leader() + 1) % 3);
     reads("read", &three.session(leader), time);
@@ -52,7 +53,22 @@ fn main() {
     }
 }
 
+/// The same writes with encryption at rest; needs the feature `encryption`.
+#[cfg(feature = "encryption")]
+fn encrypted(time: Duration) {
+    let key = *b"0123456789abcdef0123456789abcdef";
+    let keys = move || Ok::<_, String>(vec![("k1".to_owned(), key)]);
+    let builder = Coordinator::builder().encryption(quorate::encryption::AtRest::new(keys));
+    let one = Members::start_with(1, builder);
+    sequential("sequential write, 1 member, encrypted", &one.session(0), time);
+    pipelined("pipelined writes of 100 B, 1, encrypted", &[one.session(0)], time);
+}
+
+#[cfg(not(feature = "encryption"))]
+fn encrypted(_: Duration) {}
+
 struct Members {
+    builder: Builder,
     members: Vec<Coordinator>,
     peers: Vec<String>,
     dir: tempfile::TempDir,
@@ -60,8 +76,12 @@ struct Members {
 
 impl Members {
     fn start(count: usize) -> Members {
+        Members::start_with(count, Coordinator::builder())
+    }
+
+    fn start_with(count: usize, builder: Builder) -> Members {
         let (members, dir) = (Vec::new(), tempfile::tempdir().unwrap());
-        let mut started = Members { members, peers: addresses(count), dir };
+        let mut started = Members { builder, members, peers: addresses(count), dir };
         started.join(&started.peers.clone());
         started
     }
@@ -70,7 +90,8 @@ impl Members {
     fn join(&mut self, addresses: &[String]) {
         let join = |address: &String| {
             let data = self.dir.path().join(address.replace(':', "-"));
-            Coordinator::builder().advertise(address).data_dir(data).join(&self.peers).unwrap()
+            let builder = self.builder.clone().advertise(address).data_dir(data);
+            builder.join(&self.peers).unwrap()
         };
         let members: Vec<Coordinator> = addresses.iter().map(join).collect();
         self.members.extend(members);

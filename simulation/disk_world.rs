@@ -19,6 +19,7 @@ use super::disk_spoils::Damage;
 use super::disk_threads::DiskThreads;
 use super::durable::{DATA, Durable, RecordedStore, started};
 use super::random::Random;
+use crate::encryption::KeyRing;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::snapshot::ChunkWriter;
@@ -33,6 +34,11 @@ use crate::types::znode::SessionId;
 
 /// How many starts a world has.
 const LIVES: usize = 25;
+/// The store of every so many seeds is encrypted, beginning with this one.
+#[cfg(feature = "encryption")]
+const SEALED_EVERY: u64 = 16;
+#[cfg(feature = "encryption")]
+const SEALED_AT: u64 = 13;
 /// The room of a disk that is not full.
 const ROOM: u64 = 1 << 40;
 
@@ -107,6 +113,17 @@ pub(super) struct Life {
     has_failed: bool,
 }
 
+/// Every so often, the store is encrypted.
+fn keys(seed: u64) -> Option<Arc<KeyRing>> {
+    #[cfg(feature = "encryption")]
+    return (seed % SEALED_EVERY == SEALED_AT).then(|| Arc::new(KeyRing::counted("k1")));
+    #[cfg(not(feature = "encryption"))]
+    {
+        let _ = seed;
+        None
+    }
+}
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64) -> Outcome {
     let random = Random::new(seed ^ 0xD15C);
@@ -117,6 +134,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         file_bytes_min: 1 << random.within(12..20),
         deltas_max: *random.pick(&[1, 3, 10, 256]),
         segment_bytes: 1 << random.within(11..16),
+        keys: keys(seed),
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),

@@ -241,6 +241,7 @@ impl Plan {
             file_bytes_min: 1 << random.within(12..22),
             deltas_max: *random.pick(&[1, 3, 10, 256]),
             segment_bytes: 1 << random.within(12..18),
+            keys: None,
         };
     }
 

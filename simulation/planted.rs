@@ -548,6 +548,10 @@ bugs! {
         [],
     MissedUnsent: "a gateway's client is not notified of a change that it missed while it was away";
         [],
+    NonceReused: "two pieces of data are encrypted with the same nonce";
+        [],
+    KeyErrorIsDamage: "a key that is missing or wrong counts as damage, and the directory is put aside";
+        [],
     MovedGoesOn: "a gateway's connection goes on when its session has moved to another one";
         [],
     UnreadUnbounded: "a gateway writes to a client that does not read, without a limit";

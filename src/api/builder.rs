@@ -9,6 +9,7 @@ use crate::addressing::names::{LookUps, OwnName, Resolver};
 use crate::addressing::naming::Naming;
 use crate::addressing::peers::Peers;
 use crate::api::coordinator::Coordinator;
+use crate::encryption::AtRest;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig, TimeoutBounds};
@@ -65,6 +66,7 @@ pub struct Builder {
     pub(crate) snapshot_history: usize,
     client: bool,
     pub(crate) security: Security,
+    pub(crate) encryption: Option<AtRest>,
     /// How names are looked up.
     pub(crate) resolver: Resolver,
     /// How long to wait for a name that shows which of the peers this instance is.
@@ -97,6 +99,7 @@ impl Default for Builder {
             snapshot_history: 0,
             client: false,
             security: Security::default(),
+            encryption: None,
             resolver: Resolver::default(),
             own_name_wait: address::OWN_NAME_WAIT,
             version: VERSION,
@@ -420,6 +423,31 @@ impl Builder {
         self
     }
 
+    /// Encrypts the data directory of this instance, and the backups that it writes, under these keys. Needs the feature
+    /// `encryption`. For what is encrypted and how keys are changed, see
+    /// [`guide::encryption`](crate::guide::encryption).
+    ///
+    /// A data directory is encrypted from its start on, or never: [`Builder::join`] fails with
+    /// [`StartError::EncryptionKey`] if it is in clear. It fails so, too, if the key is missing or wrong; then nothing is
+    /// changed, and the data is not taken for damaged. A [`client`](Builder::client) has no data directory, and uses the
+    /// keys for backups.
+    ///
+    /// ```no_run
+    /// use quorate::Coordinator;
+    /// use quorate::encryption::AtRest;
+    ///
+    /// let coordinator = Coordinator::builder()
+    ///     .encryption(AtRest::from_file("/etc/billing/data.keys")?)
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[cfg(feature = "encryption")]
+    #[must_use]
+    pub fn encryption(mut self, keys: AtRest) -> Builder {
+        self.encryption = Some(keys);
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let invalid = |setting, reason: &str| {
             Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
@@ -536,7 +564,7 @@ impl Builder {
             name: self.name.clone(),
             leader_priority: self.leader_priority,
         };
-        let opened = directory::start(&dir, &address, &config, now);
+        let opened = directory::start(&dir, &address, self.encryption.as_ref(), &config, now);
         let Opened { store, node, directory } = opened.map_err(earlier::explain_directory)?;
         let is_blank = node.cluster() == 0;
         let discovery = expected.zip(address.parse().ok());
@@ -596,6 +624,7 @@ impl Builder {
             security: self.security,
             resolver: self.resolver,
         })?;
+        shared.set_at_rest(self.encryption);
         earlier::note(&address, &dir, &shared);
         Ok(Coordinator::owning(shared, thread))
     }
@@ -668,6 +697,7 @@ impl Builder {
             security: self.security,
             resolver: self.resolver,
         })?;
+        shared.set_at_rest(self.encryption);
         Ok(Coordinator::owning(shared, thread))
     }
 

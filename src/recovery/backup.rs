@@ -5,15 +5,20 @@
 //! | what    | bytes                                                                          |
 //! |---------|--------------------------------------------------------------------------------|
 //! | magic   | `qrbackp\n`                                                                    |
-//! | format  | 4: [`FORMAT`]                                                                  |
+//! | format  | 4: [`CLEAR`] or [`SEALED`]                                                     |
+//! | key     | if it is sealed: 4 of length, a [`WrappedKey`] in postcard                     |
 //! | header  | 4 of length, a [`Header`] in postcard, 8 of XXH3 of everything before          |
 //! | chunks  | each: 4 of length, the bytes, 8 of XXH3 of them with the chunk's number as seed |
 //! | end     | 4 of zero, 4 with the number of chunks                                         |
 //! | trailer | 8 of XXH3 of everything before; then the file ends                             |
 //!
+//! In a sealed backup, the header and the chunks are encrypted, as [`encryption`](crate::encryption) describes, with a
+//! data key of this backup alone. Checksums cover the encrypted bytes.
+//!
 //! The chunks are those of a full image of the state, as in a checkpoint: see `machine::snapshot`.
 //! A reader trusts nothing, and allocates memory only for what the file holds.
 
+use std::fmt::Display;
 use std::fs;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -22,18 +27,26 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
+use crate::encryption::{
+    Context, DataKeys, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
+};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
 use crate::types::version::{VERSION, too_old};
 use crate::types::znode::Zxid;
 
 const MAGIC: &[u8; 8] = b"qrbackp\n";
-const FORMAT: u32 = 1;
+const CLEAR: u32 = 1;
+const SEALED: u32 = 2;
+/// The longest key.
+const KEY_BYTES_MAX: u32 = 1 << 10;
 /// The longest header.
 const HEADER_BYTES_MAX: u32 = 4 << 10;
 /// The longest chunk: the largest item is a znode with its data, or a session's stored reply to a
 /// large multi.
 const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// How much longer encrypted bytes are.
+const SEALED_MORE: u32 = (HEAD_BYTES + TAG_BYTES) as u32;
 
 /// The header of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +67,14 @@ pub(super) enum Unreadable {
     Io(io::Error),
     /// The file is damaged, or of an unknown version.
     Bad(String),
+    /// The file may be sound, and cannot be decrypted.
+    Key(String),
+}
+
+impl From<KeyError> for Unreadable {
+    fn from(KeyError(reason): KeyError) -> Unreadable {
+        Unreadable::Key(reason)
+    }
 }
 
 impl From<io::Error> for Unreadable {
@@ -65,16 +86,72 @@ impl From<io::Error> for Unreadable {
     }
 }
 
+/// The data key of a sealed backup, and as it is stored.
+pub(super) struct BackupKey {
+    keys: DataKeys,
+    wrapped: WrappedKey,
+}
+
+impl BackupKey {
+    /// Draws a key for one backup.
+    pub(super) fn new(ring: &KeyRing) -> Result<BackupKey, KeyError> {
+        let wrapped = ring.new_data_key(1)?;
+        let keys = DataKeys::open(ring, std::slice::from_ref(&wrapped))?;
+        Ok(BackupKey { keys, wrapped })
+    }
+
+    /// The id of the key that it is encrypted under.
+    pub(super) fn under(&self) -> &str {
+        &self.wrapped.under
+    }
+}
+
+/// The place of an encrypted header.
+fn header_context() -> Context {
+    Context::new(b'H', [0; 7])
+}
+
+fn chunk_context(number: u32) -> Context {
+    Context::new(b'B', [number.into(), 0, 0, 0, 0, 0, 0])
+}
+
+/// Encrypts bytes of a backup, if it is sealed.
+fn sealed(key: Option<&BackupKey>, context: &Context, bytes: Vec<u8>) -> Vec<u8> {
+    let Some(BackupKey { keys, .. }) = key else { return bytes };
+    let mut buffer = Vec::with_capacity(bytes.len() + SEALED_MORE as usize);
+    buffer.resize(HEAD_BYTES, 0);
+    buffer.extend_from_slice(&bytes);
+    keys.seal(context, &mut buffer, 0);
+    buffer
+}
+
+/// Decrypts bytes of a backup, if it is sealed.
+fn opened(
+    keys: Option<&DataKeys>,
+    context: &Context,
+    bytes: Vec<u8>,
+    what: impl Display,
+) -> Result<Vec<u8>, Unreadable> {
+    let Some(keys) = keys else { return Ok(bytes) };
+    keys.unseal(context, &bytes)
+        .map_err(|KeyError(reason)| Unreadable::Key(format!("{what}: {reason}")))
+}
+
 /// Writes a backup durably, and returns its length. After a failure or a crash, `path` has its
 /// former content.
-pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u64> {
+pub(super) fn write(
+    path: &Path,
+    header: &Header,
+    state: State,
+    key: Option<&BackupKey>,
+) -> io::Result<u64> {
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(".tmp");
     let tmp = path.with_file_name(name);
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let written = private().open(&tmp).and_then(|file| {
         let mut sink = Sink { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
-        encode(&mut sink, header, ChunkWriter::full(state))?;
+        encode(&mut sink, header, ChunkWriter::full(state), key)?;
         let bytes = sink.bytes;
         sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&tmp, path)?;
@@ -106,24 +183,45 @@ fn sync_names(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a backup to its end and checks all of it.
-pub(super) fn read(path: &Path) -> Result<(Header, Machine, u64), Unreadable> {
+/// A backup that was read.
+pub(super) struct ReadBackup {
+    pub(super) header: Header,
+    pub(super) machine: Machine,
+    /// The length of the file.
+    pub(super) bytes: u64,
+    /// The id of the key that it is encrypted under.
+    pub(super) under: Option<String>,
+}
+
+/// Reads a backup to its end and checks all of it. If it is sealed, this needs keys.
+pub(super) fn read(path: &Path, ring: Option<&KeyRing>) -> Result<ReadBackup, Unreadable> {
     let file = File::open(path)?;
     let mut source = Source { inner: BufReader::new(file), hash: Xxh3::new(), bytes: 0 };
-    let (header, machine) = decode(&mut source)?;
-    Ok((header, machine, source.bytes))
+    let (header, machine, under) = decode(&mut source, ring)?;
+    Ok(ReadBackup { header, machine, bytes: source.bytes, under })
 }
 
 /// Reads arbitrary bytes.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
+    #[cfg(feature = "encryption")]
+    let (ring, key) = {
+        let ring = KeyRing::for_tests(&["k1"]);
+        let key = BackupKey::new(&ring).expect("the system has random numbers");
+        (Some(ring), Some(key))
+    };
+    #[cfg(not(feature = "encryption"))]
+    let (ring, key) = (None::<KeyRing>, None::<BackupKey>);
+    let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
     // The bytes also as the only chunk of an otherwise valid backup.
     let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
-    let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
-    if encode(&mut sink, &header, [bytes.to_vec()].into_iter()).is_ok() {
-        let bytes = sink.inner.as_slice();
-        let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
+    for key in [None, key.as_ref()] {
+        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        if encode(&mut sink, &header, [bytes.to_vec()].into_iter(), key).is_ok() {
+            let bytes = sink.inner.as_slice();
+            let _ =
+                decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
+        }
     }
 }
 
@@ -131,17 +229,26 @@ fn encode<W: Write>(
     sink: &mut Sink<W>,
     header: &Header,
     chunks: impl Iterator<Item = Vec<u8>>,
+    key: Option<&BackupKey>,
 ) -> io::Result<()> {
     sink.put(MAGIC)?;
-    sink.put(&FORMAT.to_le_bytes())?;
+    let (format, more) = if key.is_some() { (SEALED, SEALED_MORE) } else { (CLEAR, 0) };
+    sink.put(&format.to_le_bytes())?;
+    if let Some(BackupKey { wrapped, .. }) = key {
+        let wrapped = postcard::to_allocvec(wrapped).map_err(io::Error::other)?;
+        sink.put(&length(&wrapped, KEY_BYTES_MAX)?.to_le_bytes())?;
+        sink.put(&wrapped)?;
+    }
     let header = postcard::to_allocvec(header).map_err(io::Error::other)?;
+    let header = sealed(key, &header_context(), header);
     sink.put(&length(&header, HEADER_BYTES_MAX)?.to_le_bytes())?;
     sink.put(&header)?;
     let checksum = sink.hash.digest();
     sink.put(&checksum.to_le_bytes())?;
     let mut number: u32 = 0;
     for chunk in chunks {
-        sink.put(&length(&chunk, CHUNK_BYTES_MAX)?.to_le_bytes())?;
+        let chunk = sealed(key, &chunk_context(number), chunk);
+        sink.put(&length(&chunk, CHUNK_BYTES_MAX + more)?.to_le_bytes())?;
         sink.put(&chunk)?;
         sink.put(&xxh3_64_with_seed(&chunk, u64::from(number)).to_le_bytes())?;
         number = number.checked_add(1).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -159,14 +266,24 @@ fn length(bytes: &[u8], max: u32) -> io::Result<u32> {
     }
 }
 
-fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadable> {
+type Decoded = Result<(Header, Machine, Option<String>), Unreadable>;
+
+fn decode<R: Read>(source: &mut Source<R>, ring: Option<&KeyRing>) -> Decoded {
     let bad = |reason: String| Err(Unreadable::Bad(reason));
     if source.take(MAGIC.len())? != MAGIC {
         return bad("it is no backup".to_owned());
     }
     let format = source.number()?;
-    if format != FORMAT {
-        return bad(format!("it has format {format}, and this version reads {FORMAT}"));
+    if ![CLEAR, SEALED].contains(&format) {
+        return bad(format!("it has format {format}, and this version reads {CLEAR} and {SEALED}"));
+    }
+    let (mut wrapped, mut more) = (None, 0);
+    if format == SEALED {
+        let length = source.number()?;
+        if length > KEY_BYTES_MAX {
+            return bad("its key is damaged".to_owned());
+        }
+        (wrapped, more) = (Some(source.take(length as usize)?), SEALED_MORE);
     }
     let length = source.number()?;
     if length > HEADER_BYTES_MAX {
@@ -177,6 +294,17 @@ fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadab
     if source.checksum()? != expected {
         return bad("its header is damaged".to_owned());
     }
+    let (mut keys, mut under) = (None, None);
+    if let Some(wrapped) = wrapped {
+        let wrapped: WrappedKey = match postcard::take_from_bytes(&wrapped) {
+            Ok((wrapped, [])) => wrapped,
+            Ok(_) | Err(_) => return bad("its key is damaged".to_owned()),
+        };
+        let ring = ring.ok_or_else(|| no_keys(&wrapped.under))?;
+        keys = Some(DataKeys::open(ring, std::slice::from_ref(&wrapped))?);
+        under = Some(wrapped.under);
+    }
+    let header = opened(keys.as_ref(), &header_context(), header, "its header")?;
     let header: Header = match postcard::take_from_bytes(&header) {
         Ok((header, [])) => header,
         Ok(_) | Err(_) => return bad("its header is damaged".to_owned()),
@@ -192,13 +320,15 @@ fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadab
             break;
         }
         let at = source.bytes;
-        if length > CHUNK_BYTES_MAX {
+        if length > CHUNK_BYTES_MAX + more {
             return bad(format!("it is damaged at byte {at}"));
         }
         let chunk = source.take(length as usize)?;
         if source.checksum()? != xxh3_64_with_seed(&chunk, u64::from(number)) {
             return bad(format!("it is damaged at byte {at}, in chunk {number}"));
         }
+        let name = format_args!("its chunk {number}");
+        let chunk = opened(keys.as_ref(), &chunk_context(number), chunk, name)?;
         if let Err(reason) = chunks.push(&chunk) {
             return bad(format!("chunk {number} is not one of a state: {reason}"));
         }
@@ -218,7 +348,7 @@ fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadab
         return bad("there is something behind its end".to_owned());
     }
     match chunks.finish(header.zxid, header.hash) {
-        Ok(machine) => Ok((header, machine)),
+        Ok(machine) => Ok((header, machine, under)),
         Err(reason) => bad(format!("what it holds is no sound state: {reason}")),
     }
 }
@@ -280,13 +410,13 @@ mod tests {
         let (zxid, hash, time_ms) = (machine.zxid(), machine.hash(), 1_700_000_000_000);
         let header = Header { cluster: 7, zxid, hash, time_ms, version: machine.version() };
         let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
-        encode(&mut sink, &header, ChunkWriter::full(machine.state())).unwrap();
+        encode(&mut sink, &header, ChunkWriter::full(machine.state()), None).unwrap();
         (header, sink.inner)
     }
 
     fn read(bytes: &[u8]) -> Result<Header, Unreadable> {
         let mut source = Source { inner: bytes, hash: Xxh3::new(), bytes: 0 };
-        decode(&mut source).map(|(header, _)| header)
+        decode(&mut source, None).map(|(header, ..)| header)
     }
 
     #[test]
@@ -317,7 +447,7 @@ mod tests {
         let (header, _) = sample();
         let header = Header { version: VERSION + 1, ..header };
         let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
-        encode(&mut sink, &header, [b"unknown".to_vec()].into_iter()).unwrap();
+        encode(&mut sink, &header, [b"unknown".to_vec()].into_iter(), None).unwrap();
         let Err(Unreadable::Bad(reason)) = read(&sink.inner) else { panic!() };
         assert_eq!(reason, too_old(VERSION + 1, VERSION));
     }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::encryption::AtRest;
 use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::node::stored::{Boot, EntryKind, Identity};
+use crate::runtime::directory::store_options;
 use crate::runtime::{entropy, read_state};
 use crate::storage::{
     ChunkSink, DiskStore, FsPath, LogStore, Marks, StorageError, StoreOptions, copy_store,
@@ -63,31 +65,39 @@ pub(super) struct Found {
 }
 
 /// Reads a data directory, from a copy of it.
-pub(super) fn read(dir: &Path) -> Result<(Found, Marks)> {
+pub(super) fn read(dir: &Path, at_rest: Option<&AtRest>) -> Result<(Found, Marks)> {
     let copy = Temporary::new()?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
+    let options = store_options(at_rest).map_err(in_dir)?;
     let copied = FsPath::system(copy.path());
     let marks = copy_store(&FsPath::system(dir), &copied).map_err(in_dir)?;
-    let found = read_copy(&copied).map_err(in_dir)?;
+    let found = read_copy(&copied, &options).map_err(in_dir)?;
     Ok((found, marks))
 }
 
 /// As [`read`], for a copy.
-pub(super) fn read_copy(copy: &FsPath) -> std::result::Result<Found, StorageError> {
+pub(super) fn read_copy(
+    copy: &FsPath,
+    options: &StoreOptions,
+) -> std::result::Result<Found, StorageError> {
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };
-    let damage = match DiskStore::open(copy, StoreOptions::default()).and_then(load) {
+    let damage = match DiskStore::open(copy, options.clone()).and_then(load) {
         Ok(held) => return Ok(Found { identity, damage: None, whole: Some(held), part: None }),
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
     // Votes from founding the old cluster do not matter for a new one.
-    let whole = DiskStore::open_without_promise(copy).and_then(load).ok();
+    let whole = match DiskStore::open_without_promise(copy, options.clone()).and_then(load) {
+        // The damage was found before a key was needed.
+        Err(error @ StorageError::Key { .. }) => return Err(error),
+        whole => whole.ok(),
+    };
     let part = if whole.is_some() {
         None
     } else {
-        DiskStore::salvage(copy)
+        DiskStore::salvage(copy, options.clone())
             .and_then(|salvage| {
                 let load = |sink: &mut ChunkSink<'_>| {
                     let corrupt = |what| StorageError::Corrupt { what };

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::backup::ReadBackup;
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
 use super::plan::Plan;
 use crate::addressing::peers::check_address;
+use crate::encryption::AtRest;
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
+use crate::runtime::directory::store_options;
 use crate::runtime::entropy;
-use crate::storage::{
-    DiskStore, FsPath, LogStore, Replacement, StorageError, StoreOptions, identity_of,
-};
+use crate::storage::{DiskStore, FsPath, LogStore, Replacement, StorageError, identity_of};
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Genesis, Member, node_id};
 use crate::types::start_error::StartError;
@@ -90,12 +91,13 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
+        let options = store_options(self.at_rest.keys()).map_err(in_dir)?;
         let mut replacement =
-            Replacement::begin(&FsPath::system(dir), StoreOptions::default()).map_err(in_dir)?;
+            Replacement::begin(&FsPath::system(dir), options.clone()).map_err(in_dir)?;
         let copy = Temporary::new()?;
         let copied = FsPath::system(copy.path());
         replacement.copy_to(&copied).map_err(in_dir)?;
-        let found = copy::read_copy(&copied).map_err(in_dir)?;
+        let found = copy::read_copy(&copied, &options).map_err(in_dir)?;
         let marks = replacement.marks().map_err(in_dir)?;
         let now = Inspection::new(dir, &found, marks);
         let before = found.identity;
@@ -128,9 +130,17 @@ impl Plan {
 /// directory already belongs to a member; [`StartError::DataDirInUse`], [`StartError::DataDirUnusable`],
 /// [`StartError::Corrupt`].
 pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> Result<Founded> {
-    let (file, dir) = (file.as_ref(), dir.as_ref());
+    restore_with(file.as_ref(), dir.as_ref(), address, None)
+}
+
+pub(super) fn restore_with(
+    file: &Path,
+    dir: &Path,
+    address: &str,
+    at_rest: Option<&AtRest>,
+) -> Result<Founded> {
     check_address(address)?;
-    let (_, machine, _) = super::read(file)?;
+    let ReadBackup { machine, .. } = super::read(file, at_rest)?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     // Checked before the store is opened, since opening a database writes to it.
     let place = FsPath::system(dir);
@@ -144,7 +154,8 @@ pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> 
             ),
         }));
     }
-    let mut store = DiskStore::open(&place, StoreOptions::default()).map_err(in_dir)?;
+    let options = store_options(at_rest).map_err(in_dir)?;
+    let mut store = DiskStore::open(&place, options).map_err(in_dir)?;
     let identity = new_identity(drawn()?, address)?;
     let (hard_state, meta, state) = start(&identity, &machine);
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).map_err(in_dir)?;

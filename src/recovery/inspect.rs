@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::copy::{self, Found, Held};
 use super::{dir_unusable, moment, time};
+use crate::encryption::AtRest;
 use crate::node::stored::Identity;
 use crate::storage::Marks;
 use crate::types::error::Result;
@@ -117,13 +118,16 @@ pub struct Contents {
 /// [`StartError::DataDirInUse`](crate::StartError::DataDirInUse) if an instance runs with it;
 /// [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable) if it is not a data directory or
 /// cannot be read; [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch) if its version is too
-/// new; [`StartError::Corrupt`](crate::StartError::Corrupt) only if not even its owner can be read.
+/// new; [`StartError::EncryptionKey`](crate::StartError::EncryptionKey) if it is encrypted; [`StartError::Corrupt`](crate::StartError::Corrupt) only if not even its owner can be read.
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
-    let dir = dir.as_ref();
+    inspect_with(dir.as_ref(), None)
+}
+
+pub(super) fn inspect_with(dir: &Path, at_rest: Option<&AtRest>) -> Result<Inspection> {
     if !dir.is_dir() {
         return Err(dir_unusable(dir, "there is no such directory"));
     }
-    let (found, marks) = copy::read(dir)?;
+    let (found, marks) = copy::read(dir, at_rest)?;
     Ok(Inspection::new(dir, &found, marks))
 }
 

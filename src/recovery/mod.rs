@@ -8,6 +8,9 @@
 //!   [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses damaged
 //!   directories, as far as they are readable.
 //!
+//! If a directory or a backup is encrypted, these functions fail with [`StartError::EncryptionKey`];
+//! `WithKeys` (feature `encryption`) has them all for keys.
+//!
 //! Everything except the backup is for stopped instances. See [`guide::recovery`](crate::guide::recovery) for
 //! a guide. The program `quorate` (feature `cli`) does the same from a shell.
 
@@ -16,6 +19,8 @@ mod copy;
 mod found;
 mod inspect;
 mod plan;
+#[cfg(feature = "encryption")]
+mod with_keys;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,10 +36,13 @@ pub(crate) use self::backup::fuzz;
 pub use self::found::{Founded, restore};
 pub use self::inspect::{Contents, Inspection, inspect};
 pub use self::plan::{Loss, Plan, recover, recover_damaged};
+#[cfg(feature = "encryption")]
+pub use self::with_keys::WithKeys;
 
-use self::backup::{Header, Unreadable};
+use self::backup::{BackupKey, Header, ReadBackup, Unreadable};
 use crate::api::coordinator::Coordinator;
 use crate::api::snapshot::Snapshot;
+use crate::encryption::{AtRest, KeyError};
 use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
 use crate::node::admin::message::{AdminReply, AdminRequest};
@@ -86,10 +94,12 @@ pub struct Backup {
     pub version: u16,
     /// The length of the file.
     pub bytes: u64,
+    /// The id of the key that it is encrypted under; `None` if it is not encrypted.
+    pub key: Option<String>,
 }
 
 impl Backup {
-    fn new(header: &Header, machine: &Machine, bytes: u64) -> Backup {
+    fn new(header: &Header, machine: &Machine, bytes: u64, key: Option<String>) -> Backup {
         Backup {
             cluster: header.cluster,
             zxid: header.zxid,
@@ -98,6 +108,7 @@ impl Backup {
             sessions: machine.session_count(),
             version: header.version,
             bytes,
+            key,
         }
     }
 }
@@ -114,7 +125,11 @@ impl fmt::Display for Backup {
             self.sessions,
             self.version,
             self.bytes
-        )
+        )?;
+        match &self.key {
+            Some(key) => write!(f, ", encrypted under key {key}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -123,11 +138,14 @@ impl fmt::Display for Backup {
 ///
 /// # Errors
 /// [`StartError::BackupDamaged`] if the backup is damaged, or its version is too new;
-/// [`Error::FileUnusable`].
+/// [`StartError::EncryptionKey`] if it is encrypted; [`Error::FileUnusable`].
 pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
-    let file = file.as_ref();
-    let (header, machine, bytes) = read(file)?;
-    Ok(Backup::new(&header, &machine, bytes))
+    verify_with(file.as_ref(), None)
+}
+
+fn verify_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Backup> {
+    let ReadBackup { header, machine, bytes, under } = read(file, at_rest)?;
+    Ok(Backup::new(&header, &machine, bytes, under))
 }
 
 /// Reads a backup, and returns the tree in it, with access to all znodes, whatever their access lists. Blocks until it
@@ -150,13 +168,19 @@ pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
 /// # Errors
 /// As [`verify`].
 pub fn read_backup(file: impl AsRef<Path>) -> Result<Snapshot> {
-    let (_, machine, _) = read(file.as_ref())?;
+    read_backup_with(file.as_ref(), None)
+}
+
+fn read_backup_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Snapshot> {
+    let ReadBackup { machine, .. } = read(file, at_rest)?;
     let all = Arc::new(vec![Id::new("super", "")]);
     Ok(Snapshot::new(Arc::new(machine.tree()), Root::default(), all))
 }
 
-fn read(file: &Path) -> Result<(Header, Machine, u64)> {
-    backup::read(file).map_err(|error| match error {
+fn read(file: &Path, at_rest: Option<&AtRest>) -> Result<ReadBackup> {
+    let ring = at_rest.map(AtRest::ring).transpose().map_err(|error| key_error(file, error))?;
+    backup::read(file, ring.as_ref()).map_err(|error| match error {
+        Unreadable::Key(reason) => key_error(file, KeyError(reason)),
         Unreadable::Io(error) => unusable(file, &error),
         Unreadable::Bad(reason) => {
             Error::Start(StartError::BackupDamaged { file: file.to_owned(), reason })
@@ -176,12 +200,14 @@ impl Coordinator {
     /// contains all data and the sessions' passwords. Blocks until the file is written, which
     /// delays no other request.
     ///
+    /// With [`Builder::encryption`](crate::Builder), the backup is encrypted.
+    ///
     /// A client receives the state of a member's replica into memory first, and then writes the backup.
     /// If that member is lost, the client starts again with another one. The member writes a line to its
     /// audit log.
     ///
     /// # Errors
-    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not respond. On
+    /// [`Error::FileUnusable`]; [`StartError::EncryptionKey`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not respond. On
     /// a client also [`Error::Refused`], if the member is already sending two backups: try again later.
     ///
     /// ```
@@ -212,7 +238,7 @@ impl Coordinator {
             None => self.received_state()?,
         };
         let cluster = shared.cluster.load(Ordering::Relaxed);
-        back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
+        back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state, shared.at_rest())
     }
 
     /// As [`Coordinator::backup`], without blocking the thread: a thread of its own writes the file.
@@ -279,7 +305,15 @@ impl Coordinator {
 }
 
 /// Writes the backup of a state.
-pub(crate) fn back_up(file: &Path, cluster: u64, time_ms: u64, state: State) -> Result<Backup> {
+pub(crate) fn back_up(
+    file: &Path,
+    cluster: u64,
+    time_ms: u64,
+    state: State,
+    at_rest: Option<&AtRest>,
+) -> Result<Backup> {
+    let key = at_rest.map(|keys| BackupKey::new(&keys.ring()?)).transpose();
+    let key = key.map_err(|error| key_error(file, error))?;
     let machine = Machine::from_state(state);
     let header = Header {
         cluster,
@@ -288,10 +322,17 @@ pub(crate) fn back_up(file: &Path, cluster: u64, time_ms: u64, state: State) -> 
         time_ms,
         version: machine.version(),
     };
-    match backup::write(file, &header, machine.state()) {
-        Ok(bytes) => Ok(Backup::new(&header, &machine, bytes)),
+    match backup::write(file, &header, machine.state(), key.as_ref()) {
+        Ok(bytes) => {
+            let under = key.map(|key| key.under().to_owned());
+            Ok(Backup::new(&header, &machine, bytes, under))
+        }
         Err(error) => Err(unusable(file, &error)),
     }
+}
+
+fn key_error(file: &Path, KeyError(reason): KeyError) -> Error {
+    Error::Start(StartError::EncryptionKey { path: file.to_owned(), reason })
 }
 
 fn unusable(file: &Path, error: &dyn fmt::Display) -> Error {

@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::inspect::{Contents, Inspection, inspect};
+use super::inspect::{Contents, Inspection, inspect_with};
 use super::moment;
+use crate::encryption::AtRest;
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
@@ -37,7 +38,27 @@ pub struct Plan {
     pub others: Vec<Inspection>,
     /// The writes that may be lost.
     pub loss: Loss,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) at_rest: PlanKeys,
 }
+
+/// The keys of the directories of a plan. They are no part of what it says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlanKeys(Option<AtRest>);
+
+impl PlanKeys {
+    pub(super) fn keys(&self) -> Option<&AtRest> {
+        self.0.as_ref()
+    }
+}
+
+impl PartialEq for PlanKeys {
+    fn eq(&self, _: &PlanKeys) -> bool {
+        true
+    }
+}
+
+impl Eq for PlanKeys {}
 
 /// The writes that may be missing in the new cluster: see [`Plan`].
 ///
@@ -75,13 +96,13 @@ pub enum Loss {
 /// The best is the one that Raft would elect: the one with the highest last term and, among those,
 /// the highest last index. The more of the cluster's directories are given, the less may be lost.
 /// They must be the members' directories in their last state, and not older copies. Nothing is
-/// changed. Blocks as [`inspect`].
+/// changed. Blocks as [`inspect`](super::inspect()).
 ///
 /// # Errors
 /// [`StartError::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
-/// if one is given twice; otherwise as [`inspect`].
+/// if one is given twice; otherwise as [`inspect`](super::inspect()).
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    plan(inspect_all(dirs)?, false)
+    recover_with(dirs, false, None)
 }
 
 /// As [`recover`], but also considers a damaged directory if no undamaged one has as many writes.
@@ -106,11 +127,18 @@ pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan
 /// # Errors
 /// As [`recover`].
 pub fn recover_damaged<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    plan(inspect_all(dirs)?, true)
+    recover_with(dirs, true, None)
 }
 
-fn inspect_all<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Vec<Inspection>> {
-    dirs.into_iter().map(inspect).collect()
+/// `damaged`: as [`recover_damaged`].
+pub(super) fn recover_with<P: AsRef<Path>>(
+    dirs: impl IntoIterator<Item = P>,
+    damaged: bool,
+    at_rest: Option<&AtRest>,
+) -> Result<Plan> {
+    let inspections = dirs.into_iter().map(|dir| inspect_with(dir.as_ref(), at_rest));
+    let plan = plan(inspections.collect::<Result<_>>()?, damaged)?;
+    Ok(Plan { at_rest: PlanKeys(at_rest.cloned()), ..plan })
 }
 
 fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
@@ -167,7 +195,7 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
         let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(contents.clone());
         Loss::After { zxid: last.committed_zxid, time: last.committed_time }
     };
-    Ok(Plan { best, others: inspections.split_off(1), loss })
+    Ok(Plan { best, others: inspections.split_off(1), loss, at_rest: PlanKeys::default() })
 }
 
 /// The content of a directory, if a cluster may be founded from it.

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use once_cell::sync::OnceCell;
 
 use super::{boot, entropy};
+use crate::encryption::{AtRest, KeyError};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::io::Now;
@@ -86,12 +87,27 @@ pub(crate) struct Opened {
 }
 
 /// Opens the directory and starts its node.
-pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
+pub(crate) fn start(
+    dir: &Path,
+    address: &str,
+    at_rest: Option<&AtRest>,
+    config: &NodeConfig,
+    now: Now,
+) -> Result<Opened> {
     PROCESS.get_or_init(std::process::id);
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
-    let (path, options) = (FsPath::system(dir), StoreOptions::default());
-    start_as(unused, path, options, config, now).map_err(|error| error.into_error(dir.to_owned()))
+    let path = FsPath::system(dir);
+    let opened =
+        store_options(at_rest).and_then(|options| start_as(unused, path, options, config, now));
+    opened.map_err(|error| error.into_error(dir.to_owned()))
+}
+
+/// The settings of a store with these keys, which are read now.
+pub(crate) fn store_options(at_rest: Option<&AtRest>) -> Result<StoreOptions, StorageError> {
+    let keys = at_rest.map(AtRest::ring).transpose();
+    let keys = keys.map_err(|KeyError(what)| StorageError::Key { what })?.map(Arc::new);
+    Ok(StoreOptions { keys, ..StoreOptions::default() })
 }
 
 /// Opens the directory, whose member gets this unused identity if it has none, and starts its node.

@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
 use crate::addressing::listening::NotListening;
+use crate::encryption::AtRest;
 use crate::machine::Tree;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
@@ -146,6 +147,8 @@ pub(crate) struct NodeShared {
     wake: OnceCell<Wake>,
     /// The member's data directory, if it is on a disk.
     directory: OnceCell<Arc<DataDirectory>>,
+    /// The keys for encryption at rest, if there are any.
+    at_rest: OnceCell<AtRest>,
     pub(crate) schemes: Schemes,
     /// Whether drops must not wait for threads: see `thread_end`.
     pub(crate) joined_by_task: AtomicBool,
@@ -194,6 +197,7 @@ impl NodeShared {
             published: Mutex::default(),
             wake: OnceCell::new(),
             directory: OnceCell::new(),
+            at_rest: OnceCell::new(),
             schemes,
             joined_by_task: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
@@ -483,6 +487,17 @@ impl NodeShared {
     /// one.
     pub(crate) fn set_own_address(&self, address: String) {
         let _ = self.own_address.set(address);
+    }
+
+    /// Sets the keys for encryption at rest.
+    pub(crate) fn set_at_rest(&self, keys: Option<AtRest>) {
+        if let Some(keys) = keys {
+            let _ = self.at_rest.set(keys);
+        }
+    }
+
+    pub(crate) fn at_rest(&self) -> Option<&AtRest> {
+        self.at_rest.get()
     }
 
     /// Sets the member's data directory; a client has none.

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::generation::{Generation, guarded};
 use super::incarnation::{FIRST_GENERATION, GenerationPaths};
 use super::log_body::CheckpointPart;
-use super::record::{ChunkId, corrupt, encode, first_chunk_chain};
+use super::record::{ChunkId, Form, chunk_context, corrupt, encode, first_chunk_chain};
 use super::rules::refuse;
+use super::sealing::Sealing;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
@@ -32,6 +33,7 @@ pub(super) struct Checkpoints {
     paths: GenerationPaths,
     options: StoreOptions,
     log_id: u64,
+    sealing: Sealing,
     /// The valid generation.
     generation: Generation,
     /// Its valid parts.
@@ -236,9 +238,19 @@ fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
     CheckpointPart { id, chunks: 0, bytes: 0, chain }
 }
 
-fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8]) -> Result<()> {
+fn put_chunk(
+    log_id: u64,
+    sealing: &Sealing,
+    part: &mut CheckpointPart,
+    generation: &mut Generation,
+    chunk: &[u8],
+) -> Result<()> {
     let id = ChunkId { group: part.id, number: part.chunks };
-    let record = encode(id, part.chain, chunk);
+    let context = chunk_context(log_id, generation.number(), id, part.chain);
+    let record = match sealing.sealed(&context, chunk) {
+        Some(sealed) => encode(id, part.chain, Form::Sealed, &sealed),
+        None => encode(id, part.chain, Form::Clear, chunk),
+    };
     generation.write(&record)?;
     let Some(chunks) = part.chunks.checked_add(1) else {
         return refuse("more chunks than can be counted".to_owned());
@@ -253,12 +265,13 @@ fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8
 pub(super) fn write_first(
     paths: &GenerationPaths,
     log_id: u64,
+    sealing: &Sealing,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
 ) -> Result<(Generation, CheckpointPart)> {
     let mut generation = paths.create(FIRST_GENERATION)?;
     let mut part = empty_part(log_id, FIRST_GENERATION, FIRST_PART);
     for chunk in chunks {
-        put_chunk(&mut part, &mut generation, &chunk)?;
+        put_chunk(log_id, sealing, &mut part, &mut generation, &chunk)?;
     }
     generation.sync()?;
     Ok((generation, part))
@@ -274,8 +287,8 @@ impl SharedCheckpoints {
         paths: GenerationPaths,
         options: StoreOptions,
         log_id: u64,
-        generation: Generation,
-        parts: Vec<CheckpointPart>,
+        sealing: Sealing,
+        (generation, parts): (Generation, Vec<CheckpointPart>),
     ) -> Result<SharedCheckpoints> {
         let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
         let groups = generation.chunk_groups()?;
@@ -284,6 +297,7 @@ impl SharedCheckpoints {
             paths,
             options,
             log_id,
+            sealing,
             next_part: last.map_or(FIRST_PART, |id| id.saturating_add(1)),
             stale: groups.into_iter().filter(|group| !counts(group)).collect(),
             generation,
@@ -345,7 +359,9 @@ impl Checkpointer for SharedCheckpoints {
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         self.call(|checkpoints| {
-            checkpoints.write(|part, generation| put_chunk(part, generation, chunk))
+            let (log_id, sealing) = (checkpoints.log_id, checkpoints.sealing.clone());
+            checkpoints
+                .write(|part, generation| put_chunk(log_id, &sealing, part, generation, chunk))
         })
     }
 

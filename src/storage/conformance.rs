@@ -27,6 +27,16 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
+    #[cfg(feature = "encryption")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"]));
+        let options =
+            StoreOptions { segment_bytes: 2 << 10, keys: Some(ring), ..StoreOptions::default() };
+        test(&mut || {
+            Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap())
+        });
+    }
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {

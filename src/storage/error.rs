@@ -24,6 +24,10 @@ pub(crate) enum StorageError {
     Corrupt { what: String },
     #[error("a store of another version: {what}")]
     Version { what: String },
+    /// A key for encryption at rest is missing or is another one, or the directory is not encrypted and should be. No
+    /// sign of damage: the data may be sound, and must stay.
+    #[error("{what}")]
+    Key { what: String },
     #[error("the store failed before: {reason}")]
     Poisoned { reason: String },
 }
@@ -42,6 +46,9 @@ impl StorageError {
             }
             StorageError::Removed { .. } => {
                 Error::Start(StartError::DataDirMismatch { dir, reason: self.to_string() })
+            }
+            StorageError::Key { what } => {
+                Error::Start(StartError::EncryptionKey { path: dir, reason: what })
             }
             StorageError::Version { what } => {
                 Error::Start(StartError::DataDirMismatch { dir, reason: what })

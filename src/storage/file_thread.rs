@@ -14,6 +14,7 @@ use super::file_system::{Access, FsPath};
 use super::files::io_error;
 use super::generation::Generation;
 use super::log_scan::{LogRead, read_entries, verify_segment};
+use super::sealing::Sealing;
 use super::segments::{Segment, SegmentId, path};
 use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
@@ -37,6 +38,7 @@ pub(super) enum Order {
     /// Read entries of this log.
     Read {
         log: u64,
+        sealing: Sealing,
         read: LogRead,
         done: EntriesDone,
     },
@@ -253,8 +255,8 @@ impl FileWork {
                 }
                 done(verified);
             }
-            Order::Read { log, read, done } => {
-                done(read_entries(&self.dir, log, &read).map_err(|(number, error)| {
+            Order::Read { log, sealing, read, done } => {
+                done(read_entries(&self.dir, log, &sealing, &read).map_err(|(number, error)| {
                     self.note_damage(number, &error);
                     error
                 }));
@@ -281,8 +283,10 @@ impl FileWork {
     }
 
     fn note_damage(&mut self, number: u64, error: &StorageError) {
-        // No more files can be opened for now, which shows no damage.
-        if !matches!(error, StorageError::Again { .. }) && !self.damaged.contains(&number) {
+        // No more files can be opened for now, or a key is wrong, which shows no damage.
+        if !matches!(error, StorageError::Again { .. } | StorageError::Key { .. })
+            && !self.damaged.contains(&number)
+        {
             self.damaged.push(number);
         }
     }

@@ -5,6 +5,7 @@
 //! | `NEW`         | the incarnation was never the current one; text                |
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last                    |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
+//! | `KEYS`        | a frame with keys, if the data is encrypted: see `sealing`     |
 //! | `log/`        | the log and its witness, see `log_file`                        |
 //! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
 //! | `REMOVED`     | why the node is no member any more; text                       |
@@ -29,6 +30,9 @@ use super::generation::Generation;
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, refuse};
+use super::sealing::KEYS;
+#[cfg(any(test, feature = "simulator"))]
+use super::sealing::Sealing;
 #[cfg(any(test, feature = "simulator"))]
 use super::segments::{numbers, path};
 use crate::node::stored::Identity;
@@ -302,7 +306,7 @@ impl Incarnation {
         to.create_directory().map_err(io)?;
         for name in self.path.list().map_err(io)? {
             let wanted = name.to_str().is_some_and(|name| {
-                [IDENTITY.name, PROMISE.name, LOG].contains(&name)
+                [IDENTITY.name, PROMISE.name, KEYS.name, LOG].contains(&name)
                     || generation_number(name).is_some()
             });
             if wanted {
@@ -360,7 +364,7 @@ fn generation_number(name: &str) -> Option<u64> {
 pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
     let incarnation = Incarnation::open(dir.clone(), Sound::Identity).ok()?;
     let log = incarnation.log();
-    let needed = find_needed(log, incarnation.log_id().ok()?).ok()?;
+    let needed = find_needed(log, incarnation.log_id().ok()?, &Sealing::default()).ok()?;
     let mut numbers = numbers(log).ok()?;
     numbers.retain(|number| *number < needed.from.segment);
     Some(numbers.into_iter().map(|number| path(log, number)).collect())

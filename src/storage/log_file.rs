@@ -10,11 +10,12 @@
 //! |--------|-------|---------------------------------------------------------------------|
 //! | 0      | 4     | `qrec`                                                              |
 //! | 4      | 1     | kind: `W` log write, `C` checkpoint, `E` the segment ends here      |
-//! | 5      | 3     | zero                                                                |
+//! | 5      | 1     | 1 if the body is encrypted, otherwise 0                             |
+//! | 6      | 2     | zero                                                                |
 //! | 8      | 8     | length of the body                                                  |
 //! | 16     | 8     | sequence number: the one before plus one                            |
 //! | 24     | 8     | the chain before this record                                        |
-//! | 32     | n     | the body: postcard                                                  |
+//! | 32     | n     | the body: postcard, perhaps encrypted (see `sealing`)               |
 //! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
 //! |        |       | and everything before: the chain after this record                  |
 //!
@@ -43,11 +44,12 @@ use super::files::io_error;
 use super::generation::Generation;
 use super::log_index::Place;
 use super::log_record::{
-    CHECKSUM_BYTES, FIRST_SEGMENT, MAGIC, PREFIX_BYTES, RecordKind, RecordPosition, checksum,
-    record_bytes,
+    CHECKSUM_BYTES, FIRST_SEGMENT, FORM, MAGIC, PREFIX_BYTES, RecordKind, RecordPosition, SEALED,
+    checksum, context, record_bytes,
 };
 use super::log_scan::{LogRead, LogSegment, Scan};
 use super::record::corrupt;
+use super::sealing::Sealing;
 use super::segments::{HEADER_BYTES, Segment, SegmentId, numbers, path};
 use super::witness::WitnessRecord;
 use super::{Result, StorageError};
@@ -71,20 +73,32 @@ pub(super) struct LogFile {
     files: FileThread,
     /// The record that is written, so that no append allocates.
     buffer: Vec<u8>,
+    sealing: Sealing,
 }
 
 impl LogFile {
     /// Creates an empty log in a directory without one.
-    pub(super) fn create(dir: &FsPath, id: u64, segment_bytes: u64) -> Result<LogFile> {
+    pub(super) fn create(
+        dir: &FsPath,
+        id: u64,
+        segment_bytes: u64,
+        sealing: Sealing,
+    ) -> Result<LogFile> {
         dir.create_directory().map_err(io_error("making the log's directory"))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
         let scan = Scan::empty(id, &segment);
-        LogFile::of(dir, id, segment_bytes, segment, scan)
+        LogFile::of(dir, id, segment_bytes, segment, scan, sealing)
     }
 
     /// Opens a log that was read, to continue it.
-    pub(super) fn resume(dir: &FsPath, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
+    pub(super) fn resume(
+        dir: &FsPath,
+        id: u64,
+        segment_bytes: u64,
+        scan: Scan,
+        sealing: Sealing,
+    ) -> Result<LogFile> {
         let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
@@ -97,7 +111,7 @@ impl LogFile {
         }
         dir.sync_names().map_err(io)?;
         let segment = Segment::open(dir, last.number, last.length)?;
-        LogFile::of(dir, id, segment_bytes, segment, scan)
+        LogFile::of(dir, id, segment_bytes, segment, scan, sealing)
     }
 
     fn of(
@@ -106,12 +120,13 @@ impl LogFile {
         segment_bytes: u64,
         segment: Segment,
         scan: Scan,
+        sealing: Sealing,
     ) -> Result<LogFile> {
         let mut files = FileThread::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
         let Scan { segments, offset, last, .. } = scan;
-        let buffer = Vec::new();
-        Ok(LogFile { dir: dir.clone(), id, segments, segment, offset, last, files, buffer })
+        let (dir, buffer) = (dir.clone(), Vec::new());
+        Ok(LogFile { dir, id, segments, segment, offset, last, files, buffer, sealing })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -136,10 +151,11 @@ impl LogFile {
     pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<Place> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        buffer.resize(PREFIX_BYTES, 0);
+        let (head, tail) = self.sealing.around();
+        buffer.resize(PREFIX_BYTES + head, 0);
         let mut buffer = postcard::to_extend(body, buffer)
             .expect("encoding to a Vec fails only for types that have no length, and none is used");
-        let bytes = record_bytes(buffer.len() - PREFIX_BYTES);
+        let bytes = record_bytes(buffer.len() - PREFIX_BYTES + tail);
         if self.offset + bytes + END_BYTES > self.segment.length as usize {
             self.next_segment(bytes)?;
         }
@@ -153,16 +169,24 @@ impl LogFile {
         written.map(|()| place)
     }
 
-    /// Completes a record: its prefix, its checksum, and zeros up to the next place for one.
+    /// Completes a record: its prefix, its body if that is encrypted, its checksum, and zeros up to the next place for
+    /// one.
     fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> RecordPosition {
-        let length = buffer.len() - PREFIX_BYTES;
         let seq = self.last.seq + 1;
+        let segment = SegmentId { log: self.id, number: self.segment.number };
         buffer[..4].copy_from_slice(MAGIC);
         buffer[4..8].copy_from_slice(&[kind as u8, 0, 0, 0]);
+        // The record that ends a segment has no body.
+        if kind != RecordKind::End {
+            let context = context(segment, self.offset, kind, seq, self.last.chain);
+            if self.sealing.seal(&context, buffer, PREFIX_BYTES) {
+                buffer[FORM] = SEALED;
+            }
+        }
+        let length = buffer.len() - PREFIX_BYTES;
         buffer[8..16].copy_from_slice(&(length as u64).to_le_bytes());
         buffer[16..24].copy_from_slice(&seq.to_le_bytes());
         buffer[24..32].copy_from_slice(&self.last.chain.to_le_bytes());
-        let segment = SegmentId { log: self.id, number: self.segment.number };
         let chain = checksum(segment, self.offset, buffer);
         buffer.extend_from_slice(&chain.to_le_bytes());
         buffer.resize(record_bytes(length), 0);
@@ -227,7 +251,8 @@ impl LogFile {
 
     /// Reads entries on the thread of the files, where no append waits for it.
     pub(super) fn read(&self, read: LogRead, done: EntriesDone) {
-        self.files.send(Order::Read { log: self.id, read, done });
+        let sealing = self.sealing.clone();
+        self.files.send(Order::Read { log: self.id, sealing, read, done });
     }
 
     /// The next segment after this one, or else the first, among those that are not written to any more.

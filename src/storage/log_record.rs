@@ -2,17 +2,23 @@
 
 use serde::de::DeserializeOwned;
 
-use super::Result;
 use super::log_index::Place;
 use super::record::{corrupt, hash, u64_at};
+use super::sealing::Sealing;
 #[cfg(any(test, fuzzing))]
 use super::segments::check_header;
 use super::segments::{HEADER_BYTES, SegmentId};
+use super::{Result, StorageError};
+use crate::encryption::Context;
 
 pub(super) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;
 pub(super) const CHECKSUM_BYTES: usize = 8;
 const ALIGNMENT: usize = 8;
+/// The place of the byte that says what the body is, and its values.
+pub(super) const FORM: usize = 5;
+pub(super) const CLEAR: u8 = 0;
+pub(super) const SEALED: u8 = 1;
 /// The number of the first segment of a log.
 pub(super) const FIRST_SEGMENT: u64 = 1;
 
@@ -47,6 +53,8 @@ pub(super) struct LogRecord<'a> {
     previous: u64,
     pub(super) at: RecordPosition,
     pub(super) place: Place,
+    log: u64,
+    form: u8,
     body: &'a [u8],
 }
 
@@ -56,10 +64,24 @@ impl LogRecord<'_> {
         before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
     }
 
-    /// Decodes the body, all of it.
-    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+    /// Decrypts the body, if it is encrypted, and decodes all of it.
+    pub(super) fn decode<T: DeserializeOwned>(&self, sealing: &Sealing) -> Result<T> {
         let seq = self.at.seq;
-        match postcard::take_from_bytes(self.body) {
+        let is_sealed = match self.form {
+            CLEAR => false,
+            SEALED => true,
+            other => {
+                let what =
+                    format!("log record {seq} of form {other}, which this version does not read");
+                return Err(StorageError::Version { what });
+            }
+        };
+        let Place { segment: number, offset, .. } = self.place;
+        let segment = SegmentId { log: self.log, number };
+        let context = context(segment, offset as usize, self.kind, self.at.seq, self.previous);
+        let name = format_args!("log record {seq}");
+        let body = sealing.opened(&context, is_sealed, self.body, name)?;
+        match postcard::take_from_bytes(&body) {
             Ok((value, [])) => Ok(value),
             Ok((_, rest)) => corrupt(format!("log record {seq}: {} bytes too many", rest.len())),
             Err(error) => corrupt(format!("log record {seq}: {error}")),
@@ -144,9 +166,10 @@ impl<'a> SegmentReader<'a> {
             return None;
         }
         let at = RecordPosition { seq: field(16)?, chain };
-        let (segment, offset) = (self.segment.number, place as u64);
-        let place = Place { segment, offset, bytes: record_bytes(length) as u64 };
-        Some(LogRecord { kind, previous: field(24)?, at, place, body: &sealed[PREFIX_BYTES..] })
+        let SegmentId { log, number: segment } = self.segment;
+        let place = Place { segment, offset: place as u64, bytes: record_bytes(length) as u64 };
+        let (form, body) = (prefix[FORM], &sealed[PREFIX_BYTES..]);
+        Some(LogRecord { kind, previous: field(24)?, at, place, log, form, body })
     }
 }
 
@@ -157,6 +180,18 @@ pub(super) fn record_bytes(length: usize) -> usize {
 
 pub(super) fn checksum(segment: SegmentId, offset: usize, bytes: &[u8]) -> u64 {
     hash([segment.log, segment.number, offset as u64], bytes)
+}
+
+/// The place of an encrypted body: that of its record, which comes after this chain.
+pub(super) fn context(
+    segment: SegmentId,
+    offset: usize,
+    kind: RecordKind,
+    seq: u64,
+    previous: u64,
+) -> Context {
+    let SegmentId { log, number } = segment;
+    Context::new(b'L', [log, number, offset as u64, kind as u64, seq, previous, 0])
 }
 
 /// Reads arbitrary bytes as records.

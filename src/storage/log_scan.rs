@@ -13,6 +13,7 @@ use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{Place, Span};
 use super::log_record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
 use super::record::corrupt;
+use super::sealing::Sealing;
 use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
 use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
@@ -89,7 +90,7 @@ pub(super) struct Needed {
 
 /// Finds the last checkpoint that a log names, and what it needs of the log. Reads the log backwards, so
 /// what is not needed is not read.
-pub(super) fn find_needed(dir: &FsPath, id: u64) -> Result<Needed> {
+pub(super) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Needed> {
     let io = io_error("reading the log");
     let present = match numbers(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -119,7 +120,7 @@ pub(super) fn find_needed(dir: &FsPath, id: u64) -> Result<Needed> {
         if named.is_none()
             && let Some(record) = checkpoint
         {
-            named = Some((record.at, record.decode()?));
+            named = Some((record.at, record.decode(sealing)?));
         }
         let Some((at, checkpoint)) = &named else { continue };
         let kept_from = checkpoint.kept_from;
@@ -281,12 +282,13 @@ pub(super) struct LogRead {
 pub(super) fn read_entries(
     dir: &FsPath,
     id: u64,
+    sealing: &Sealing,
     read: &LogRead,
 ) -> Result<Vec<LogEntry>, (u64, StorageError)> {
     let mut entries: Vec<LogEntry> = Vec::new();
     let mut left = read.bytes;
     for span in &read.spans {
-        let goes_on = read_span(dir, id, read, span, &mut entries, &mut left);
+        let goes_on = read_span(dir, id, sealing, read, span, &mut entries, &mut left);
         if !goes_on.map_err(|error| (span.place.segment, error))? {
             break;
         }
@@ -298,6 +300,7 @@ pub(super) fn read_entries(
 fn read_span(
     dir: &FsPath,
     id: u64,
+    sealing: &Sealing,
     read: &LogRead,
     span: &Span,
     entries: &mut Vec<LogEntry>,
@@ -317,7 +320,7 @@ fn read_span(
         };
         reader.offset += record.place.bytes as usize;
         seq += 1;
-        let body: LogBody = record.decode()?;
+        let body: LogBody = record.decode(sealing)?;
         for entry in body.entries {
             let next = entries.last().map_or(read.from, |last| last.index + 1);
             if entry.index < next || entry.index >= span.end {

@@ -43,6 +43,7 @@ mod replacement;
 mod replay;
 mod rules;
 mod salvage;
+mod sealing;
 mod segments;
 mod store;
 mod witness;
@@ -118,6 +119,11 @@ impl Rot {
         match read {
             // No more files can be opened for now, which shows no damage.
             Err(StorageError::Again { .. }) => Ok(T::default()),
+            // Nor does a wrong key.
+            Err(StorageError::Key { what }) => {
+                tracing::error!(what, "a piece of the log cannot be decrypted");
+                Ok(T::default())
+            }
             Err(error) => Err(Rot { what: error.to_string(), below }),
             Ok(read) => Ok(read),
         }
@@ -216,6 +222,10 @@ pub(crate) trait Checkpointer: Send {
     /// Makes all chunks durable.
     fn finish(&mut self) -> Result<()>;
 }
+
+/// Reads an arbitrary frame `KEYS`, and arbitrary encrypted bytes.
+#[cfg(all(feature = "encryption", any(test, fuzzing)))]
+pub(crate) use self::sealing::fuzz as fuzz_keys;
 
 /// Reads arbitrary bytes as each kind of data on disk.
 #[cfg(any(test, fuzzing))]

@@ -16,7 +16,7 @@
 //!
 //! | offset | bytes | meaning                                                  |
 //! |--------|-------|----------------------------------------------------------|
-//! | 0      | 1     | format, [`FORMAT`]                                       |
+//! | 0      | 1     | format: [`Form`]                                         |
 //! | 1      | 4     | how many parts the record has                            |
 //! | 5      | 8     | the chain before this record                             |
 //! | 13     | n     | this part of the body                                    |
@@ -30,9 +30,16 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Result, StorageError};
+use crate::encryption::Context;
 
-/// The format of the records that this version writes and the only one that it reads.
-pub(super) const FORMAT: u8 = 1;
+/// What the body of a chunk is. Its tag is the format of the record: this version reads no other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Form {
+    Clear = 1,
+    /// Encrypted, before it was split into parts: see `sealing`.
+    Sealed = 2,
+}
 
 /// The most bytes in one value. In segments of 8 MiB sled made no blob of values up to 60 KB.
 pub(super) const VALUE_BYTES_MAX: usize = 60_000;
@@ -110,8 +117,8 @@ pub(super) struct Encoded {
     pub(super) bytes: u64,
 }
 
-/// Splits a body into parts and seals them.
-pub(super) fn encode(id: ChunkId, previous: u64, body: &[u8]) -> Encoded {
+/// Splits a body into parts and adds their checksums.
+pub(super) fn encode(id: ChunkId, previous: u64, form: Form, body: &[u8]) -> Encoded {
     let count = body.len().div_ceil(BODY_BYTES_MAX).max(1);
     let parts_declared = u32::try_from(count)
         .expect("2^32 parts would be a body of 250 TB, and it is in memory in one piece");
@@ -123,7 +130,7 @@ pub(super) fn encode(id: ChunkId, previous: u64, body: &[u8]) -> Encoded {
         let piece = &body[start..body.len().min(start + BODY_BYTES_MAX)];
         let key = id.key(part);
         let mut value = Vec::with_capacity(HEADER_BYTES + piece.len() + CHECKSUM_BYTES);
-        value.push(FORMAT);
+        value.push(form as u8);
         value.extend_from_slice(&parts_declared.to_le_bytes());
         value.extend_from_slice(&previous.to_le_bytes());
         value.extend_from_slice(piece);
@@ -143,6 +150,7 @@ pub(super) struct Record {
     /// The chain before the record and after it.
     pub(super) previous: u64,
     pub(super) chain: u64,
+    pub(super) form: Form,
     pub(super) body: Vec<u8>,
 }
 
@@ -168,7 +176,7 @@ where
             return Ok(None);
         };
         let (id, part) = ChunkId::parse(key.as_ref())?;
-        let Opened { parts, previous, piece, checksum } = open(id, part, value.as_ref())?;
+        let Opened { parts, previous, form, piece, checksum } = open(id, part, value.as_ref())?;
         if part != 0 {
             return corrupt(format!("{id}: begins with part {part}"));
         }
@@ -181,13 +189,13 @@ where
                 return corrupt(format!("{id}: part {part} is missing"));
             };
             let opened = open(id, part, value.as_ref())?;
-            if opened.parts != parts || opened.previous != previous {
+            if (opened.parts, opened.previous, opened.form) != (parts, previous, form) {
                 return corrupt(format!("{id}: part {part} is of another record"));
             }
             chain.update(&opened.checksum.to_le_bytes());
             body.extend_from_slice(opened.piece);
         }
-        Ok(Some(Record { id, previous, chain: chain.digest(), body }))
+        Ok(Some(Record { id, previous, chain: chain.digest(), form, body }))
     }
 }
 
@@ -198,7 +206,7 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
     let mut reader = Reader::new(stored);
     while let Ok(Some(_)) = reader.next() {}
     for body in parts {
-        let encoded = encode(ChunkId { group: 1, number: 0 }, 0, body);
+        let encoded = encode(ChunkId { group: 1, number: 0 }, 0, Form::Clear, body);
         let mut reader = Reader::new(encoded.parts.iter().map(|(key, value)| Ok((key, value))));
         let record = reader.next().unwrap().unwrap();
         assert_eq!(record.body, *body);
@@ -209,6 +217,7 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
 struct Opened<'a> {
     parts: u32,
     previous: u64,
+    form: Form,
     piece: &'a [u8],
     checksum: u64,
 }
@@ -223,10 +232,18 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
     }
     // Checked after the checksum, so that another version is not reported as damage, nor damage as
     // another version.
-    check_format("records", header[0].into(), FORMAT.into())?;
+    let form = match header[0] {
+        tag if tag == Form::Clear as u8 => Form::Clear,
+        tag if tag == Form::Sealed as u8 => Form::Sealed,
+        other => {
+            let what = format!("records of format {other}, which this version does not read");
+            return Err(StorageError::Version { what });
+        }
+    };
     Ok(Opened {
         parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
         previous: u64::from_le_bytes(array(&header[5..]).ok_or_else(short)?),
+        form,
         piece,
         checksum,
     })
@@ -242,6 +259,12 @@ fn seal(key: &Key, value: &[u8]) -> u64 {
 /// The chain before the first chunk of a part of a checkpoint.
 pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
     hash([log, generation, part], &[])
+}
+
+/// The place of an encrypted chunk: it comes after this chain.
+pub(super) fn chunk_context(log: u64, generation: u64, id: ChunkId, previous: u64) -> Context {
+    let ChunkId { group, number } = id;
+    Context::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
 }
 
 /// The XXH3 of numbers and of the bytes after them.
@@ -297,7 +320,8 @@ mod tests {
     #[test]
     fn golden_chunks() {
         let mut golden = crate::golden::Golden::new("chunks");
-        for (key, value) in encode(ChunkId { group: 4, number: 0 }, 99, b"chunk").parts {
+        for (key, value) in encode(ChunkId { group: 4, number: 0 }, 99, Form::Clear, b"chunk").parts
+        {
             golden.sample("key", &key);
             golden.sample("value", &value);
         }
@@ -308,7 +332,7 @@ mod tests {
     fn record_round_trip_in_parts() {
         for length in [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 3 * BODY_BYTES_MAX + 7] {
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
-            let encoded = encode(CHUNK, 99, &body);
+            let encoded = encode(CHUNK, 99, Form::Clear, &body);
             assert!(encoded.parts.iter().all(|(_, v)| v.len() <= VALUE_BYTES_MAX));
             let record = read(&encoded.parts).unwrap().unwrap();
             assert_eq!(record.body, body);
@@ -319,7 +343,7 @@ mod tests {
 
     #[test]
     fn record_refuses_every_flipped_bit() {
-        let encoded = encode(CHUNK, 99, b"some body");
+        let encoded = encode(CHUNK, 99, Form::Clear, b"some body");
         let (key, value) = &encoded.parts[0];
         for bit in 0..(key.len() + value.len()) * 8 {
             let (mut key, mut value) = (*key, value.clone());
@@ -335,23 +359,23 @@ mod tests {
     #[test]
     fn record_refuses_missing_and_foreign_parts() {
         let body = vec![1; 3 * BODY_BYTES_MAX];
-        let encoded = encode(CHUNK, 99, &body);
+        let encoded = encode(CHUNK, 99, Form::Clear, &body);
         for missing in 0..3 {
             let mut parts = encoded.parts.clone();
             parts.remove(missing);
             assert!(read(&parts).is_err());
         }
-        let other = encode(CHUNK, 98, &body);
+        let other = encode(CHUNK, 98, Form::Clear, &body);
         let mixed = [&encoded.parts[..2], &other.parts[2..]].concat();
         assert!(read(&mixed).is_err());
     }
 
     #[test]
     fn record_of_another_format_is_a_version() {
-        let encoded = encode(CHUNK, 99, b"body");
+        let encoded = encode(CHUNK, 99, Form::Clear, b"body");
         let (key, mut value) = encoded.parts[0].clone();
         value.truncate(value.len() - CHECKSUM_BYTES);
-        value[0] = FORMAT + 1;
+        value[0] = Form::Sealed as u8 + 1;
         let checksum = seal(&key, &value);
         value.extend_from_slice(&checksum.to_le_bytes());
         let error = read(&[(key, value)]).unwrap_err();

@@ -109,7 +109,8 @@ impl Replacement {
     ) -> Result<()> {
         let mut new = self.directory.begin(identity)?;
         let options = self.options.clone();
-        guarded(|| Live::found(&mut new, identity, hard_state, meta, chunks, options))?;
+        let sealing = new.create_keys(options.keys.as_ref())?;
+        guarded(|| Live::found(&mut new, identity, hard_state, meta, chunks, options, sealing))?;
         self.new = Some(new);
         Ok(())
     }

@@ -20,8 +20,9 @@ use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{LogIndex, Place, Span};
 use super::log_record::{LogRecord, RecordKind, RecordPosition};
 use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
-use super::record::{Record, corrupt, first_chunk_chain};
+use super::record::{Form, Record, chunk_context, corrupt, first_chunk_chain};
 use super::rules::Bounds;
+use super::sealing::Sealing;
 use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
@@ -38,14 +39,19 @@ pub(super) struct LogReplay {
 }
 
 /// Reads and verifies a log.
-pub(super) fn read_log(dir: &FsPath, id: u64, witness: &WitnessRecord) -> Result<LogReplay> {
+pub(super) fn read_log(
+    dir: &FsPath,
+    id: u64,
+    witness: &WitnessRecord,
+    sealing: &Sealing,
+) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
     forget_cached_end(dir);
     // The log is read twice, so that only the entries after the last checkpoint are in memory at the
     // same time.
-    let Needed { named, checkpoint, from } = find_needed(dir, id)?;
+    let Needed { named, checkpoint, from } = find_needed(dir, id, sealing)?;
     let mut log = ReadLog::new(&checkpoint);
     let mut last_named = None;
     let scanned = scan(dir, id, from, |record: &LogRecord<'_>| {
@@ -55,7 +61,7 @@ pub(super) fn read_log(dir: &FsPath, id: u64, witness: &WitnessRecord) -> Result
         if record.kind == RecordKind::Checkpoint {
             last_named = Some(record.at);
         }
-        log.take(record)
+        log.take(record, sealing)
     })?;
     if last_named != Some(named) {
         return Err(StorageError::Io {
@@ -69,11 +75,15 @@ pub(super) fn read_log(dir: &FsPath, id: u64, witness: &WitnessRecord) -> Result
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
 /// and the entries after it up to the first gap.
-pub(super) fn salvage_log(dir: &FsPath, id: u64) -> Result<(CheckpointBody, Boot)> {
+pub(super) fn salvage_log(
+    dir: &FsPath,
+    id: u64,
+    sealing: &Sealing,
+) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record| {
         if record.kind == RecordKind::Checkpoint
-            && let Ok(body) = record.decode()
+            && let Ok(body) = record.decode(sealing)
         {
             checkpoint = Some((record.at, body));
         }
@@ -93,7 +103,7 @@ pub(super) fn salvage_log(dir: &FsPath, id: u64) -> Result<(CheckpointBody, Boot
             Some(last) => record.follows(last),
         };
         // The first record that is damaged or missing ends the log.
-        continues = follows && log.take(record).is_ok();
+        continues = follows && log.take(record, sealing).is_ok();
         if continues {
             last = Some(record.at);
         }
@@ -120,6 +130,7 @@ pub(super) fn read_chunks(
     generation: &mut Generation,
     log: u64,
     checkpoint: &CheckpointBody,
+    sealing: &Sealing,
     sink: &mut ChunkSink<'_>,
 ) -> Result<()> {
     if generation.has_one_thread() {
@@ -129,7 +140,7 @@ pub(super) fn read_chunks(
             let _ = sender.send(Err(error));
         }
         drop(sender);
-        return verify_chunks(log, checkpoint, &records, sink);
+        return verify_chunks(log, checkpoint, sealing, &records, sink);
     }
     thread::scope(|scope| {
         let (sender, records) = crossbeam_channel::bounded(CHUNKS_AHEAD);
@@ -142,7 +153,7 @@ pub(super) fn read_chunks(
                 }
             })
             .map_err(io_error("starting a thread"))?;
-        let verified = verify_chunks(log, checkpoint, &records, sink);
+        let verified = verify_chunks(log, checkpoint, sealing, &records, sink);
         // After an error, the closed channel ends the reader.
         drop(records);
         reader.join().map_or_else(|panic| resume_unwind(panic), |()| verified)
@@ -182,6 +193,7 @@ fn read_records(
 fn verify_chunks(
     log: u64,
     checkpoint: &CheckpointBody,
+    sealing: &Sealing,
     records: &Receiver<Read>,
     sink: &mut ChunkSink<'_>,
 ) -> Result<()> {
@@ -195,8 +207,18 @@ fn verify_chunks(
             }
             chain = record.chain;
             count += 1;
-            if let Err(reason) = sink(&record.body) {
-                return corrupt(format!("{}: {reason}", record.id));
+            let context = chunk_context(log, checkpoint.generation, record.id, record.previous);
+            let is_sealed = record.form == Form::Sealed;
+            let body = sealing.opened(&context, is_sealed, &record.body, record.id)?;
+            if let Err(reason) = sink(&body) {
+                return corrupt(match is_sealed {
+                    false => format!("{}: {reason}", record.id),
+                    // The reason may name a path, and this text is written to the disk.
+                    true => {
+                        tracing::error!(chunk = %record.id, reason, "a chunk that was decrypted is not sound");
+                        format!("{}: its content is not sound", record.id)
+                    }
+                });
             }
             next = records.recv().ok().transpose()?;
         }
@@ -256,15 +278,15 @@ impl ReadLog {
     }
 
     /// Adds a record, and updates the hard state.
-    fn take(&mut self, record: &LogRecord<'_>) -> Result<()> {
+    fn take(&mut self, record: &LogRecord<'_>, sealing: &Sealing) -> Result<()> {
         match record.kind {
             RecordKind::Write => {
-                let body: LogBody = record.decode()?;
+                let body: LogBody = record.decode(sealing)?;
                 self.hard_state = body.hard_state;
                 self.append(record.at.seq, record.place, body)?;
             }
             RecordKind::Checkpoint => {
-                let body: CheckpointBody = record.decode()?;
+                let body: CheckpointBody = record.decode(sealing)?;
                 self.drop_before(body.log_from);
                 self.hard_state = body.hard_state;
             }

@@ -23,23 +23,24 @@ pub(crate) struct Salvage {
 
 impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
-    pub(crate) fn open_without_promise(dir: &FsPath) -> Result<DiskStore> {
-        opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
+    pub(crate) fn open_without_promise(dir: &FsPath, options: StoreOptions) -> Result<DiskStore> {
+        opening::within(opening::OPEN_TIMEOUT, dir, move |dir, size| {
             let directory = Directory::open_damaged(dir, Sound::Identity)?;
-            DiskStore::open_directory(directory, StoreOptions::default(), size)
+            DiskStore::open_directory(directory, options, size)
         })
     }
 
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
-    pub(crate) fn salvage(dir: &FsPath) -> Result<Salvage> {
-        opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
+    pub(crate) fn salvage(dir: &FsPath, options: StoreOptions) -> Result<Salvage> {
+        opening::within(opening::OPEN_TIMEOUT, dir, move |dir, size| {
             let mut directory = Directory::open_damaged(dir, Sound::Identity)?;
             let current = directory.owned()?;
             let log_id = current.log_id()?;
-            let (checkpoint, boot) = salvage_log(current.log(), log_id)?;
+            let sealing = current.open_keys(options.keys.as_ref())?;
+            let (checkpoint, boot) = salvage_log(current.log(), log_id, &sealing)?;
             let mut generation = current.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
-            read_chunks(&mut generation, log_id, &checkpoint, &mut |chunk| {
+            read_chunks(&mut generation, log_id, &checkpoint, &sealing, &mut |chunk| {
                 chunks.push(chunk.to_vec());
                 Ok(())
             })?;

@@ -20,6 +20,7 @@
 mod tests;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -37,7 +38,9 @@ use super::log_scan::LogRead;
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
+use super::sealing::Sealing;
 use super::witness::{Witness, WitnessRecord};
+use crate::encryption::KeyRing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
@@ -57,6 +60,8 @@ pub(crate) struct StoreOptions {
     pub(crate) deltas_max: usize,
     /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
+    /// The keys under which the keys of the data are encrypted; without them, the store is in clear.
+    pub(crate) keys: Option<Arc<KeyRing>>,
 }
 
 impl Default for StoreOptions {
@@ -66,6 +71,7 @@ impl Default for StoreOptions {
             file_bytes_min: 64 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
+            keys: None,
         }
     }
 }
@@ -75,6 +81,7 @@ impl Default for StoreOptions {
 pub(crate) struct DiskStore {
     options: StoreOptions,
     failed: Option<String>,
+    sealing: Sealing,
     state: State,
     /// The last field, so that the lock outlives the databases.
     directory: Directory,
@@ -146,17 +153,20 @@ impl DiskStore {
         size: &AtomicU64,
     ) -> Result<DiskStore> {
         let opened = match directory.current() {
-            None => Ok(State::Blank),
-            Some(current) => DiskStore::open_log(current, size),
+            None => Ok((Sealing::default(), State::Blank)),
+            Some(current) => current.open_keys(options.keys.as_ref()).and_then(|sealing| {
+                let opened = DiskStore::open_log(current, &sealing, size)?;
+                Ok((sealing, opened))
+            }),
         };
-        let state = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
-        Ok(DiskStore { options, failed: None, state, directory })
+        let (sealing, state) = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
+        Ok(DiskStore { options, failed: None, sealing, state, directory })
     }
 
-    fn open_log(current: &Incarnation, size: &AtomicU64) -> Result<State> {
+    fn open_log(current: &Incarnation, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
         let log = current.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let mut replay = read_log(log, current.log_id()?, &last)?;
+        let mut replay = read_log(log, current.log_id()?, &last, sealing)?;
         // Before anything is done on the word of a record.
         replay.scan.make_durable(log)?;
         let generation = current.generations().open(replay.checkpoint.generation, size)?;
@@ -216,13 +226,14 @@ impl Live {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
         options: StoreOptions,
+        sealing: Sealing,
     ) -> Result<Live> {
         let before = Bounds::empty(meta.index);
         let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
         let log_id = Incarnation::log_id_of(identity);
         let (paths, dir) = (new.generations(), new.log().clone());
-        let (generation, part) = write_first(&paths, log_id, chunks)?;
-        let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
+        let (generation, part) = write_first(&paths, log_id, &sealing, chunks)?;
+        let mut log = LogFile::create(&dir, log_id, options.segment_bytes, sealing.clone())?;
         let checkpoint = CheckpointBody {
             generation: FIRST_GENERATION,
             parts: vec![part],
@@ -236,9 +247,9 @@ impl Live {
         let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
         dir.sync_names().map_err(io_error("syncing the log's directory"))?;
         new.take(identity)?;
-        let parts = checkpoint.parts;
+        let made = (generation, checkpoint.parts);
         Ok(Live {
-            checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
+            checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, made)?,
             log,
             witness,
             witnessed: record.seq,
@@ -368,7 +379,9 @@ impl LogStore for DiskStore {
             }
             let mut new = store.directory.begin(identity)?;
             let options = store.options.clone();
-            let live = Live::found(&mut new, identity, hard_state, meta, chunks, options)?;
+            let sealing = new.create_keys(options.keys.as_ref())?;
+            store.sealing = sealing.clone();
+            let live = Live::found(&mut new, identity, hard_state, meta, chunks, options, sealing)?;
             // Before this the directory opens as blank, afterwards as founded.
             store.directory.switch_to(new)?;
             store.state = State::Live(Box::new(live));
@@ -381,10 +394,16 @@ impl LogStore for DiskStore {
         self.call(|store| {
             if let State::Live(live) = &store.state {
                 // The live store reads its own files, as the next start would.
-                let mut replay = read_log(live.log.dir(), live.log.id(), &live.witness_record())?;
+                let mut replay = read_log(
+                    live.log.dir(),
+                    live.log.id(),
+                    &live.witness_record(),
+                    &store.sealing,
+                )?;
                 let mut checkpoints = live.checkpoints.lock();
                 let generation = checkpoints.generation();
-                read_chunks(generation, live.log.id(), &replay.checkpoint, sink)?;
+                let (id, sealing) = (live.log.id(), &store.sealing);
+                read_chunks(generation, id, &replay.checkpoint, sealing, sink)?;
                 return Ok(replay.log.boot(&replay.checkpoint));
             }
             let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
@@ -393,17 +412,21 @@ impl LogStore for DiskStore {
             let Opened { mut generation, mut replay, witness } = *opened;
             let current = store.directory.owned()?;
             let log_id = current.log_id()?;
-            read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
+            read_chunks(&mut generation, log_id, &replay.checkpoint, &store.sealing, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds } = replay;
             // Only after everything has passed the checks. Best effort: the next open tries again.
             let _ = current.remove_leftovers(generation.number());
             let (paths, options) = (current.generations(), store.options.clone());
-            let log = LogFile::resume(current.log(), log_id, options.segment_bytes, scan)?;
+            // Likewise: a key that is not needed does no harm.
+            let _ = current.drop_unused_keys(&store.sealing);
+            let sealing = store.sealing.clone();
+            let (dir, bytes) = (current.log(), options.segment_bytes);
+            let log = LogFile::resume(dir, log_id, bytes, scan, sealing.clone())?;
             let _ = store.directory.remove_leftovers();
-            let parts = checkpoint.parts;
+            let found = (generation, checkpoint.parts);
             let mut live = Live {
-                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
+                checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, found)?,
                 log,
                 witness,
                 witnessed: 0,

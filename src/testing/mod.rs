@@ -131,6 +131,13 @@ impl ClusterBuilder {
         ClusterBuilder { settings: self.settings.snapshot_history(bytes) }
     }
 
+    /// See [`Builder::encryption`]: the instances have no data directories, and use the keys for backups.
+    #[cfg(feature = "encryption")]
+    #[must_use]
+    pub fn encryption(self, keys: crate::encryption::AtRest) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.encryption(keys) }
+    }
+
     /// See [`Builder::pending_requests_max`].
     #[must_use]
     pub fn pending_requests_max(self, requests: usize) -> ClusterBuilder {

@@ -186,6 +186,7 @@ impl Nodes {
         let members = members.map(|(member, _)| member.clone()).collect();
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
         shared.set_own_address(self.members[node].address.clone());
+        shared.set_at_rest(self.settings.encryption.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.slots[node].running =

@@ -112,6 +112,15 @@ pub enum StartError {
         /// What is damaged.
         reason: String,
     },
+    /// The data directory or the backup is encrypted, and its key is not among the given ones, or none is given; or the
+    /// data directory is not encrypted, and a key is given. Nothing was changed, and nothing is known to be damaged.
+    #[error("{} cannot be decrypted: {reason}", path.display())]
+    EncryptionKey {
+        /// The data directory or the file.
+        path: PathBuf,
+        /// Which key, and where it was looked for.
+        reason: String,
+    },
     /// A backup is damaged, or of a version that this build cannot read. Nothing was changed.
     #[error("backup {} cannot be used: {reason}; take another one", file.display())]
     BackupDamaged {

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(all(unix, feature = "gateway", feature = "encryption"))]
+mod encrypted;
 mod files;
 #[cfg(unix)]
 mod held;

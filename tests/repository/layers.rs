@@ -20,6 +20,7 @@ const LAYERS: &[&str] = &[
     "storage",
     "transport",
     "security",
+    "encryption",
     "sync",
     "addressing",
     "node",

@@ -8,6 +8,7 @@
 mod access;
 #[cfg(feature = "gateway")]
 mod import;
+mod keys;
 mod live;
 #[cfg(feature = "gateway")]
 mod serve;
@@ -33,6 +34,8 @@ use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use self::keys::DataKeys;
 
 /// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
 /// docs/gateway.md.
@@ -72,6 +75,8 @@ enum Command {
         /// Prints JSON, a line for each.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        keys: DataKeys,
     },
     /// Founds a new cluster of one from the best of the data directories that are left.
     ///
@@ -94,6 +99,8 @@ enum Command {
         /// Prints JSON: the plan, and what was founded.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        keys: DataKeys,
     },
     /// Reads a backup to its end, and makes sure that it is sound.
     Verify {
@@ -102,6 +109,8 @@ enum Command {
         /// Prints JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        keys: DataKeys,
     },
     /// Founds a new cluster of one from a backup, in an empty directory.
     Restore {
@@ -115,6 +124,8 @@ enum Command {
         /// Prints JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        keys: DataKeys,
     },
 }
 
@@ -126,20 +137,16 @@ fn main() -> ExitCode {
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Completions { shell } => completions(shell),
-        Command::Inspect { dirs, json } => {
+        Command::Inspect { dirs, json, keys } => {
             // Each directory is reported, even if another one has an error.
-            dirs.iter().filter(|dir| !report(recovery::inspect(dir), json)).count() == 0
+            dirs.iter().filter(|dir| !report(keys.inspect(dir), json)).count() == 0
         }
-        Command::Recover { dirs, yes, damaged, address, json } => {
-            let plan = match damaged {
-                true => recovery::recover_damaged(&dirs),
-                false => recovery::recover(&dirs),
-            };
-            recover(plan, yes, address.as_deref(), json)
+        Command::Recover { dirs, yes, damaged, address, json, keys } => {
+            recover(keys.recover(&dirs, damaged), yes, address.as_deref(), json)
         }
-        Command::Verify { file, json } => report(recovery::verify(file), json),
-        Command::Restore { file, dir, address, json } => {
-            report(recovery::restore(file, dir, &address), json)
+        Command::Verify { file, json, keys } => report(keys.verify(&file), json),
+        Command::Restore { file, dir, address, json, keys } => {
+            report(keys.restore(&file, &dir, &address), json)
         }
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }

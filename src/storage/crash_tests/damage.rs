@@ -63,19 +63,30 @@ fn damage(random: &mut Random, dir: &Path) -> String {
 
 #[test]
 fn damage_is_refused_or_harmless() {
-    let work = tempfile::tempdir().unwrap();
+    damages("clear");
+}
+
+#[test]
+#[cfg(feature = "encryption")]
+fn damage_is_refused_or_harmless_when_sealed() {
+    damages(super::SEALED);
+}
+
+fn damages(kind: &str) {
+    let temporary = tempfile::tempdir().unwrap();
+    let work = temporary.path().join(kind);
     // Stores of different ages. Every other one was reopened, which makes sled write a snapshot.
     let mut stores = Vec::new();
     for number in 0..4_u64 {
-        let dir = work.path().join(format!("store-{number}"));
+        let dir = work.join(format!("store-{number}"));
         let mut script = Script::new(DAMAGE_SEED + number);
-        let mut store = DiskStore::open(&FsPath::system(&dir), options()).unwrap();
+        let mut store = DiskStore::open(&FsPath::system(&dir), options(&dir)).unwrap();
         found(&mut store).unwrap();
         for step in 0..15 + 12 * number {
             script.perform(&mut store, |_| {});
             if number % 2 == 1 && step % 10 == 9 {
                 drop(store);
-                store = DiskStore::open(&FsPath::system(&dir), options()).unwrap();
+                store = DiskStore::open(&FsPath::system(&dir), options(&dir)).unwrap();
                 assert_eq!(Model::of(&mut store).unwrap(), script.model);
             }
         }
@@ -86,7 +97,7 @@ fn damage_is_refused_or_harmless() {
     let (mut refused, mut harmless) = (0, 0);
     for case in 0..count("QUORATE_CRASH_DAMAGES", 150) {
         let (store, script) = &stores[case as usize % stores.len()];
-        let dir = work.path().join("damaged");
+        let dir = work.join("damaged");
         copy_directory(store, &dir);
         let what = damage(&mut random, &dir);
         // In a process of its own: a panic in a thread of sled would affect the next case.
@@ -96,7 +107,11 @@ fn damage_is_refused_or_harmless() {
                 assert_eq!(*digest, script.model.digest(), "case {case}: {what}");
                 harmless += 1;
             }
-            Seen::Error(_) => refused += 1,
+            Seen::Error(error) => {
+                // Damage is never taken for a wrong key.
+                assert!(!error.contains("decrypt"), "case {case}: {what}: {error}");
+                refused += 1;
+            }
             Seen::Blank | Seen::Nothing => panic!("case {case}: {what}: {seen:?}"),
         }
         if dir.join("QUARANTINED").exists() {

@@ -45,8 +45,14 @@ pub(super) struct Recording {
 impl Recording {
     /// `None` if this machine cannot build the recorder.
     pub(super) fn new() -> Option<Recording> {
+        Recording::of("clear")
+    }
+
+    /// As [`Recording::new`], below a directory of this name: see `options`.
+    pub(super) fn of(kind: &str) -> Option<Recording> {
         let temporary = tempfile::tempdir().unwrap();
-        let work = temporary.path().canonicalize().unwrap();
+        let work = temporary.path().canonicalize().unwrap().join(kind);
+        fs::create_dir(&work).unwrap();
         let recorder = build_recorder(&work)?;
         let root = work.join("root");
         fs::create_dir(&root).unwrap();

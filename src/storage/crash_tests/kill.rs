@@ -11,8 +11,18 @@ const KILL_SEED: u64 = 404;
 
 #[test]
 fn kill_loses_nothing_acknowledged() {
+    kills("data");
+}
+
+#[test]
+#[cfg(feature = "encryption")]
+fn kill_loses_nothing_acknowledged_when_sealed() {
+    kills(super::SEALED);
+}
+
+fn kills(name: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path().join("data");
+    let dir = dir.path().join(name);
     let mut random = Random(KILL_SEED);
     let mut script = Script::new(KILL_SEED);
     let mut acked = None;
@@ -56,11 +66,21 @@ fn kill_loses_nothing_acknowledged() {
 
 #[test]
 fn kill_while_founding_leaves_blank_or_founded() {
+    kills_while_founding("data");
+}
+
+#[test]
+#[cfg(feature = "encryption")]
+fn kill_while_founding_leaves_blank_or_founded_when_sealed() {
+    kills_while_founding(super::SEALED);
+}
+
+fn kills_while_founding(name: &str) {
     let mut random = Random(KILL_SEED);
     let mut script = Script::new(KILL_SEED);
     for round in 0..count("QUORATE_CRASH_KILLS", 15) {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("data");
+        let path = dir.path().join(name);
         let mut command = child("work", &path);
         command.env(SEED, KILL_SEED.to_string()).env(STEPS, "0");
         let mut child = command.spawn().unwrap();
@@ -75,7 +95,7 @@ fn kill_while_founding_leaves_blank_or_founded() {
         // A blank directory can still be founded.
         if found == Seen::Blank {
             let mut store =
-                super::DiskStore::open(&FsPath::system(&path), super::options()).unwrap();
+                super::DiskStore::open(&FsPath::system(&path), super::options(&path)).unwrap();
             super::found(&mut store).unwrap();
             drop(store);
             assert_eq!(open_and_load(&path), Seen::Digest(script.digest(0)));

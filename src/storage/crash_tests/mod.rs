@@ -37,18 +37,32 @@ const START: &str = "QUORATE_CRASH_START";
 const STEPS: &str = "QUORATE_CRASH_STEPS";
 const ACKS: &str = "QUORATE_CRASH_ACKS";
 
+/// See [`options`].
+const SEALED: &str = "sealed";
+
 /// Far longer than any child takes: only a child that hangs is stopped.
 const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The store never chooses a full checkpoint by itself here: the script chooses the kind of each.
-/// Segments are short, so that the log often continues in the next one.
-fn options() -> StoreOptions {
+/// Segments are short, so that the log often continues in the next one. A directory whose path has [`SEALED`] in it
+/// is encrypted.
+fn options(dir: &Path) -> StoreOptions {
+    let is_sealed = dir.components().any(|part| part.as_os_str() == SEALED);
     StoreOptions {
+        keys: is_sealed.then(keys).flatten(),
         delta_bytes_min: u64::MAX,
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
     }
+}
+
+/// The keys of directories that are encrypted.
+fn keys() -> Option<std::sync::Arc<crate::encryption::KeyRing>> {
+    #[cfg(feature = "encryption")]
+    return Some(std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"])));
+    #[cfg(not(feature = "encryption"))]
+    None
 }
 
 /// The operations of a seed, and what the store holds after each.
@@ -165,7 +179,7 @@ enum Seen {
 }
 
 fn open_and_load(dir: &Path) -> Seen {
-    let mut store = match DiskStore::open(&FsPath::system(dir), options()) {
+    let mut store = match DiskStore::open(&FsPath::system(dir), options(dir)) {
         Ok(store) => store,
         Err(error) => return Seen::Error(error.to_string()),
     };
@@ -277,7 +291,7 @@ fn work(dir: &Path) {
         None => print_line(&format!("ack {step}")),
     };
     let mut script = Script::new(number(SEED).unwrap());
-    let mut store = DiskStore::open(&FsPath::system(dir), options()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir), options(dir)).unwrap();
     if let Some(start) = number(START) {
         script.advance_to(start);
         assert_eq!(Model::of(&mut store).unwrap(), script.model);

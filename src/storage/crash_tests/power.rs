@@ -18,7 +18,17 @@ const ROUNDS: u64 = 10;
 
 #[test]
 fn power_cut_loses_nothing_acknowledged() {
-    let Some(recording) = Recording::new() else { return };
+    cuts("clear");
+}
+
+#[test]
+#[cfg(feature = "encryption")]
+fn power_cut_loses_nothing_acknowledged_when_sealed() {
+    cuts(super::SEALED);
+}
+
+fn cuts(kind: &str) {
+    let Some(recording) = Recording::of(kind) else { return };
     let (work, data) = (&recording.work, &recording.data);
     let seed = count("QUORATE_CRASH_POWER_SEED", POWER_SEED);
     let cuts_per_round = count("QUORATE_CRASH_CUTS", 200).div_ceil(ROUNDS);

@@ -19,7 +19,7 @@ fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
     let from = Place { segment, offset: HEADER_BYTES as u64, bytes: 0 };
     let mut found = Vec::new();
     let scan = log_scan::scan(&FsPath::system(dir), ID, from, |record| {
-        found.push((record.at.seq, record.decode::<String>()?));
+        found.push((record.at.seq, record.decode::<String>(&Sealing::default())?));
         Ok(())
     })?;
     Ok((found, scan))
@@ -31,7 +31,7 @@ fn body(number: usize) -> String {
 
 /// A log with so many records.
 fn written(dir: &Path, count: usize) -> LogFile {
-    let mut log = LogFile::create(&FsPath::system(dir), ID, SEGMENT).unwrap();
+    let mut log = LogFile::create(&FsPath::system(dir), ID, SEGMENT, Sealing::default()).unwrap();
     (0..count).for_each(|number| {
         log.append(RecordKind::Write, &body(number)).unwrap();
     });
@@ -48,7 +48,8 @@ fn refused(dir: &Path) -> String {
 #[test]
 fn golden_log() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = LogFile::create(&FsPath::system(dir.path()), ID, 1024).unwrap();
+    let mut log =
+        LogFile::create(&FsPath::system(dir.path()), ID, 1024, Sealing::default()).unwrap();
     log.append(RecordKind::Write, &"one").unwrap();
     log.append(RecordKind::Checkpoint, &"a second record").unwrap();
     let end = log.offset;
@@ -72,7 +73,8 @@ fn log_continues_in_further_segments_and_is_read_back() {
         let bodies: Vec<String> = found.iter().map(|(_, body)| body.clone()).collect();
         assert_eq!(bodies, (0..count).map(body).collect::<Vec<_>>());
         assert_eq!(scan.last, last);
-        log = LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap();
+        log = LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan, Sealing::default())
+            .unwrap();
         log.append(RecordKind::Write, &body(count)).unwrap();
     }
 }
@@ -122,7 +124,8 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
 #[test]
 fn segments_that_are_not_needed_are_reused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = LogFile::create(&FsPath::system(dir.path()), ID, SEGMENT).unwrap();
+    let mut log =
+        LogFile::create(&FsPath::system(dir.path()), ID, SEGMENT, Sealing::default()).unwrap();
     let mut seq = 0;
     for number in 0..1000 {
         log.append(RecordKind::Write, &body(number)).unwrap();
@@ -160,7 +163,9 @@ fn a_torn_last_record_is_no_part_of_the_log() {
     }
     // The next record replaces the torn one.
     let (_, scan) = read(dir.path()).unwrap();
-    let mut log = LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap();
+    let mut log =
+        LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan, Sealing::default())
+            .unwrap();
     log.append(RecordKind::Write, &"instead").unwrap();
     drop(log);
     assert_eq!(read(dir.path()).unwrap().0[3], (4, "instead".to_owned()));
@@ -233,7 +238,10 @@ fn a_segment_that_was_made_and_not_used_is_no_part_of_the_log() {
         fs::write(path(dir.path(), ahead), bytes).unwrap();
         let (found, scan) = read(dir.path()).unwrap();
         assert_eq!(found, sound);
-        drop(LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap());
+        drop(
+            LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan, Sealing::default())
+                .unwrap(),
+        );
     }
 }
 

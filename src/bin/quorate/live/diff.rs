@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quorate::session::Zxid;
-use quorate::{Error, Result, Snapshot, Stat, recovery};
+use quorate::{Error, Result, Snapshot, Stat};
 use serde_json::{Value, json};
 
 use super::cluster::bytes;
 use super::{Cluster, Shown, json_data, system};
 use crate::Exit;
+use crate::keys::DataKeys;
 use crate::text::line;
 
 /// What to compare.
@@ -30,6 +31,8 @@ pub(crate) struct Diff {
     /// Only this znode and what is below it.
     #[arg(long, default_value = "/")]
     path: String,
+    #[command(flatten)]
+    keys: DataKeys,
 }
 
 /// A folder that nobody else can read or has made, and that is removed at the end.
@@ -77,10 +80,10 @@ impl Diff {
         let Some(before) = &self.before else {
             return self.between(cluster);
         };
-        let before = recovery::read_backup(before)?;
+        let before = self.keys.read_backup(before)?;
         let after = match &self.after {
-            Some(file) => recovery::read_backup(file)?,
-            None => running(cluster)?,
+            Some(file) => self.keys.read_backup(file)?,
+            None => self.running(cluster)?,
         };
         cluster.print(self.compare(&before, &after)?)
     }
@@ -101,6 +104,17 @@ impl Diff {
             let at = |zxid| session.subtree_at(&self.path, zxid);
             self.compare(&at(before)?, &at(after)?)
         })
+    }
+
+    /// The state of the running cluster, of one moment.
+    fn running(&self, cluster: &Cluster) -> Result<Snapshot> {
+        is_named(cluster)?;
+        let coordinator = cluster.coordinator_with(&self.keys)?;
+        let _session = cluster.session(&coordinator)?;
+        let folder = Temporary::new()?;
+        let file = folder.0.join("backup");
+        coordinator.backup(&file)?;
+        self.keys.read_backup(&file)
     }
 
     fn compare(&self, before: &Snapshot, after: &Snapshot) -> Result<Shown> {
@@ -150,17 +164,6 @@ impl Diff {
         let walk = state.walk(&self.path)?;
         Ok(walk.map(|(path, data, stat)| (names(path), Side { data, stat })).collect())
     }
-}
-
-/// The state of the running cluster, of one moment.
-fn running(cluster: &Cluster) -> Result<Snapshot> {
-    is_named(cluster)?;
-    let coordinator = cluster.coordinator()?;
-    let _session = cluster.session(&coordinator)?;
-    let folder = Temporary::new()?;
-    let file = folder.0.join("backup");
-    coordinator.backup(&file)?;
-    recovery::read_backup(&file)
 }
 
 fn is_named(cluster: &Cluster) -> Result<()> {

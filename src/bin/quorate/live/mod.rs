@@ -26,11 +26,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use quorate::{Coordinator, Result, Session};
+use quorate::{Builder, Coordinator, Result, Session};
 use serde_json::Value;
 use signal_hook::{consts, flag};
 
 use crate::access::{Access, credentials};
+use crate::keys::DataKeys;
 use crate::{Exit, system, text};
 
 /// How many reads are in flight.
@@ -149,9 +150,18 @@ impl Shown {
 impl Cluster {
     /// Joins as a client, which may not be connected yet.
     fn coordinator(&self) -> Result<Coordinator> {
+        self.joined(Coordinator::builder())
+    }
+
+    /// The same, for a client that writes backups.
+    fn coordinator_with(&self, keys: &DataKeys) -> Result<Coordinator> {
+        self.joined(keys.encrypted(Coordinator::builder())?)
+    }
+
+    fn joined(&self, builder: Builder) -> Result<Coordinator> {
         // Checked before anything is waited for.
         self.credentials()?;
-        self.access.join(Coordinator::builder().name("quorate").request_timeout(self.wait()))
+        self.access.join(builder.name("quorate").request_timeout(self.wait()))
     }
 
     /// Whether any of its members is known.

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::cluster::bytes;
 use super::{Cluster, Shown, is_watched, sessions, system};
 use crate::Exit;
+use crate::keys::DataKeys;
 use crate::text::line;
 
 /// How often progress is shown.
@@ -39,6 +40,8 @@ pub(crate) struct Backup {
     /// Replaces the file, if it exists, once the backup is complete.
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    keys: DataKeys,
 }
 
 impl Backup {
@@ -50,7 +53,7 @@ impl Backup {
                     .to_owned(),
             });
         }
-        let coordinator = cluster.coordinator()?;
+        let coordinator = cluster.coordinator_with(&self.keys)?;
         // The session's sync makes sure that the backup has everything written before the command
         // began.
         let _session = cluster.session(&coordinator)?;

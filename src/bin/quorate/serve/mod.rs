@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::audit::AuditFile;
+use crate::keys::DataKeys;
 use crate::system;
 
 /// The default address for clients.
@@ -57,6 +58,8 @@ pub(crate) struct Arguments {
     /// Where this member keeps its data.
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
+    #[command(flatten)]
+    keys: DataKeys,
     /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used,
     /// both are accepted. Without it, or certificates, the members must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
@@ -234,6 +237,7 @@ impl Arguments {
             builder = builder.advertise(address);
         }
         builder = builder.audit(self.audit || self.audit_file.is_some());
+        builder = self.keys.encrypted(builder)?;
         builder = builder.zone(&self.zone).leader_priority(self.leader_priority);
         builder = builder.snapshot_history(self.snapshot_history);
         if let Some(digest) = &self.super_digest {

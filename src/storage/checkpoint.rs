@@ -102,7 +102,10 @@ impl Checkpoints {
         match pending.target {
             // Best effort, as when the store is opened.
             Some(target) => drop(target.abandon().remove_all()),
-            None => self.stale.push(pending.part.id),
+            None => {
+                self.generation.forget_gathered();
+                self.stale.push(pending.part.id);
+            }
         }
     }
 
@@ -239,13 +242,14 @@ fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
 fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8]) -> Result<()> {
     let id = ChunkId { group: part.id, number: part.chunks };
     let record = encode(id, part.chain, chunk);
-    generation.write(&record)?;
+    let (bytes, chain) = (record.bytes, record.chain);
+    generation.write(record)?;
     let Some(chunks) = part.chunks.checked_add(1) else {
         return refuse("more chunks than can be counted".to_owned());
     };
     part.chunks = chunks;
-    part.bytes += record.bytes;
-    part.chain = record.chain;
+    part.bytes += bytes;
+    part.chain = chain;
     Ok(())
 }
 

@@ -230,6 +230,13 @@ impl Plan {
         plan.timers = random.fork(391).percent(15);
         plan.partitions = random.fork(430).percent(15);
         plan.candidates = random.fork(433).percent(15);
+        let checkpoints = random.fork(440);
+        if checkpoints.percent(50) {
+            // So few bytes that the size of the state decides when a checkpoint is due.
+            plan.log.checkpoint_bytes = 1 << checkpoints.within(8..16);
+            plan.log.checkpoint_bytes_max = plan.log.checkpoint_bytes << checkpoints.within(0..6);
+            plan.log.checkpoint_requests_max = checkpoints.within(50..5_000);
+        }
         plan
     }
 

@@ -170,6 +170,7 @@ impl Node {
         let index = at.index;
         let change = entry.voting_change();
         let of_voters = change.is_some();
+        let mut requests = 0;
         if let Some(change) = change {
             self.apply_voting(index, &change?);
         }
@@ -190,7 +191,8 @@ impl Node {
                 self.applying.preparing = Some((index, batch));
                 return Ok(false);
             }
-            self.applying.applied_now += batch.requests.len() + data.len() / REQUEST_BYTES;
+            requests = batch.requests.len();
+            self.applying.applied_now += requests + data.len() / REQUEST_BYTES;
             if !strikes!(EntrySkipped, 97) {
                 self.apply_batch(at.term, batch);
             }
@@ -201,7 +203,7 @@ impl Node {
             self.cx.metrics.commit.record(self.cx.now.mono.saturating_sub(proposed_at));
         }
         self.raft.log_mut().set_applied(at);
-        self.raft.persistence.applied(entry.bytes());
+        self.raft.persistence.applied(entry.bytes(), requests);
         if of_voters && !self.bootstrap.joins && !self.raft.is_own_member() {
             return Err(REMOVED.to_owned());
         }

@@ -72,11 +72,16 @@ impl TimeoutBounds {
 /// are retained for watches that begin in the past.
 ///
 /// A checkpoint is due after so many entries, after so many bytes of entries, or after some time
-/// with any entry at all. Each member draws its own share of these limits, close to one.
+/// with any entry at all. With a large state, it is due after more entries and bytes
+/// ([`LogLimits::due_bytes`]). Each member draws its own share of these limits, close to one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
     pub(crate) checkpoint_bytes: u64,
+    /// The most bytes and the most requests of the log after a checkpoint, however large the state is. A start
+    /// has the bytes in memory and applies the requests once more.
+    pub(crate) checkpoint_bytes_max: u64,
+    pub(crate) checkpoint_requests_max: u64,
     pub(crate) checkpoint_age: Duration,
     /// The log's newest entries stay in memory up to this many bytes. Entries that are not durable or
     /// not applied stay in any case.
@@ -98,6 +103,8 @@ impl Default for LogLimits {
         LogLimits {
             checkpoint_entries: 20_000,
             checkpoint_bytes: 16 << 20,
+            checkpoint_bytes_max: 256 << 20,
+            checkpoint_requests_max: 400_000,
             checkpoint_age: Duration::from_secs(600),
             memory_bytes: 16 << 20,
             retained_bytes_min: 64 << 20,
@@ -107,5 +114,49 @@ impl Default for LogLimits {
             history_bytes: HISTORY_BYTES,
             past_bytes: 0,
         }
+    }
+}
+
+/// A checkpoint may write this share of the log's bytes, as far as the other limits allow.
+const CHECKPOINT_SHARE: u64 = 8;
+/// Up to this many times the least bytes of the log, a checkpoint writes at most that share.
+const CHECKPOINT_GROWTH: u64 = 4;
+
+impl LogLimits {
+    /// How many bytes of the log make a checkpoint due with a state of this many bytes.
+    ///
+    /// A checkpoint writes what has changed, which is the whole state at most. So with a large state it would
+    /// write each change once more, if it came after as few bytes as with a small one. But a start has the
+    /// bytes after the last checkpoint in memory: these are either few, or at most as many as the state's.
+    pub(crate) fn due_bytes(&self, state_bytes: u64) -> u64 {
+        let worth = state_bytes.saturating_mul(CHECKPOINT_SHARE);
+        let few = self.checkpoint_bytes.saturating_mul(CHECKPOINT_GROWTH);
+        let most = few.max(state_bytes).min(self.checkpoint_bytes_max);
+        worth.min(most).max(self.checkpoint_bytes)
+    }
+
+    /// How many entries make a checkpoint due. They grow with the bytes.
+    pub(in crate::node) fn due_entries(&self, state_bytes: u64) -> u64 {
+        let growth = self.due_bytes(state_bytes) / self.checkpoint_bytes.max(1);
+        self.checkpoint_entries.saturating_mul(growth.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_before_a_checkpoint_grows_with_the_state() {
+        const MIB: u64 = 1 << 20;
+        let limits = LogLimits::default();
+        let cases =
+            [(0, 16), (2, 16), (4, 32), (8, 64), (64, 64), (100, 100), (256, 256), (9000, 256)];
+        for (state, due) in cases {
+            assert_eq!(limits.due_bytes(state * MIB), due * MIB, "with {state} MiB");
+        }
+        assert_eq!(limits.due_entries(0), 20_000);
+        assert_eq!(limits.due_entries(8 * MIB), 80_000);
+        assert_eq!(limits.due_entries(u64::MAX), 320_000);
     }
 }

@@ -104,7 +104,10 @@ impl Checkpoints {
         match pending.target {
             // Best effort, as when the store is opened.
             Some(target) => drop(target.abandon().remove_all()),
-            None => self.stale.push(pending.part.id),
+            None => {
+                self.generation.forget_gathered();
+                self.stale.push(pending.part.id);
+            }
         }
     }
 
@@ -251,13 +254,14 @@ fn put_chunk(
         Some(sealed) => encode(id, part.chain, Form::Sealed, &sealed),
         None => encode(id, part.chain, Form::Clear, chunk),
     };
-    generation.write(&record)?;
+    let (bytes, chain) = (record.bytes, record.chain);
+    generation.write(record)?;
     let Some(chunks) = part.chunks.checked_add(1) else {
         return refuse("more chunks than can be counted".to_owned());
     };
     part.chunks = chunks;
-    part.bytes += record.bytes;
-    part.chain = record.chain;
+    part.bytes += bytes;
+    part.chain = chain;
     Ok(())
 }
 

@@ -134,7 +134,8 @@ impl FileThread {
     pub(super) fn send(&self, order: Order) {
         match &self.driver {
             // If the thread is gone, `take` creates the segments.
-            Driver::Thread { orders, .. } => drop(orders.as_ref().map(|orders| orders.send(order))),
+            Driver::Thread { orders: Some(orders), .. } => drop(orders.send(order)),
+            Driver::Thread { orders: None, .. } => {}
             Driver::Owner(owned) => owned.borrow_mut().orders.push_back(order),
         }
     }

@@ -56,7 +56,8 @@ impl ChunkWriter {
     /// The changes of this state since the last image. `dirty` has the changes since that image was
     /// made, and was taken together with the state.
     pub(crate) fn delta(state: State, mut dirty: Dirty) -> ChunkWriter {
-        let hashes = std::mem::take(&mut dirty.written);
+        let mut hashes = std::mem::take(&mut dirty.written);
+        Tree::sort_path_hashes(&mut hashes);
         let written = hashes.iter().flat_map(|hash| state.tree.with_path_hash(*hash));
         let mut written: Vec<Znode> = written.cloned().collect();
         written.sort_unstable_by(|one, other| other.path().cmp(one.path()));

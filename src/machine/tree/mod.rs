@@ -344,6 +344,12 @@ impl Tree {
         trie::hash(path.as_bytes())
     }
 
+    /// Sorts the hashes of paths in the order in which the tree has their znodes. In that order, look-ups of many
+    /// find the upper part of the tree in the processor's caches.
+    pub(super) fn sort_path_hashes(hashes: &mut [u64]) {
+        hashes.sort_unstable_by_key(|hash| hash.reverse_bits());
+    }
+
     /// The znodes whose paths have this hash: one, or none if it does not exist any more. Collisions are
     /// possible.
     pub(super) fn with_path_hash(&self, hash: u64) -> impl Iterator<Item = &Znode> {

@@ -44,7 +44,10 @@ impl Raft {
     ) {
         let (limits, now) = (cx.config.log, cx.now.mono);
         let makes_room = room.wants_checkpoint(machine, self.persistence.checkpoint_image);
-        if !self.persistence.is_checkpoint_due(cx.id, &limits, applied, now, makes_room) {
+        // On a disk with little room, the log is cut as early as with a small state.
+        let state_bytes = if room.is_low { 0 } else { machine.bytes() };
+        let due = &self.persistence;
+        if !due.is_checkpoint_due(cx.id, &limits, applied, now, state_bytes, makes_room) {
             return;
         }
         // A damaged part that is not applied yet is dropped by a later checkpoint.

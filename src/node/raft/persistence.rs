@@ -48,8 +48,9 @@ pub(in crate::node) struct Persistence {
     /// The last checkpoint that was requested or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
     pub(in crate::node) checkpoint_at: Time,
-    /// The bytes of the entries that were applied since.
+    /// The bytes of the entries that were applied since, and their requests.
     applied_bytes: u64,
+    applied_requests: u64,
     /// The index of the checkpoint being written.
     checkpointing: Option<u64>,
     /// When the last checkpoint was complete.
@@ -98,24 +99,27 @@ impl Persistence {
         self.state_bytes = bytes;
         self.checkpoint = at;
         self.checkpoint_at = now;
-        self.applied_bytes = 0;
+        (self.applied_bytes, self.applied_requests) = (0, 0);
         self.checkpointing = None;
         self.rotten_below = 0;
         self.keeps_from = 0;
     }
 
-    /// An entry of this many bytes was applied.
-    pub(in crate::node) fn applied(&mut self, bytes: u64) {
+    /// An entry of this many bytes and requests was applied.
+    pub(in crate::node) fn applied(&mut self, bytes: u64, requests: usize) {
         self.applied_bytes += bytes;
+        self.applied_requests += requests as u64;
     }
 
-    /// Whether a checkpoint is due for node `id`, with the log applied up to `applied`.
+    /// Whether a checkpoint is due for node `id`, with the log applied up to `applied`. `state_bytes`: how
+    /// many bytes a state may take for which the log is let grow.
     pub(in crate::node) fn is_checkpoint_due(
         &self,
         id: NodeId,
         limits: &LogLimits,
         applied: Position,
         now: Time,
+        state_bytes: u64,
         makes_room: bool,
     ) -> bool {
         let entries = applied.index - self.checkpoint.index;
@@ -123,9 +127,10 @@ impl Persistence {
         let of = |limit: u64| limit.saturating_mul(share) / SHARE;
         let age: Duration = limits.checkpoint_age * share as u32 / SHARE as u32;
         let old = now >= self.checkpoint_at + age;
-        let due = entries >= of(limits.checkpoint_entries)
+        let due = entries >= of(limits.due_entries(state_bytes))
             || (entries > 0 && (old || makes_room))
-            || self.applied_bytes >= of(limits.checkpoint_bytes)
+            || self.applied_bytes >= of(limits.due_bytes(state_bytes))
+            || self.applied_requests >= of(limits.checkpoint_requests_max)
             // The damaged entries must be applied first.
             || (self.rotten_below > 0 && applied.index + 1 >= self.rotten_below);
         due && self.checkpointing.is_none()
@@ -136,7 +141,7 @@ impl Persistence {
         self.checkpoint_image = image;
         self.checkpoint = at;
         self.checkpoint_at = now;
-        self.applied_bytes = 0;
+        (self.applied_bytes, self.applied_requests) = (0, 0);
         self.checkpointing = Some(at.index);
         if at.index + 1 >= self.rotten_below {
             self.rotten_below = 0;
@@ -176,4 +181,27 @@ fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
     both[8..].copy_from_slice(&checkpoint.to_le_bytes());
     let drawn = xxh3_64(&both);
     SHARE * 3 / 4 + drawn % (SHARE / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A start applies them once more, and a large state alone would let gigabytes of them gather.
+    #[test]
+    fn very_many_small_requests_make_a_checkpoint_due() {
+        let limits = LogLimits { checkpoint_requests_max: 1000, ..LogLimits::default() };
+        let mut persistence = Persistence::default();
+        let applied = Position { index: 1, term: 1 };
+        let is_due = |persistence: &Persistence| {
+            persistence.is_checkpoint_due(1, &limits, applied, Time::ZERO, 1 << 40, false)
+        };
+        persistence.applied(0, 749);
+        assert!(!is_due(&persistence));
+        persistence.applied(0, 501);
+        assert!(is_due(&persistence));
+        persistence.checkpoint_begun(applied, 0, Time::ZERO);
+        persistence.checkpoint_done(1, 0, Time::ZERO);
+        assert!(!is_due(&persistence));
+    }
 }

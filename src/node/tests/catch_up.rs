@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use crate::machine::command::Op;
 use crate::node::LogLimits;
+use crate::node::io::{Input, Write};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
-use crate::types::znode::SessionId;
+use crate::types::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,6 +32,34 @@ fn large_values_make_a_checkpoint_due() {
     // Each member waits for its own share of the limit, five quarters at most.
     write(&mut cluster, leader, session, limit / (64 << 10) * 5 / 4 + 1);
     assert_eq!(cluster.node(leader).metrics().checkpoints, 1);
+}
+
+/// Each 16 values of 1 MB made a checkpoint due, which wrote all of them once more.
+#[test]
+fn a_large_state_makes_checkpoints_rare_unless_the_disk_is_nearly_full() {
+    let limits = LogLimits { checkpoint_bytes: 1 << 20, ..LogLimits::default() };
+    let due = limits.due_bytes(2 << 20) as usize;
+    assert_eq!(due, 4 << 20);
+    let mut cluster = Cluster::with_log(3, limits);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let follower = cluster.follower();
+    let data = "x".repeat(64 << 10);
+    for n in 0..32 {
+        let path = format!("/{n}");
+        let create = Op::Create { path, data: data.clone().into(), mode: CreateMode::Persistent };
+        let create = cluster.write(leader, session, Write::Op(create));
+        cluster.answer(create).unwrap();
+    }
+    cluster.input(follower, Input::DiskSpace { free: 0, total: 1 << 40 });
+    let all =
+        |cluster: &Cluster| [leader, follower].map(|node| cluster.node(node).metrics().checkpoints);
+    let before = all(&cluster);
+    write(&mut cluster, leader, session, 5 * due / (64 << 10));
+    let after = all(&cluster);
+    let (rare, often) = (after[0] - before[0], after[1] - before[1]);
+    assert!((4..=7).contains(&rare), "{rare} in five times as many bytes as are due");
+    assert!(often > 2 * rare, "{often} on a disk without room, {rare} elsewhere");
 }
 
 /// A cluster that makes a checkpoint every so often, and keeps nothing in memory.

@@ -323,7 +323,7 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::record::encode;
+    use crate::storage::record::{Form, encode};
 
     /// sled wrote each value three to four times: it splits a page that has more than 16 entries, and writes both
     /// halves again.
@@ -336,7 +336,7 @@ mod tests {
         let (mut chain, mut bytes) = (0, 0);
         for number in 0..200 {
             let body: Vec<u8> = (0..CHUNK).map(|at| (at * 31 + number as usize) as u8).collect();
-            let record = encode(ChunkId { group: 1, number }, chain, &body);
+            let record = encode(ChunkId { group: 1, number }, chain, Form::Clear, &body);
             (chain, bytes) = (record.chain, bytes + record.bytes);
             generation.write(record).unwrap();
         }

@@ -177,21 +177,32 @@ fn take_payload(payload: &[u8]) {
 }
 
 /// The bytes from a secure connection, in pieces of any size, at the listening and at the connecting end,
-/// before and after the handshake.
+/// before and after the handshake, with one secret and with one for each right.
 pub fn secure(bytes: &[u8]) {
-    use crate::transport::secure::{SecureChannel, Side};
     #[cfg(feature = "tls")]
     let _ = crate::security::x509::subject(bytes);
-    let secret = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
-    let security = crate::security::Secret::new(secret).expect("32 random bytes").into();
+    let digits = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+    let secret = |from: usize| {
+        let text = [&digits[from..], &digits[..from]].concat();
+        crate::security::Secret::new(&text).expect("32 random bytes")
+    };
+    let one = secret(0);
+    let of_rights =
+        secret(0).with_clients(secret(8)).and_then(|all| all.with_operators(secret(16)));
+    for secrets in [one, of_rights.expect("three secrets")] {
+        secure_with(bytes, &secrets.into());
+    }
+}
+
+fn secure_with(bytes: &[u8], security: &crate::security::Security) {
+    use crate::transport::secure::{SecureChannel, Side};
     for has_keys in [false, true] {
         for side in [Side::Listens, Side::Connects] {
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             let session =
-                SecureChannel::start(&security, side, &mut out).expect("the system's entropy");
+                SecureChannel::start(security, side, &mut out).expect("the system's entropy");
             let mut session = session.expect("a secret asks for keys");
-            if has_keys && !complete_handshake(&mut session, side, &security, &mut plain, &mut out)
-            {
+            if has_keys && !complete_handshake(&mut session, side, security, &mut plain, &mut out) {
                 continue;
             }
             for piece in parts(bytes) {

@@ -4,7 +4,7 @@
 //!
 //! - To start with: [`begin`], [`cookbook`], [`sessions`], [`watches`], [`transactions`], [`from_async`], the
 //!   [`recipes`], and [`zookeeper`] for users of ZooKeeper.
-//! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`encryption`], [`acls`], [`metrics`], [`admin`], [`cli`],
+//! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`metrics`], [`admin`], [`cli`],
 //!   [`gateway`], [`shared_recipes`], [`recovery`], [`troubleshooting`].
 //! - To rely on it: [`guarantees`], [`planted`], [`limits`], [`performance`], [`storage`], [`architecture`].
 //!
@@ -27,6 +27,7 @@ macro_rules! pages {
 
 // The examples of some pages need a feature.
 pages! {
+    #[cfg(any(not(doctest), feature = "encryption"))]
     acls: "acls.md"
     #[cfg(any(not(doctest), feature = "admin"))]
     admin: "admin.md"
@@ -35,8 +36,6 @@ pages! {
     cli: "cli.md"
     clients: "clients.md"
     cookbook: "cookbook.md"
-    #[cfg(any(not(doctest), feature = "encryption"))]
-    encryption: "encryption.md"
     #[cfg(any(not(doctest), feature = "serde"))]
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]

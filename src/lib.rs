@@ -70,7 +70,7 @@
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `cron` | no | cron expressions for a schedule: `recipes::Timer::cron` |
-//! | `encryption` | no | encryption of data directories and backups: [`Builder::encryption`](crate::guide::encryption) |
+//! | `encryption` | no | encryption of data directories and backups: [`Builder::encryption`](crate::guide::acls#encryption-at-rest) |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
 //! | `cli` | no | the program `quorate`: looks into running clusters and changes them, makes and restores backups, recovers lost clusters |
 

@@ -425,7 +425,7 @@ impl Builder {
 
     /// Encrypts the data directory of this instance, and the backups that it writes, under these keys. Needs the feature
     /// `encryption`. For what is encrypted and how keys are changed, see
-    /// [`guide::encryption`](crate::guide::encryption).
+    /// [`guide::acls`](crate::guide::acls#encryption-at-rest).
     ///
     /// A data directory is encrypted from its start on, or never: [`Builder::join`] fails with
     /// [`StartError::EncryptionKey`] if it is in clear. It fails so, too, if the key is missing or wrong; then nothing is

@@ -2,7 +2,7 @@
 //!
 //! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::WithKeys`](crate::recovery::WithKeys)
 //! for what was left. What is encrypted, how keys are changed, and how it works, is in
-//! [`guide::encryption`](crate::guide::encryption).
+//! [`guide::acls`](crate::guide::acls#encryption-at-rest).
 
 // What is written to disk is encrypted with a *data key*, by XChaCha20-Poly1305. Data keys are drawn here and never
 // leave the process in clear: a file beside the data has each one *wrapped*, which is encrypted under a *key encryption

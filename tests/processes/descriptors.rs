@@ -32,8 +32,8 @@ fn write(session: &Session, times: usize) {
 }
 
 /// The storage generations that have a database. The call takes no descriptor.
-fn generations() -> Vec<u32> {
-    let exists = |number: &u32| Path::new(&format!("data/gen-{number:06}/db")).exists();
+fn generations(current: &Path) -> Vec<u32> {
+    let exists = |number: &u32| current.join(format!("gen-{number:06}/db")).exists();
     (1..1000).filter(exists).collect()
 }
 
@@ -44,6 +44,7 @@ fn worker() {
     common::log();
     let coordinator = node(&address).data_dir("data").join(peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
+    let current = common::data_dir::current(Path::new("data"));
     let session = coordinator.session();
     for number in 0..ZNODES {
         session.create(&format!("/n{number}"), b"", CreateMode::Persistent).unwrap();
@@ -52,7 +53,7 @@ fn worker() {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "look" => {
-                before = generations();
+                before = generations(&current);
                 println!("@looked {}", std::fs::File::open("/dev/null").is_ok());
             }
             // After that a new generation is due.
@@ -60,9 +61,9 @@ fn worker() {
                 write(&session, 30);
                 println!("@written {}", coordinator.status().stopped.is_none());
             }
-            "compare" => println!("@compared {}", generations() == before),
+            "compare" => println!("@compared {}", generations(&current) == before),
             "go on" => {
-                while generations() == before {
+                while generations(&current) == before {
                     write(&session, 1);
                 }
                 println!("@went on {}", coordinator.status().stopped.is_none());

@@ -87,7 +87,10 @@ impl Member {
 /// Checks that a file, or each file below a directory, has none of these in clear.
 fn hides(path: &Path, all: &[&[u8]]) {
     for secret in all {
-        let pattern: String = secret.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        // grep looks line by line.
+        let is_end = |byte: &u8| matches!(byte, 0 | b'\n');
+        let piece = secret.split(is_end).max_by_key(|piece| piece.len()).unwrap();
+        let pattern: String = piece.iter().map(|byte| format!("\\x{byte:02x}")).collect();
         let mut grep = Command::new("grep");
         grep.args(["-raPl", "--", &pattern]).arg(path).env("LC_ALL", "C");
         let output = grep.output().unwrap();

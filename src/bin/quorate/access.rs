@@ -114,6 +114,7 @@ fn readers(mode: u32, owner: u32) -> Option<&'static str> {
 }
 
 /// The content of a file that a setting names.
+#[cfg(feature = "admin")]
 pub(crate) fn content(file: &Path, setting: &'static str) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
         setting,

@@ -196,7 +196,7 @@ impl DataDirectory {
                 tracing::info!(node = %Named::of(unused.node), "a new data directory");
             }
         }
-        self.known().log = store.log().map(Path::to_owned);
+        self.known().log = store.log();
         let node = boot(&mut store, config.clone(), now)?;
         let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
         tracing::info!(dir = %self.path, znodes, replay, "the data directory is open");
@@ -264,7 +264,7 @@ impl DataDirectory {
                 before = before.as_ref().map(tracing::field::display),
                 "a leader has admitted this instance as a new member: the damaged data was put aside"
             );
-            let (former, log) = (shared.list_former()?, store.log().map(Path::to_owned));
+            let (former, log) = (shared.list_former()?, store.log());
             *shared.known() = Known { damage: None, former, log };
             Ok(Box::new(store))
         });

@@ -121,7 +121,6 @@ pub(super) struct Incarnation {
     promise: Promise,
     /// Whether the node is known to have been a voter.
     voter: bool,
-    log: FsPath,
 }
 
 impl Incarnation {
@@ -144,8 +143,7 @@ impl Incarnation {
         }
         path.create_directory().map_err(io)?;
         frame::write_mark(&path, NEW, "this incarnation is not in use yet")?;
-        let (log, promise) = (path.join(LOG), Promise::default());
-        Ok(Incarnation { path, owner: None, promise, voter: false, log })
+        Ok(Incarnation { path, owner: None, promise: Promise::default(), voter: false })
     }
 
     /// Opens the directory at this path.
@@ -156,8 +154,8 @@ impl Incarnation {
         // A process that ends leaves names that no disk has. They are made durable before anything is
         // done on their word. The files themselves were synced before they got their names.
         path.sync_names().map_err(io_error("syncing the directory"))?;
-        let (voter, log, promise) = (path.join(VOTER).exists(), path.join(LOG), Promise::default());
-        let mut opened = Incarnation { path, owner: None, promise, voter, log };
+        let (voter, promise) = (path.join(VOTER).exists(), Promise::default());
+        let mut opened = Incarnation { path, owner: None, promise, voter };
         if let (Sound::All, Some(reason)) = (sound, opened.removed()?) {
             return Err(StorageError::Removed { reason });
         }
@@ -247,8 +245,8 @@ impl Incarnation {
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> &FsPath {
-        &self.log
+    pub(super) fn log(&self) -> FsPath {
+        self.path.join(LOG)
     }
 
     /// Gives the directory to `identity`, durably: the last step of making it.
@@ -364,8 +362,8 @@ fn generation_number(name: &str) -> Option<u64> {
 pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
     let incarnation = Incarnation::open(dir.clone(), Sound::Identity).ok()?;
     let log = incarnation.log();
-    let needed = find_needed(log, incarnation.log_id().ok()?, &Sealing::default()).ok()?;
-    let mut numbers = numbers(log).ok()?;
+    let needed = find_needed(&log, incarnation.log_id().ok()?, &Sealing::default()).ok()?;
+    let mut numbers = numbers(&log).ok()?;
     numbers.retain(|number| *number < needed.from.segment);
-    Some(numbers.into_iter().map(|number| path(log, number)).collect())
+    Some(numbers.into_iter().map(|number| path(&log, number)).collect())
 }

@@ -37,7 +37,7 @@ impl DiskStore {
             let current = directory.owned()?;
             let log_id = current.log_id()?;
             let sealing = current.open_keys(options.keys.as_ref())?;
-            let (checkpoint, boot) = salvage_log(current.log(), log_id, &sealing)?;
+            let (checkpoint, boot) = salvage_log(&current.log(), log_id, &sealing)?;
             let mut generation = current.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
             read_chunks(&mut generation, log_id, &checkpoint, &sealing, &mut |chunk| {

@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -166,16 +166,16 @@ impl DiskStore {
     fn open_log(current: &Incarnation, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
         let log = current.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let mut replay = read_log(log, current.log_id()?, &last, sealing)?;
+        let mut replay = read_log(&log, current.log_id()?, &last, sealing)?;
         // Before anything is done on the word of a record.
-        replay.scan.make_durable(log)?;
+        replay.scan.make_durable(&log)?;
         let generation = current.generations().open(replay.checkpoint.generation, size)?;
         Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
     }
 
     /// The directory of the log, unless the store is blank.
-    pub(crate) fn log(&self) -> Option<&Path> {
-        self.directory.current().map(|current| current.log().path())
+    pub(crate) fn log(&self) -> Option<PathBuf> {
+        self.directory.current().map(|current| current.log().path().to_owned())
     }
 
     /// Runs one call, unless an earlier call has failed. A failure poisons the store, except for
@@ -231,7 +231,7 @@ impl Live {
         let before = Bounds::empty(meta.index);
         let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
         let log_id = Incarnation::log_id_of(identity);
-        let (paths, dir) = (new.generations(), new.log().clone());
+        let (paths, dir) = (new.generations(), new.log());
         let (generation, part) = write_first(&paths, log_id, &sealing, chunks)?;
         let mut log = LogFile::create(&dir, log_id, options.segment_bytes, sealing.clone())?;
         let checkpoint = CheckpointBody {
@@ -422,7 +422,7 @@ impl LogStore for DiskStore {
             let _ = current.drop_unused_keys(&store.sealing);
             let sealing = store.sealing.clone();
             let (dir, bytes) = (current.log(), options.segment_bytes);
-            let log = LogFile::resume(dir, log_id, bytes, scan, sealing.clone())?;
+            let log = LogFile::resume(&dir, log_id, bytes, scan, sealing.clone())?;
             let _ = store.directory.remove_leftovers();
             let found = (generation, checkpoint.parts);
             let mut live = Live {

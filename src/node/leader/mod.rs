@@ -306,12 +306,14 @@ impl Leading {
         if !self.serves() {
             return;
         }
+        self.admission.committed(raft.committed());
         while let Some(batch) = self.admission.next_batch(self.log_time(), machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
             if !raft.propose(batch.encode()) {
                 return self.admission.put_back(batch);
             }
             let at = (raft.last_index(), raft.term());
+            self.admission.proposed(at.0, &batch);
             self.proposed.push(at, batch, now);
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! Not here: recipes, which are built on these handles alone.
 
+pub(crate) mod attempts;
 pub(crate) mod builder;
 pub(crate) mod calls;
 pub(crate) mod causal;

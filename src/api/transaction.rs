@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::attempts::Attempts;
 use crate::api::multi::{Fence, Multi};
 use crate::api::part::Part;
 use crate::api::session::Session;
@@ -204,6 +205,11 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.delete_recursive(path));
     }
 
+    /// Whether it may be sent now: see [`Attempts::may_send`].
+    pub(crate) fn may_send(&self, attempts: &mut Attempts<'_>) -> bool {
+        self.writes.is_empty() || attempts.may_send(&self.reads)
+    }
+
     /// The multi to commit, and the number of its leading checks; `None` if nothing is written.
     pub(crate) fn commit(self) -> Option<(Multi<'a>, usize)> {
         let reads = self.reads.len();
@@ -247,32 +253,36 @@ impl<T> Committed<T> {
     }
 }
 
-/// The result of an attempt; `None` if another write came first and the transaction has to run
-/// again.
+/// The result of an attempt to commit.
+pub(crate) enum Attempt<T> {
+    Committed(Committed<T>),
+    /// Another write of this znode came first, and the transaction has to run again.
+    Overtaken {
+        path: String,
+    },
+}
+
+/// What became of an attempt, by the result of its multi, whose first operations check what was read.
 pub(crate) fn outcome<T>(
     committed: Result<Vec<OpResult>>,
     value: T,
     reads: usize,
-    attempt: u32,
-) -> Option<Result<Committed<T>>> {
+) -> Result<Attempt<T>> {
     match committed {
         // The checks of reads are not operations of the caller.
         Ok(mut results) => {
             results.drain(..reads.min(results.len()));
-            Some(Ok(Committed { value, results }))
+            Ok(Attempt::Committed(Committed { value, results }))
         }
         Err(Error::Multi { index, error }) if index < reads => match *error {
             Error::NoNode { path }
             | Error::NodeExists { path }
             | Error::Unmet { path, .. }
-            | Error::BadVersion { path, .. } => (attempt >= Transaction::ATTEMPTS_MAX)
-                .then(|| Err(Error::Conflict { path, attempts: attempt })),
-            error => Some(Err(error)),
+            | Error::BadVersion { path, .. } => Ok(Attempt::Overtaken { path }),
+            error => Err(error),
         },
-        Err(Error::Multi { index, error }) => {
-            Some(Err(Error::Multi { index: index - reads, error }))
-        }
-        Err(error) => Some(Err(error)),
+        Err(Error::Multi { index, error }) => Err(Error::Multi { index: index - reads, error }),
+        Err(error) => Err(error),
     }
 }
 
@@ -433,5 +443,62 @@ mod tests {
         let missing = Error::NoNode { path: "/missing".to_owned() };
         assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)), Err(missing));
         assert_eq!(one.snapshot().unwrap().zxid(), zxid);
+    }
+
+    /// Of 16,000 transactions of eight threads on one znode, 400 gave up: they were tried again at once, all
+    /// together, and those of the slowest lost each time.
+    #[test]
+    fn transactions_on_one_znode_all_get_their_turn() {
+        let cluster = Cluster::new(3);
+        let sessions: Vec<_> = (0..3).map(|node| cluster.node(node).session()).collect();
+        sessions[0].create("/n", b"0", CreateMode::Persistent).unwrap();
+        for session in &sessions {
+            session.sync().unwrap();
+        }
+        let (threads, each) = (8, 40);
+        std::thread::scope(|scope| {
+            for number in 0..threads {
+                let session = &sessions[number % sessions.len()];
+                scope.spawn(move || {
+                    for _ in 0..each {
+                        let added = session.transact(|txn| {
+                            let (data, _) = txn.get("/n")?;
+                            let text = String::from_utf8_lossy(&data).into_owned();
+                            let number: u32 = text.parse().unwrap();
+                            txn.set("/n", (number + 1).to_string());
+                            Ok(())
+                        });
+                        added.unwrap();
+                    }
+                });
+            }
+        });
+        sessions[0].sync().unwrap();
+        let counted = (threads * each).to_string();
+        assert_eq!(&sessions[0].get("/n").unwrap().0[..], counted.as_bytes());
+    }
+
+    /// A turn is advice: whoever needs another's znode inside of a transaction does not wait for itself for ever.
+    #[test]
+    fn a_transaction_within_another_on_the_same_znode_is_done() {
+        let session = Cluster::new(1).node(0).session();
+        session.create("/a", b"0", CreateMode::Persistent).unwrap();
+        let mut runs = 0;
+        let add = |txn: &mut Transaction<'_>| {
+            let (data, _) = txn.get("/a")?;
+            txn.set("/a", [data[0] + 1]);
+            Ok(())
+        };
+        let outer = session.transact(|txn| {
+            runs += 1;
+            txn.get("/a")?;
+            // Only at the second run, the outer one has a turn.
+            if runs <= 2 {
+                session.transact(add)?;
+            }
+            add(txn)
+        });
+        assert!(outer.is_ok(), "{outer:?}");
+        assert_eq!((runs, &session.get("/a").unwrap().0[..]), (3, &[b'0' + 3][..]));
     }
 }

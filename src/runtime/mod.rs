@@ -11,6 +11,7 @@
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
 //! | `offload` | runs a blocking call on a thread, for a task |
+//! | `turns` | in which order the transactions of one instance try again |
 //! | `thread_end` | waits for the threads of a dropped handle |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
 //! | `directory`, `naming`, `discovery`, `listening`, `repeated` | the start of a member: its data directory, the names of its peers, and its own |
@@ -40,6 +41,7 @@ pub(crate) mod shared;
 mod spans;
 pub(crate) mod thread_end;
 pub(crate) mod timers;
+pub(crate) mod turns;
 mod uptime;
 pub(crate) mod watch_sender;
 pub(crate) mod watchdog;

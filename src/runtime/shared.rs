@@ -28,6 +28,7 @@ use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
+use crate::runtime::turns::Turns;
 use crate::runtime::watch_sender::WatchSender;
 use crate::runtime::{own_thread, spans, thread_end};
 use crate::security::auth::Schemes;
@@ -154,6 +155,8 @@ pub(crate) struct NodeShared {
     pub(crate) joined_by_task: AtomicBool,
     /// Whether a user has asked the node to leave the cluster.
     leaves: AtomicBool,
+    /// Where transactions of this instance take turns.
+    pub(crate) turns: Arc<Turns>,
 }
 
 impl fmt::Debug for NodeShared {
@@ -201,6 +204,7 @@ impl NodeShared {
             schemes,
             joined_by_task: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
+            turns: Arc::default(),
         };
         (shared, calls)
     }

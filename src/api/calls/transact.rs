@@ -1,19 +1,22 @@
 //! A session's transactions.
 
+use crate::api::attempts::Attempts;
 use crate::api::session::Session;
-use crate::api::transaction::{self, Committed, Transaction};
+use crate::api::transaction::{self, Attempt, Committed, Transaction};
 use crate::types::error::Result;
 
 impl Session {
     /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`](crate::Multi) if nothing
     /// that it read has changed. Otherwise it runs `body` again on the new state, up to
-    /// [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) times. A `body` that only
+    /// [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) times. After a conflict at a znode, the
+    /// transactions of this instance that read it take turns, in the order in which they came. One that waits for its
+    /// turn runs `body` again too, which is no attempt. A `body` that only
     /// reads sends nothing. Returns the result of `body` and the results of its writes: see
     /// [`Committed`].
     ///
     /// The first run reads this replica, as [`Session::snapshot`] does; call [`Session::sync`] before for current data.
     /// If `body` returns an error, the transaction ends with that error and writes nothing. Blocks
-    /// as [`Session::create`] for each attempt.
+    /// as [`Session::create`] for each attempt, and for half a second at most for a turn.
     ///
     /// # Errors
     /// [`Error::Conflict`](crate::Error::Conflict) after too many attempts; [`Error::Multi`](crate::Error::Multi) if a write failed, with an
@@ -45,17 +48,23 @@ impl Session {
         path: &str,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
     ) -> Result<Committed<T>> {
-        let mut attempt = 1;
+        let mut attempts = Attempts::new(self);
         loop {
+            if !attempts.is_ready() {
+                self.wait_for("transact", path, attempts.ready())?;
+            }
             let mut transaction = Transaction::on(self, self.snapshot_of(path)?);
             let value = body(&mut transaction)?;
+            if !transaction.may_send(&mut attempts) {
+                continue;
+            }
             let Some((multi, reads)) = transaction.commit() else {
                 return Ok(Committed::unwritten(value));
             };
-            if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
-                return outcome;
+            match transaction::outcome(multi.commit(), value, reads)? {
+                Attempt::Committed(committed) => return Ok(committed),
+                Attempt::Overtaken { path } => attempts.overtaken(path)?,
             }
-            attempt += 1;
         }
     }
 
@@ -76,18 +85,23 @@ impl Session {
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
     ) -> Result<Committed<T>> {
-        let mut attempt = 1;
+        let mut attempts = Attempts::new(self);
         loop {
+            if !attempts.is_ready() {
+                attempts.ready().await?;
+            }
             let mut transaction = Transaction::on(self, self.snapshot_soon("/").await?);
             let value = body(&mut transaction)?;
+            if !transaction.may_send(&mut attempts) {
+                continue;
+            }
             let Some((multi, reads)) = transaction.commit() else {
                 return Ok(Committed::unwritten(value));
             };
-            let committed = multi.submit().await;
-            if let Some(outcome) = transaction::outcome(committed, value, reads, attempt) {
-                return outcome;
+            match transaction::outcome(multi.submit().await, value, reads)? {
+                Attempt::Committed(committed) => return Ok(committed),
+                Attempt::Overtaken { path } => attempts.overtaken(path)?,
             }
-            attempt += 1;
         }
     }
 }

@@ -143,13 +143,14 @@ impl World {
         let mut checked = checks.load.observe(load, observation);
         checked =
             checked.and_then(|()| checks.load.check_room(observation.now, observation.committed));
-        for (place, process) in self.processes.iter().enumerate() {
-            let Some(life) = &process.life else { continue };
-            let memory = life.host.node().log_bytes();
+        for (place, process) in self.processes.iter_mut().enumerate() {
+            let Some(life) = &mut process.life else { continue };
+            let due = life.host.node().checkpoint_due_bytes();
+            let memory = (life.host.node().log_bytes(), &mut life.read_log_bytes);
             // The time of a checkpoint that began on a slow disk.
             let slow = process.slow_disk_until + 12 * process.slow_disk_by > observation.now;
             let slow = if slow { process.slow_disk_by } else { 0 };
-            checked = checked.and_then(|()| checks.load.log(load, place, memory, slow));
+            checked = checked.and_then(|()| checks.load.log(load, place, memory, due, slow));
         }
         drop(checks);
         self.kernel.check(checked);

@@ -183,8 +183,6 @@ impl Load {
             troubles.push(LowDisks);
         }
         let (timings, value) = (Timings::new(heartbeat), value_bytes as u64);
-        // A start has the log since the last checkpoint in memory. The largest share of a limit is five quarters.
-        let read = log.due_bytes(u64::MAX).min(4 * log.checkpoint_bytes) * 5 / 4;
         let election = nanos(timings.election());
         Load {
             writers,
@@ -209,10 +207,7 @@ impl Load {
                 step: nanos(heartbeat / 2),
                 // Entries in flight count, too. A follower that catches up receives up to 64 MiB
                 // that its disk does not have yet.
-                log_bytes: log.memory_bytes.max(read)
-                    + (24 << 20)
-                    + 2 * slots * value
-                    + rate * value,
+                log_bytes: log.memory_bytes + (24 << 20) + 2 * slots * value + rate * value,
                 session: nanos(session_timeout),
             },
         }

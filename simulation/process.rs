@@ -90,6 +90,8 @@ pub(crate) struct Life {
     /// When its disk's threads are looked at again, if nothing happens before.
     pub(super) disk_due: Nanos,
     pub(crate) directory: Arc<DataDirectory>,
+    /// The bytes of the log that its start has read into memory; 0 once fewer are there than may stay.
+    pub(crate) read_log_bytes: u64,
     /// Whether it runs as a new member beside a damaged directory.
     pub(crate) is_provisional: bool,
     /// When its next step is due.
@@ -119,12 +121,14 @@ impl Life {
     pub(crate) fn new(host: Host, disk: DiskThreads, directory: Arc<DataDirectory>) -> Life {
         let calls = host.calls();
         let is_provisional = directory.damage().is_some();
+        let read_log_bytes = host.node().log_bytes();
         Life {
             host,
             calls,
             disk,
             disk_due: 0,
             directory,
+            read_log_bytes,
             is_provisional,
             step_at: Nanos::MAX,
             owed: 0,

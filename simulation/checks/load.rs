@@ -256,16 +256,23 @@ impl Load {
         })
     }
 
-    /// U6: the log in memory is bounded.
+    /// U6: the log in memory is bounded. A start reads what has come since the last checkpoint, which is due
+    /// after so many bytes; none of that stays once it is applied.
     pub(crate) fn log(
         &self,
         load: &load::Load,
         place: usize,
-        bytes: u64,
+        (bytes, read): (u64, &mut u64),
+        due: u64,
         slow_by: Nanos,
     ) -> Result<(), Violation> {
         // A checkpoint takes a few syncs, and the next one waits for it.
         let most = load.bounds.log_bytes + load.bytes_in(12 * slow_by);
+        if bytes <= most {
+            *read = 0;
+        }
+        // The largest share of a limit is five quarters.
+        let most = if *read > 0 { most + due * 5 / 4 } else { most };
         require(bytes <= most, "U6 the log is bounded", || {
             format!("node {place} has {bytes} bytes in memory, of {most} at most")
         })

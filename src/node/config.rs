@@ -104,7 +104,7 @@ impl Default for LogLimits {
             checkpoint_entries: 20_000,
             checkpoint_bytes: 16 << 20,
             checkpoint_bytes_max: 256 << 20,
-            checkpoint_requests_max: 400_000,
+            checkpoint_requests_max: 250_000,
             checkpoint_age: Duration::from_secs(600),
             memory_bytes: 16 << 20,
             retained_bytes_min: 64 << 20,
@@ -128,7 +128,7 @@ impl LogLimits {
     /// A checkpoint writes what has changed, which is the whole state at most. So with a large state it would
     /// write each change once more, if it came after as few bytes as with a small one. But a start has the
     /// bytes after the last checkpoint in memory: these are either few, or at most as many as the state's.
-    pub(crate) fn due_bytes(&self, state_bytes: u64) -> u64 {
+    pub(in crate::node) fn due_bytes(&self, state_bytes: u64) -> u64 {
         let worth = state_bytes.saturating_mul(CHECKPOINT_SHARE);
         let few = self.checkpoint_bytes.saturating_mul(CHECKPOINT_GROWTH);
         let most = few.max(state_bytes).min(self.checkpoint_bytes_max);

@@ -448,6 +448,12 @@ impl Node {
         self.raft.log().bytes()
     }
 
+    /// How many bytes of the log make a checkpoint due.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn checkpoint_due_bytes(&self) -> u64 {
+        self.cx.config.log.due_bytes(self.machine.bytes())
+    }
+
     /// The applied entries after `after`, as far as they are still in memory.
     pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
         self.raft.log().applied_after(after)

@@ -1,5 +1,5 @@
 """The tables and the charts of what was measured."""
-import os, statistics
+import json, os, statistics
 from collections import namedtuple
 from html import escape
 
@@ -10,6 +10,8 @@ Row = namedtuple("Row", "title workload field floor writes chart")
 TIMES = [
     Row("append of 200 B to a file of zeros, one fdatasync, p50", None, "p50_us", "append", 1, None),
     Row("the same, p99", None, "p99_us", "append", 1, None),
+    Row("150 B over TCP to another thread and back, p50", None, "p50_us", "round_trip", 1, None),
+    Row("a thread wakes another, p50", None, "p50_us", "hand_over", 1, None),
     Row("replication of 200 B to two of three, one fdatasync each, p50", None, "p50_us", "floor_1", 1, None),
     Row("set of 100 B at the leader, p50", "set_leader", "p50_us", "floor_1", 1, "set at the leader"),
     Row("the same, p99", "set_leader", "p99_us", "floor_1", 1, None),
@@ -30,14 +32,23 @@ TIMES = [
     Row("the same, p99", "pipelined", "p99_us", "floor_1000", 1, None),
     Row("pipelined, 1,000 outstanding, 1 KiB, p50", "pipelined_1k", "p50_us", "floor_1000_1k", 1, None),
     Row("the same, p99", "pipelined_1k", "p99_us", "floor_1000_1k", 1, None),
+    Row("set of 100 B beside a caller that sets 1 MB again and again, p50", "set_beside", "p50_us", "floor_1m", 1, None),
+    Row("get by a client of another process, p50", "get_client", "p50_us", "round_trip", 1, "get by a client"),
+    Row("linearizable get at a follower, p50", "get_linear", "p50_us", "round_trip", 1, "linearizable get"),
+    Row("children of a znode that has 100,000, p50", "list", "p50_us", None, 1, None),
+    Row("set to the last of the events of 1,000 sessions, p50", "fanout_1000", "p50_us", None, 1, None),
 ]
 RATES = [
     Row("set of 100 B by 64 clients at three members", "set_64", "ops_per_s", "floor_64", 1, "set, 64 clients"),
     Row("pipelined, 1,000 outstanding, 100 B", "pipelined", "ops_per_s", "floor_1000", 1, "pipelined, 100 B"),
     Row("pipelined, 1,000 outstanding, 1 KiB", "pipelined_1k", "ops_per_s", "floor_1000_1k", 1, "pipelined, 1 KiB"),
+    Row("pipelined, random ones of 100,000, 100 B", "pipelined_large", "ops_per_s", "floor_1000", 1, "pipelined, of 100,000"),
+    Row("70 % gets, 30 % sets, by 64 clients", "mix_64", "ops_per_s", None, 1, "mix, 64 clients"),
+    Row("items taken by 16 of a queue into which 16 put", "queue_32", "ops_per_s", "floor_16", 1, "queue, 16 and 16"),
     Row("session opened, ephemeral, closed; 16 clients", "session_16", "ops_per_s", "floor_16", 3, "sessions, 16 clients"),
 ]
 FAILOVER = [
+    Row("no leader goes: pipelined, 1,000 outstanding, 100 B", "pipelined", "gap_ms", None, 1, None),
     Row("leader killed (SIGKILL)", "failover_KILL", "gap_ms", None, 1, "killed (SIGKILL)"),
     Row("leader frozen (SIGSTOP)", "failover_STOP", "gap_ms", None, 1, "frozen (SIGSTOP)"),
     Row("leader closed as planned", "failover_CLOSE", "gap_ms", None, 1, "closed as planned"),
@@ -89,6 +100,42 @@ class Results:
             cells += [ratio(own, best(peers, default=None)), ratio(own, self.median(row, "floor"))]
             out.append(f"| {row.title} | " + " | ".join(cells) + " |")
         return "\n".join(out)
+
+    def write_page(self, root, command, date):
+        """Replaces the tables of docs/performance.md, and their figures in benches/figures.json."""
+        page, figures = os.path.join(root, "docs/performance.md"), os.path.join(root, "benches/figures.json")
+        with open(page) as f:
+            text = f.read()
+        for title, rows in TABLES:
+            begin = text.index(f"| {title} |")
+            text = text[:begin] + self.table(title, rows) + text[text.index("\n\n", begin):]
+        with open(page, "w") as f:
+            f.write(text)
+        with open(figures) as f:
+            former = json.load(f)
+        compared = [figure for figure in former if "value" not in figure]
+        quoted = {figure["name"]: figure["quoted"] for figure in compared if "quoted" in figure}
+        new = [figure | {"command": command, "date": date} for figure in self.figures()]
+        for figure in new:
+            if figure["name"] in quoted:
+                figure["quoted"] = quoted[figure["name"]]
+        with open(figures, "w") as f:
+            json.dump(new + [figure for figure in former if "value" in figure], f, indent=1, ensure_ascii=False)
+            f.write("\n")
+
+    def figures(self):
+        """Each row of the tables with a name of its own and its medians, as the tables show them."""
+        for title, rows in TABLES:
+            for row in rows:
+                if row.title.startswith("the same, "):
+                    name = f"{base}, {row.title.removeprefix('the same, ')}"
+                else:
+                    name, base = row.title, row.title.removesuffix(", p50")
+                figure = {"name": name, "unit": "us" if rows is TIMES else "ms" if rows is FAILOVER else "a second"}
+                for system in ["floor"] + self.systems:
+                    if (median := self.median(row, system)) is not None:
+                        figure[system] = float(number(median).replace(",", ""))
+                yield figure
 
     def failures(self):
         bad = [line for line in self.lines if line.get("failed") or line.get("errors")]

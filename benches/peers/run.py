@@ -15,7 +15,7 @@ TARGET = os.path.join(ROOT, "target", "peers")
 def workloads(system, options):
     """What the clients are to run, in their order, each with the row of the results that it fills."""
     window = f":warm={options.warm}:secs={options.seconds}"
-    work = ["init"] + [work + window for work in (
+    work = ["init"] + [each + window for each in (
         # Not a row: the JVMs compile what they run often.
         f"set:row=warmup:clients=3:out=100:warm={options.warmup}",
         "set:row=set_leader:on=leader",
@@ -28,10 +28,23 @@ def workloads(system, options):
         "lock:row=lock_follower:on=follower",
         "lock:row=lock_16:clients=16",
         f"{system.session}:row=session_16:clients=16",
+        "client:row=get_client:on=follower",
+        "get:row=get_linear:on=follower:linear=1",
+        "mix:row=mix_64:clients=64",
+        "queue:row=queue_32:clients=32:path=/bench/queue",
     )]
+    work.append("fanout:row=fanout_1000:rounds=60:sessions=1000")
     if system.name == "quorate":
         # Long enough for five checkpoints of each member: what they cost the writes beside them.
         work.append(f"set:row=set_checkpoints:on=leader:warm={options.warm}:secs={options.checkpoints}")
+    large = f"path=/bench/large:keys={options.large}"
+    work.append(f"fill:row=fill:{large}")
+    work += [each + window for each in (
+        f"list:row=list:on=follower:{large}",
+        f"set:row=pipelined_large:on=leader:out=1000:{large}",
+        # Last, since its values stay.
+        "set:row=set_beside:clients=2:beside=1000000",
+    )]
     return work
 
 
@@ -150,6 +163,7 @@ def main():
     p.add_argument("--data", default=os.path.join(TARGET, "data"), metavar="DIR",
                    help="for the systems' data: on a real disk (target/peers/data)")
     p.add_argument("--plots", metavar="DIR", help="writes charts there, as SVG")
+    p.add_argument("--page", action="store_true", help="writes the tables of docs/performance.md and benches/figures.json")
     p.add_argument("--port-base", type=int, default=27400, help="the first of 21 ports on loopback (27400)")
     p.add_argument("--from", dest="source", metavar="FILE", help="only prints the results of an earlier run")
     options = p.parse_args()
@@ -158,6 +172,7 @@ def main():
     # Seconds before a window, and of the first load; rounds of the watch; seconds before a leader is taken away.
     options.warm, options.warmup, options.rounds, options.before = 2, 12, 3000, 3
     options.checkpoints = 40
+    options.large = 100_000
     if options.quick:
         options.seconds, options.warm, options.warmup = 1, 0.5, 1
         options.rounds, options.failovers, options.before, options.checkpoints = 300, 1, 1, 1
@@ -169,6 +184,13 @@ def main():
     print(results.markdown())
     if options.plots:
         results.charts(options.plots)
+    if options.page:
+        with open(path) as f:
+            about = json.loads(f.readline())
+        command = "benches/peers/run.py --page --plots docs/performance"
+        for name in ("runs", "seconds", "failovers"):
+            command += f" --{name} {getattr(options, name):g}"
+        results.write_page(ROOT, command, about["date"].split()[0])
     note(f"results: {path}")
 
 

@@ -11,6 +11,9 @@ PROGRAM = os.path.join(CARGO_TARGET, "release", "quorate-peers")
 GOPATH = "/usr/share/gocode"
 JAVA = "/usr/share/java/"
 ZK_JARS = f"{JAVA}zookeeper.jar:{JAVA}zookeeper-jute.jar"
+# Of the clients alone.
+CURATOR_JARS = ":".join(JAVA + name + ".jar" for name in (
+    "curator-recipes", "curator-framework", "curator-client", "guava"))
 
 MEMBERS = 3
 LIBC = ctypes.CDLL(None)
@@ -130,13 +133,13 @@ class ZooKeeper(System):
     name, session = "zookeeper", "rawsession"
     signals = ["KILL", "STOP"]
     first_port, ports_each = 6, 3  # clients, quorum, election
-    needs = ["java", "javac", JAVA + "zookeeper.jar"]
+    needs = ["java", "javac", JAVA + "zookeeper.jar", JAVA + "curator-recipes.jar"]
 
     @staticmethod
     def build():
         os.makedirs(BUILD, exist_ok=True)
         source = os.path.join(HERE, "zk", "ZkBench.java")
-        subprocess.run(["javac", "-proc:none", "-cp", ZK_JARS, "-d", BUILD, source], check=True)
+        subprocess.run(["javac", "-proc:none", "-cp", f"{ZK_JARS}:{CURATOR_JARS}", "-d", BUILD, source], check=True)
 
     def server(self, i):
         path = self.dirs[i]
@@ -160,7 +163,7 @@ class ZooKeeper(System):
                 "org.apache.zookeeper.server.quorum.QuorumPeerMain", os.path.join(path, "zoo.cfg")]
 
     def client(self):
-        return ["java", "-cp", f"{BUILD}:{ZK_JARS}:{JAVA}slf4j-nop.jar", "ZkBench"]
+        return ["java", "-cp", f"{BUILD}:{ZK_JARS}:{CURATOR_JARS}:{JAVA}slf4j-nop.jar", "ZkBench"]
 
     def mode(self, i):
         mode = re.search(r"Mode: (\w+)", ask(self.ports[i], b"srvr"))

@@ -20,6 +20,7 @@ import (
 
 	"go.etcd.io/etcd/clientv3"
 	"go.etcd.io/etcd/clientv3/concurrency"
+	recipe "go.etcd.io/etcd/contrib/recipes"
 	"go.uber.org/zap"
 )
 
@@ -115,6 +116,23 @@ const (
 
 var phase int32
 
+// When the last call ended, since `begun`, and the longest time in which none did.
+var begun = time.Now()
+var last, gap int64
+
+func ended() {
+	now := time.Since(begun).Nanoseconds()
+	before := atomic.SwapInt64(&last, now)
+	for longest := atomic.LoadInt64(&gap); before > 0 && now-before > longest; longest = atomic.LoadInt64(&gap) {
+		if atomic.CompareAndSwapInt64(&gap, longest, now-before) {
+			break
+		}
+	}
+}
+
+// A call that does not count.
+const none time.Duration = -1
+
 // One call of a client; returns its latency.
 type call func(client int, c *clientv3.Client, sequence int64) (time.Duration, error)
 
@@ -122,6 +140,7 @@ type call func(client int, c *clientv3.Client, sequence int64) (time.Duration, e
 func clients(row string, o options, run call, handoffs []latencies) {
 	count, out := o.number("clients", 1), o.number("out", 1)
 	atomic.StoreInt32(&phase, warm)
+	last, gap = 0, 0
 	each := make([]latencies, count*out)
 	var errors, sequence int64
 	var all sync.WaitGroup
@@ -138,21 +157,27 @@ func clients(row string, o options, run call, handoffs []latencies) {
 						if atomic.AddInt64(&errors, 1) < 4 {
 							fmt.Fprintln(os.Stderr, row, err)
 						}
-					} else if atomic.LoadInt32(&phase) == timed {
+					} else if atomic.LoadInt32(&phase) == timed && took != none {
 						each[at] = append(each[at], took)
+						if out > 1 {
+							ended()
+						}
 					}
 				}
 			}(i, i*out+j)
 		}
 	}
 	time.Sleep(o.duration("warm", 2))
-	begun := time.Now()
+	start := time.Now()
 	atomic.StoreInt32(&phase, timed)
 	time.Sleep(o.duration("secs", 6))
 	atomic.StoreInt32(&phase, over)
-	seconds := time.Since(begun).Seconds()
+	seconds := time.Since(start).Seconds()
 	all.Wait()
 	f := fields{"errors": errors}
+	if gap > 0 {
+		f["gap_ms"] = float64(gap) / 1e6
+	}
 	f["ops_per_s"] = float64(f.percentiles("", each)) / seconds
 	f.percentiles("handoff_", handoffs)
 	f.print(row)
@@ -172,11 +197,60 @@ func run(name, row string, o options) {
 			}
 		}
 	case "set":
+		// The first client sets a large value, which does not count.
+		large := strings.Repeat("x", o.number("beside", 0))
+		many := int64(o.number("keys", 0))
 		clients(row, o, func(client int, c *clientv3.Client, sequence int64) (time.Duration, error) {
+			path := key(sequence)
+			if many > 0 {
+				// A step through all of them that looks random: their number is not a multiple of it.
+				path = child(o["path"], sequence*61803%many)
+			}
+			if large != "" && client == 0 {
+				_, err := c.Put(bg, key(sequence%16), large)
+				return none, err
+			}
 			begun := time.Now()
-			_, err := c.Put(bg, key(sequence), data)
+			_, err := c.Put(bg, path, data)
 			return time.Since(begun), err
 		}, nil)
+	case "client", "get":
+		clients(row, o, func(client int, c *clientv3.Client, sequence int64) (time.Duration, error) {
+			begun := time.Now()
+			err := get(o, c, key(sequence))
+			return time.Since(begun), err
+		}, nil)
+	case "mix": // seven of ten are gets
+		clients(row, o, func(client int, c *clientv3.Client, sequence int64) (time.Duration, error) {
+			begun := time.Now()
+			var err error
+			if sequence%10 < 7 {
+				err = get(o, c, key(sequence))
+			} else {
+				_, err = c.Put(bg, key(sequence), data)
+			}
+			return time.Since(begun), err
+		}, nil)
+	case "fill":
+		fill(o["path"], int64(o.number("keys", 1)), data)
+	case "list":
+		clients(row, o, func(client int, c *clientv3.Client, sequence int64) (time.Duration, error) {
+			begun := time.Now()
+			_, err := c.Get(bg, o["path"]+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSerializable())
+			return time.Since(begun), err
+		}, nil)
+	case "queue": // of etcd's own recipes: half of the clients put, and the others take
+		clients(row, o, func(client int, c *clientv3.Client, sequence int64) (time.Duration, error) {
+			queue := recipe.NewQueue(c, "/bench/"+row)
+			begun := time.Now()
+			if client%2 == 0 {
+				return none, queue.Enqueue(data)
+			}
+			_, err := queue.Dequeue()
+			return time.Since(begun), err
+		}, nil)
+	case "fanout":
+		fanOut(row, o.number("rounds", 100), o.number("sessions", 1000), data)
 	case "watch":
 		watch(row, o.number("rounds", 1000), data)
 	case "lock":
@@ -200,6 +274,80 @@ func run(name, row string, o options) {
 	default:
 		panic("no workload " + name)
 	}
+}
+
+func child(parent string, i int64) string { return fmt.Sprintf("%s/%05d", parent, i) }
+
+// From the server's own state; with `linear`, no older than the call.
+func get(o options, c *clientv3.Client, path string) error {
+	var how []clientv3.OpOption
+	if o.number("linear", 0) == 0 {
+		how = append(how, clientv3.WithSerializable())
+	}
+	_, err := c.Get(bg, path, how...)
+	return err
+}
+
+// So many keys below a parent, many at a time.
+func fill(parent string, keys int64, data string) {
+	c := connect(servers[0])
+	defer c.Close()
+	var next int64 = -1
+	var all sync.WaitGroup
+	for i := 0; i < 256; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := atomic.AddInt64(&next, 1); i < keys; i = atomic.AddInt64(&next, 1) {
+				if _, err := c.Put(bg, child(parent, i), data); err != nil {
+					panic(err)
+				}
+			}
+		}()
+	}
+	all.Wait()
+}
+
+// A set at the leader, and the last of the events at so many watchers of all servers.
+func fanOut(row string, rounds, watchers int, data string) {
+	setter := connect(servers[0])
+	defer setter.Close()
+	seen := make(chan time.Time, watchers)
+	for i := 0; i < watchers; i++ {
+		c := connect(servers[i%len(servers)])
+		defer c.Close()
+		events := c.Watch(bg, key(0), clientv3.WithCreatedNotify())
+		<-events
+		go func() {
+			for range events {
+				seen <- time.Now()
+			}
+		}()
+	}
+	var each latencies
+	for i := 0; i < rounds; i++ {
+		begun := time.Now()
+		if _, err := setter.Put(bg, key(0), data); err != nil {
+			panic(err)
+		}
+		at := begun
+		for j := 0; j < watchers; j++ {
+			select {
+			case event := <-seen:
+				if event.After(at) {
+					at = event
+				}
+			case <-time.After(10 * time.Second):
+				panic("event lost")
+			}
+		}
+		if i >= rounds/3 {
+			each = append(each, at.Sub(begun))
+		}
+	}
+	f := fields{}
+	f.percentiles("", []latencies{each})
+	f.print(row)
 }
 
 // Set at the leader, event at the last server.

@@ -10,6 +10,9 @@ import java.nio.ByteBuffer;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
+import org.apache.curator.framework.*;
+import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
+import org.apache.curator.retry.RetryOneTime;
 import org.apache.zookeeper.*;
 import org.apache.zookeeper.data.ACL;
 
@@ -36,6 +39,8 @@ public class ZkBench {
             default: return servers[client % servers.length];
         }
     }
+
+    static String child(String parent, long i) { return String.format("%s/%05d", parent, i); }
 
     static String key(long i) { return String.format("/bench/k/%04d", i % KEYS); }
 
@@ -98,10 +103,17 @@ public class ZkBench {
 
     /** A client's whole loop: calls while phase < OVER, and adds what ended while it was TIMED. */
     interface Loop { void run(int client, ZooKeeper z, Latencies l, AtomicLong errors) throws Exception; }
+    /** Not to be counted. */
+    static final long NONE = -1;
+
     /** One blocking call; returns its latency. */
     interface Call { long run(int client, ZooKeeper z, long sequence) throws Exception; }
 
+    /** The longest time in which nothing was done, of pipelined calls. */
+    static volatile long gap;
+
     static void clients(String row, Map<String, String> o, Loop loop, List<Latencies> handoffs) throws Exception {
+        gap = 0;
         int count = number(o, "clients", 1);
         phase = WARM;
         AtomicLong errors = new AtomicLong();
@@ -128,6 +140,7 @@ public class ZkBench {
         for (Thread t : threads) t.join();
         String rate = String.format(Locale.ROOT, ",\"ops_per_s\":%.1f", sorted(latencies).length / seconds);
         String more = percentiles("", latencies) + percentiles("handoff_", handoffs);
+        if (gap > 0) more += String.format(Locale.ROOT, ",\"gap_ms\":%.1f", gap / 1e6);
         print(row, rate + more + ",\"errors\":" + errors.get());
         for (ZooKeeper z : connections) z.close();
     }
@@ -136,22 +149,31 @@ public class ZkBench {
         return (client, z, l, errors) -> {
             for (long sequence = 0; phase < OVER; sequence++) {
                 long ns = call.run(client, z, sequence);
-                if (phase == TIMED) l.add(ns);
+                if (phase == TIMED && ns != NONE) l.add(ns);
             }
         };
     }
 
     /** Sets with that many outstanding. */
-    static Loop pipelined(int outstanding, byte[] data) {
+    static Loop pipelined(Map<String, String> o, int outstanding, byte[] data) {
+        int many = number(o, "keys", 0);
         return (client, z, l, errors) -> {
             Semaphore room = new Semaphore(outstanding);
+            long[] last = new long[1];
             for (long sequence = 0; phase < OVER; sequence++) {
                 room.acquireUninterruptibly();
                 long begun = System.nanoTime();
-                z.setData(key(client * 31 + sequence), data, -1, (rc, p, c, stat) -> {
+                // A step through all of them that looks random: their number is not a multiple of it.
+                String path = many > 0 ? child(o.get("path"), sequence * 61803 % many) : key(client * 31 + sequence);
+                z.setData(path, data, -1, (rc, p, c, stat) -> {
                     // In the connection's one event thread.
                     if (rc != 0) errors.incrementAndGet();
-                    else if (phase == TIMED) l.add(System.nanoTime() - begun);
+                    else if (phase == TIMED) {
+                        long now = System.nanoTime();
+                        l.add(now - begun);
+                        if (last[0] > 0) gap = Math.max(gap, now - last[0]);
+                        last[0] = now;
+                    }
                     room.release();
                 }, null);
             }
@@ -169,13 +191,43 @@ public class ZkBench {
         switch (name) {
             case "init": init(data); break;
             case "set":
-                clients(row, o, outstanding > 1 ? pipelined(outstanding, data) : blocking((client, z, sequence) -> {
-                    String path = key(client * 31 + sequence);
+                // The first client sets a large value, which does not count.
+                byte[] large = new byte[number(o, "beside", 0)];
+                clients(row, o, outstanding > 1 ? pipelined(o, outstanding, data) : blocking((client, z, sequence) -> {
+                    boolean isLarge = large.length > 0 && client == 0;
+                    String path = key(isLarge ? sequence % 16 : client * 31 + sequence);
                     long begun = System.nanoTime();
-                    z.setData(path, data, -1);
+                    z.setData(path, isLarge ? large : data, -1);
+                    return isLarge ? NONE : System.nanoTime() - begun;
+                }), List.of());
+                break;
+            case "client":
+            case "get":
+                clients(row, o, blocking((client, z, sequence) -> {
+                    long begun = System.nanoTime();
+                    get(o, z, key(client * 31 + sequence));
                     return System.nanoTime() - begun;
                 }), List.of());
                 break;
+            case "mix": // seven of ten are gets
+                clients(row, o, blocking((client, z, sequence) -> {
+                    String path = key(client * 31 + sequence);
+                    long begun = System.nanoTime();
+                    if (sequence % 10 < 7) get(o, z, path);
+                    else z.setData(path, data, -1);
+                    return System.nanoTime() - begun;
+                }), List.of());
+                break;
+            case "fill": fill(o.get("path"), number(o, "keys", 1), data); break;
+            case "list":
+                clients(row, o, blocking((client, z, sequence) -> {
+                    long begun = System.nanoTime();
+                    z.getChildren(o.get("path"), false);
+                    return System.nanoTime() - begun;
+                }), List.of());
+                break;
+            case "queue": queue(row, o, data); break;
+            case "fanout": fanOut(row, number(o, "rounds", 100), number(o, "sessions", 1000), data); break;
             case "watch": watch(row, number(o, "rounds", 1000), data); break;
             case "lock": lock(row, o); break;
             case "rawsession":
@@ -196,6 +248,70 @@ public class ZkBench {
             z.create(path, data, OPEN, CreateMode.PERSISTENT);
         for (int i = 0; i < KEYS; i++) z.create(key(i), data, OPEN, CreateMode.PERSISTENT);
         z.close();
+    }
+
+    /** From the server's own state; with `linear`, no older than the call. */
+    static void get(Map<String, String> o, ZooKeeper z, String path) throws Exception {
+        if (number(o, "linear", 0) > 0) z.sync(path, (rc, p, c) -> { }, null);
+        z.getData(path, false, null);
+    }
+
+    /** Creates this parent and so many children, many at a time. */
+    static void fill(String parent, int keys, byte[] data) throws Exception {
+        ZooKeeper z = connect(servers[0]);
+        z.create(parent, new byte[0], OPEN, CreateMode.PERSISTENT);
+        Semaphore room = new Semaphore(1000);
+        for (int i = 0; i < keys; i++) {
+            room.acquireUninterruptibly();
+            z.create(child(parent, i), data, OPEN, CreateMode.PERSISTENT, (rc, p, c, name) -> room.release(), null);
+        }
+        room.acquireUninterruptibly(1000);
+        z.close();
+    }
+
+    /** Curator's simple queue: half of the clients put, and the others take. */
+    static void queue(String row, Map<String, String> o, byte[] data) throws Exception {
+        int count = number(o, "clients", 2);
+        SimpleDistributedQueue[] queues = new SimpleDistributedQueue[count];
+        CuratorFramework[] connections = new CuratorFramework[count];
+        for (int i = 0; i < count; i++) {
+            connections[i] = CuratorFrameworkFactory.newClient(server(o, i), SESSION_MS, 5000, new RetryOneTime(10));
+            connections[i].start();
+            queues[i] = new SimpleDistributedQueue(connections[i], "/bench/" + row);
+        }
+        clients(row, o, blocking((client, z, sequence) -> {
+            long begun = System.nanoTime();
+            if (client % 2 == 0) {
+                queues[client].offer(data);
+                return NONE;
+            }
+            byte[] taken = queues[client].poll(1, TimeUnit.SECONDS);
+            return taken == null ? NONE : System.nanoTime() - begun;
+        }), List.of());
+        for (CuratorFramework connection : connections) connection.close();
+    }
+
+    /** A set at the leader, and the last of the events at so many sessions of all servers. */
+    static void fanOut(String row, int rounds, int sessions, byte[] data) throws Exception {
+        ZooKeeper setter = connect(servers[0]);
+        List<ZooKeeper> watchers = new ArrayList<>();
+        for (int i = 0; i < sessions; i++) watchers.add(connect(servers[i % servers.length]));
+        Latencies events = new Latencies();
+        for (int i = 0; i < rounds; i++) {
+            AtomicLong last = new AtomicLong();
+            CountDownLatch set = new CountDownLatch(sessions), seen = new CountDownLatch(sessions);
+            Watcher watcher = e -> { last.accumulateAndGet(System.nanoTime(), Math::max); seen.countDown(); };
+            for (ZooKeeper z : watchers) z.exists(key(0), watcher, (rc, p, c, stat) -> set.countDown(), null);
+            set.await();
+            long begun = System.nanoTime();
+            setter.setData(key(0), data, -1);
+            if (!seen.await(10, TimeUnit.SECONDS)) throw new Exception("event lost");
+            if (i >= rounds / 3) events.add(last.get() - begun);
+        }
+        print(row, percentiles("", List.of(events)));
+        // A close takes 100 ms.
+        watchers.parallelStream().forEach(z -> { try { z.close(1); } catch (InterruptedException e) { } });
+        setter.close();
     }
 
     /** Set at the leader, event at the last server. */

@@ -61,6 +61,9 @@ fn run(name: &str, row: &str, o: &Options, servers: &[&str]) {
     let mut members: Vec<Member> = servers.iter().map(|address| Member::connect(address)).collect();
     match name {
         "init" => drop(members[0].ask("init")),
+        "fill" => drop(members[0].ask(&format!("fill {}", o.line()))),
+        "client" => without_replica(row, o, &mut members[0]),
+        "fanout" => fan_out(row, o, &mut members),
         "watch" => watch(row, o, &mut members),
         "failover" => failover(row, o, &mut members),
         _ => measure(name, row, o, &mut members),
@@ -104,8 +107,58 @@ fn watch(row: &str, o: &Options, members: &mut [Member]) {
     line.print();
 }
 
+/// A set at the leader, and the last of the events at all sessions of all members.
+fn fan_out(row: &str, o: &Options, members: &mut [Member]) {
+    let (rounds, sessions) = (o.number("rounds", 100), o.number("sessions", 1000));
+    // The order to set has a connection of its own.
+    let leader = members[0].writer.peer_addr().unwrap().to_string();
+    let mut setter = Member::connect(&leader);
+    let count = members.len() as u64;
+    for (at, member) in (0..).zip(members.iter_mut()) {
+        let sessions = sessions / count + u64::from(at < sessions % count);
+        member.ask(&format!("fanout rounds={rounds} sessions={sessions}"));
+    }
+    let mut latencies = Latencies::default();
+    for round in 0..rounds {
+        let begun: u64 = setter.ask("set").parse().unwrap();
+        let ends = members.iter_mut().map(|member| member.receive().parse::<u64>().unwrap());
+        let last = ends.max().expect("there are members");
+        if round >= rounds / 3 {
+            latencies.add(last - begun);
+        }
+    }
+    let mut line = Line::new(row);
+    line.latencies("", &latencies);
+    line.print();
+}
+
+/// Gets of an instance without a replica, which is this process.
+fn without_replica(row: &str, o: &Options, member: &mut Member) {
+    let peers = member.ask("peers");
+    let peers: Vec<&str> = peers.split(',').collect();
+    let coordinator = quorate::Coordinator::builder().client().join(&peers).unwrap();
+    let session = coordinator.session();
+    let t0 = now() + o.seconds("warm", 2.0);
+    let t1 = t0 + o.seconds("secs", 6.0);
+    let mut latencies = Latencies::default();
+    for sequence in 0.. {
+        let begun = now();
+        if begun >= t1 {
+            break;
+        }
+        let done = crate::member::get(o, &session, &crate::key_path(sequence)).unwrap();
+        if begun >= t0 {
+            latencies.add(done - begun);
+        }
+    }
+    let mut line = Line::new(row);
+    line.rate(latencies.count(), (t1 - t0) as f64 / 1e9);
+    line.latencies("", &latencies);
+    line.print();
+}
+
 fn measure(name: &str, row: &str, o: &Options, members: &mut [Member]) {
-    let path = format!("/bench/lock/{row}");
+    let path = o.text("path", &format!("/bench/lock/{row}")).to_owned();
     if name == "lock" {
         members[0].ask(&format!("create path={path}"));
     }
@@ -119,13 +172,15 @@ fn measure(name: &str, row: &str, o: &Options, members: &mut [Member]) {
         busy.push(member);
     }
     let (mut latencies, mut errors, mut first_error) = (Latencies::default(), 0, String::new());
-    let mut holds: Vec<(u64, u64)> = Vec::new();
+    let (mut holds, mut gap): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
     for member in busy {
         let answer = member.receive();
-        let [measured, failed, held, error] = answer.split('|').collect::<Vec<_>>()[..] else {
+        let [measured, failed, held, paused, error] = answer.split('|').collect::<Vec<_>>()[..]
+        else {
             panic!("not an answer: {answer}")
         };
         latencies.merge(measured);
+        gap = gap.max(paused.parse::<u64>().unwrap());
         errors += failed.parse::<u64>().unwrap();
         holds.extend(held.split_whitespace().map(|pair| {
             let (got, released) = pair.split_once(':').unwrap();
@@ -140,6 +195,9 @@ fn measure(name: &str, row: &str, o: &Options, members: &mut [Member]) {
     line.latencies("", &latencies);
     if name == "lock" {
         line.latencies("handoff_", &handoffs(holds, t0));
+    }
+    if gap > 0 {
+        line.number("gap_ms", gap as f64 / 1e6);
     }
     line.number("errors", errors as f64);
     if errors > 0 {

@@ -4,6 +4,9 @@
 //! `floor_*` rows are replication: a leader sends each record over TCP to two followers and writes
 //! it itself. Each of the three makes what has gathered durable with one `fdatasync`, and a record
 //! is done when two of the three have it. It is 100 bytes longer than its payload.
+//!
+//! `round_trip` and `hand_over` are the parts of it that are not the disk: 150 bytes over TCP to another thread
+//! and back, and a thread that wakes another one.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -20,16 +23,21 @@ use crate::now;
 /// Files wrap here.
 const FILE_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 4 << 20;
+/// Room for the rest of a record.
+const REST_BYTES: usize = 2 << 20;
 
 pub(crate) fn main(dir: &Path, seconds: f64) {
     std::fs::create_dir_all(dir).unwrap();
     append(dir, seconds);
+    round_trip(seconds);
+    hand_over(seconds);
     let kinds = [
         ("floor_1", 1, 200),
         ("floor_16", 16, 200),
         ("floor_64", 64, 200),
         ("floor_1000", 1000, 200),
         ("floor_1000_1k", 1000, 1124),
+        ("floor_1m", 1, 1_000_100),
     ];
     for (row, outstanding, record_bytes) in kinds {
         replicate(row, dir, seconds, outstanding, record_bytes);
@@ -47,6 +55,44 @@ fn append(dir: &Path, seconds: f64) {
         latencies.add(now() - before);
     }
     print("append", &latencies, begun);
+}
+
+fn round_trip(seconds: f64) {
+    let (mut here, mut there) = connection();
+    let echo = std::thread::spawn(move || {
+        let mut buffer = [0; 150];
+        while there.read_exact(&mut buffer).is_ok() && there.write_all(&buffer).is_ok() {}
+    });
+    let mut buffer = [7; 150];
+    time("round_trip", seconds, 1, || {
+        here.write_all(&buffer).unwrap();
+        here.read_exact(&mut buffer).unwrap();
+    });
+    drop(here);
+    echo.join().unwrap();
+}
+
+fn hand_over(seconds: f64) {
+    let ((to, from), (back_to, back_from)) = (channel(), channel());
+    let echo = std::thread::spawn(move || while from.recv().is_ok() && back_to.send(()).is_ok() {});
+    time("hand_over", seconds, 2, || {
+        to.send(()).unwrap();
+        back_from.recv().unwrap();
+    });
+    drop(to);
+    echo.join().unwrap();
+}
+
+/// Prints the time that a part of `run` takes, if that has so many equal ones.
+fn time(row: &str, seconds: f64, parts: u64, mut run: impl FnMut()) {
+    let mut latencies = Latencies::default();
+    let (begun, end) = (now(), now() + (seconds * 1e9) as u64);
+    while now() < end {
+        let before = now();
+        run();
+        latencies.add((now() - before) / parts);
+    }
+    print(row, &latencies, begun);
 }
 
 fn print(row: &str, latencies: &Latencies, begun: u64) {
@@ -86,12 +132,20 @@ impl Disk {
     }
 }
 
-/// Writes what it receives, and answers with how many bytes are durable.
-fn follow(path: &Path, mut leader: TcpStream) {
+/// Writes what it receives, whole records, and answers with how many bytes are durable.
+fn follow(path: &Path, record_bytes: usize, mut leader: TcpStream) {
     let mut disk = Disk::open(path);
     leader.write_all(&0_u64.to_le_bytes()).unwrap();
-    let (mut buffer, mut durable) = (vec![0; BUFFER_BYTES], 0);
-    while let Ok(count @ 1..) = leader.read(&mut buffer) {
+    let (mut buffer, mut durable) = (vec![0; BUFFER_BYTES + REST_BYTES], 0);
+    while let Ok(mut count @ 1..) = leader.read(&mut buffer[..BUFFER_BYTES]) {
+        let cut = count % record_bytes;
+        if cut > 0 {
+            let rest = record_bytes - cut;
+            if leader.read_exact(&mut buffer[count..count + rest]).is_err() {
+                return;
+            }
+            count += rest;
+        }
         disk.append(&buffer[..count]);
         durable += count as u64;
         if leader.write_all(&durable.to_le_bytes()).is_err() {
@@ -124,7 +178,7 @@ fn replicate(row: &str, dir: &Path, seconds: f64, outstanding: u64, record_bytes
     for member in 1..3 {
         let (mut here, there) = connection();
         let path = dir.join(format!("follower-{member}"));
-        threads.push(std::thread::spawn(move || follow(&path, there)));
+        threads.push(std::thread::spawn(move || follow(&path, record_bytes as usize, there)));
         let mut answer = [0; 8];
         here.read_exact(&mut answer).expect("the follower is ready");
         let (mut answers, tx) = (here.try_clone().unwrap(), durable_tx.clone());

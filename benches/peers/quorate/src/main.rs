@@ -23,6 +23,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The keys `/bench/k/0000` and on, which the workloads set.
 const KEYS: u64 = 1000;
+/// Those of them that are set to large values.
+const LARGE_KEYS: u64 = 16;
 
 /// Nanoseconds on a clock that all processes of this machine share.
 fn now() -> u64 {
@@ -32,6 +34,11 @@ fn now() -> u64 {
 
 fn key_path(key: u64) -> String {
     format!("/bench/k/{:04}", key % KEYS)
+}
+
+/// A child of a parent that has many.
+fn child_path(parent: &str, key: u64) -> String {
+    format!("{parent}/{key:05}")
 }
 
 fn main() {

@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use quorate::recipes::Lock;
+use quorate::recipes::{Lock, Queue};
 use quorate::{Coordinator, CreateMode, Pending, Session, Stat, WatchMode};
 
 use crate::figures::Latencies;
 use crate::options::Options;
-use crate::{KEYS, key_path, now};
+use crate::{KEYS, LARGE_KEYS, child_path, key_path, now};
 
 pub(crate) fn main(args: &[String]) {
     let flag = |name: &str| {
@@ -65,6 +65,13 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
             session.create(o.text("path", ""), b"", CreateMode::Persistent).unwrap();
             String::new()
         }
+        "peers" => {
+            c.status().members.iter().map(|m| m.address.clone()).collect::<Vec<_>>().join(",")
+        }
+        "fill" => {
+            fill(&session, o.text("path", ""), o.number("keys", 1));
+            String::new()
+        }
         "set" => {
             let begun = now();
             session.set(&key_path(0), [b'x'; 100]).unwrap();
@@ -80,6 +87,10 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
             }
             "end".to_owned()
         }
+        "fanout" => {
+            fan_out(o, c, stream);
+            "end".to_owned()
+        }
         "work" => work(o, c),
         "writers" => writers(o, c),
         "close" => {
@@ -87,6 +98,34 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
             "closed".to_owned()
         }
         _ => panic!("no order {name}"),
+    }
+}
+
+/// Creates this parent and so many children of 100 B, many at a time.
+fn fill(session: &Session, parent: &str, keys: u64) {
+    session.create(parent, b"", CreateMode::Persistent).unwrap();
+    let calls = session.nonblocking();
+    let create = |key| calls.create(&child_path(parent, key), [b'x'; 100], CreateMode::Persistent);
+    for part in (0..keys).collect::<Vec<_>>().chunks(1000) {
+        for creating in part.iter().map(|key| create(*key)).collect::<Vec<_>>() {
+            creating.wait().unwrap();
+        }
+    }
+}
+
+/// So many sessions watch one znode. Says when the last of them has had each event.
+fn fan_out(o: &Options, c: &Coordinator, stream: &mut TcpStream) {
+    let sessions: Vec<_> =
+        (0..o.number("sessions", 1)).map(|_| c.open_session().unwrap()).collect();
+    let watch = |own: &Session| own.watch(&key_path(0), WatchMode::Persistent);
+    let watches: Vec<_> = sessions.iter().map(|own| watch(own).unwrap()).collect();
+    stream.write_all(b"ready\n").unwrap();
+    for _ in 0..o.number("rounds", 1) {
+        for watch in &watches {
+            watch.recv().unwrap();
+        }
+        let at = now();
+        stream.write_all(format!("{at}\n").as_bytes()).unwrap();
     }
 }
 
@@ -108,6 +147,8 @@ struct Measured {
     first_error: String,
     /// When it got the lock, and when it began to release it.
     holds: Vec<(u64, u64)>,
+    /// The longest time in which nothing was done, of pipelined calls.
+    gap: u64,
 }
 
 impl Measured {
@@ -127,8 +168,10 @@ fn work(o: &Options, c: &Coordinator) -> String {
             all.first_error = one.first_error;
         }
         holds.extend(one.holds.iter().map(|(got, released)| format!("{got}:{released}")));
+        all.gap = all.gap.max(one.gap);
     }
-    format!("{}|{}|{}|{}", all.latencies.text(), all.errors, holds.join(" "), all.first_error)
+    let Measured { latencies, errors, gap, first_error, .. } = all;
+    format!("{}|{errors}|{}|{gap}|{first_error}", latencies.text(), holds.join(" "))
 }
 
 fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
@@ -143,7 +186,11 @@ fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
     let own = (what == "lock").then(|| c.open_session().unwrap());
     let lock = own.as_ref().map(|own| own.lock(o.text("path", "")).unwrap());
     let session = c.session();
-    let data = vec![b'x'; o.number("size", 100) as usize];
+    // The first caller sets a large value, which does not count.
+    let large = o.number("beside", 0) as usize;
+    let is_large = large > 0 && id == 0;
+    let data = vec![b'x'; if is_large { large } else { o.number("size", 100) as usize }];
+    let queue = Queue::new(&session, o.text("path", "/bench/queue")).unwrap();
     for sequence in 0.. {
         let begun = now();
         if begun >= t1 {
@@ -151,18 +198,43 @@ fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
         }
         // A lock's latency ends when it is acquired, though its release belongs to the rate.
         let result = match (what, &lock) {
-            ("set", _) => session.set(&key_path(id * 31 + sequence), &data).map(|_| now()),
+            ("set", _) => {
+                let key = if is_large { sequence % LARGE_KEYS } else { id * 31 + sequence };
+                session.set(&key_path(key), &data).map(|_| now())
+            }
+            ("get", _) => get(o, &session, &key_path(id * 31 + sequence)),
+            // Seven of ten are gets.
+            ("mix", _) if sequence % 10 < 7 => get(o, &session, &key_path(id * 31 + sequence)),
+            ("mix", _) => session.set(&key_path(id * 31 + sequence), &data).map(|_| now()),
+            ("list", _) => session.children(o.text("path", "")).map(|_| now()),
+            // Those with even numbers put, and the others take.
+            ("queue", _) if id % 2 == 0 => queue.put(&data[..]).map(|()| now()),
+            ("queue", _) => {
+                let item = queue.pop_timeout(Duration::from_secs(1));
+                item.map(|item| if item.is_some() { now() } else { 0 })
+            }
             ("session", _) => open_and_close(c, &format!("/bench/lock/e{id}-{sequence}"), &data),
             ("lock", Some(lock)) => hold(lock, &mut measured.holds),
             _ => panic!("no workload {what}"),
         };
+        let counts = !is_large && !(what == "queue" && id % 2 == 0);
         match result {
-            Ok(at) if now() >= t0 && now() < t1 => measured.latencies.add(at - begun),
+            Ok(at) if counts && at >= t0.max(begun) && at < t1 => {
+                measured.latencies.add(at - begun)
+            }
             Ok(_) => {}
             Err(error) => measured.failed(&error),
         }
     }
     measured
+}
+
+/// From the own replica; with `linear`, no older than the call.
+pub(crate) fn get(o: &Options, session: &Session, path: &str) -> quorate::Result<u64> {
+    if o.number("linear", 0) > 0 {
+        session.sync()?;
+    }
+    session.get(path).map(|_| now())
 }
 
 fn open_and_close(c: &Coordinator, path: &str, data: &[u8]) -> quorate::Result<u64> {
@@ -184,14 +256,22 @@ fn hold(lock: &Lock, holds: &mut Vec<(u64, u64)>) -> quorate::Result<u64> {
 fn pipeline(id: u64, o: &Options, session: &Session, outstanding: usize, measured: &mut Measured) {
     let (t0, t1) = (o.number("t0", 0), o.number("t1", 0));
     let data = vec![b'x'; o.number("size", 100) as usize];
-    let keys: Vec<String> = (0..KEYS).map(key_path).collect();
+    let keys: Vec<String> = match o.text("path", "") {
+        path if o.number("keys", 0) > 0 => {
+            (0..o.number("keys", 0)).map(|key| child_path(path, key)).collect()
+        }
+        _ => (0..KEYS).map(key_path).collect(),
+    };
+    // A step through all of them that looks random: their number is not a multiple of it.
+    let step = if keys.len() as u64 > KEYS { 61_803 } else { 1 };
+    let mut last_done = 0;
     let calls = session.nonblocking();
     let mut under_way: VecDeque<(u64, Pending<Stat>)> = VecDeque::new();
     let mut sequence = 0;
     loop {
         while under_way.len() < outstanding && now() < t1 {
             sequence += 1;
-            let key = &keys[((id * 31 + sequence) % KEYS) as usize];
+            let key = &keys[((id * 31 + sequence * step) % keys.len() as u64) as usize];
             under_way.push_back((now(), calls.set(key, &data)));
         }
         let Some((begun, oldest)) = under_way.pop_front() else { return };
@@ -199,7 +279,12 @@ fn pipeline(id: u64, o: &Options, session: &Session, outstanding: usize, measure
         while let Some((begun, result)) = ended {
             let at = now();
             match result {
-                Ok(_) if at >= t0 && at < t1 => measured.latencies.add(at - begun),
+                Ok(_) if at >= t0 && at < t1 => {
+                    measured.latencies.add(at - begun);
+                    let gap = if last_done > 0 { at - last_done } else { 0 };
+                    measured.gap = measured.gap.max(gap);
+                    last_done = at;
+                }
                 Ok(_) => {}
                 Err(error) => measured.failed(&error),
             }

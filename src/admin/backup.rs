@@ -36,9 +36,9 @@ impl Drop for Permit {
 
 /// A file that is deleted when this is dropped.
 #[derive(Debug)]
-struct Temporary(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // On systems where an open file can be deleted, it is gone already.
         let _ = std::fs::remove_file(&self.0);
@@ -84,7 +84,7 @@ fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
 pub(super) struct Spool {
     file: File,
     backup: Backup,
-    _path: Temporary,
+    _path: TemporaryFile,
     _permit: Permit,
 }
 
@@ -109,7 +109,7 @@ impl Spool {
             None => std::env::temp_dir(),
         };
         has_room(coordinator, &directory)?;
-        let path = Temporary(directory.join(format!("{own}{:016x}", entropy::number()?)));
+        let path = TemporaryFile(directory.join(format!("{own}{:016x}", entropy::number()?)));
         let backup = coordinator.backup(&path.0)?;
         let unusable = |error: io::Error| Error::FileUnusable {
             file: path.0.clone(),

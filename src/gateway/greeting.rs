@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
@@ -18,7 +18,7 @@ use crate::types::error::Error;
 use crate::types::right::Right;
 use crate::types::znode::SessionId;
 
-impl Connection {
+impl ClientConnection {
     /// Takes the first packet. With `read_only`, there is no quorum, and the client is served from the replica
     /// alone.
     pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<(), Ending> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::clients::{Client, Clients};
+use super::clients::{Clients, GatewayClient};
 use super::files::files_max;
 use super::quorum::Service;
 use super::wire::codes::OpCode;
@@ -84,7 +84,7 @@ impl Clients {
     }
 }
 
-impl Client {
+impl GatewayClient {
     fn session(&self) -> u64 {
         self.connection.session.as_ref().map_or(0, |session| session.id.0)
     }
@@ -115,7 +115,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Clients) -> String {
         }
         b"wchs" => watch_summary(&mut text, seen),
         b"wchc" => {
-            let of = |client: &Client| {
+            let of = |client: &GatewayClient| {
                 let paths = client.connection.watches.paths().map(str::to_owned);
                 (format!("{:#x}", client.session()), paths.collect::<Vec<_>>())
             };
@@ -199,8 +199,8 @@ fn server(text: &mut String, seen: &Clients, with_clients: bool) {
     let _ = writeln!(text, "Node count: {znodes}");
 }
 
-fn connection(text: &mut String, seen: &Clients, client: &Client, in_full: bool) {
-    let Client { address, connection, counts, since, .. } = client;
+fn connection(text: &mut String, seen: &Clients, client: &GatewayClient, in_full: bool) {
+    let GatewayClient { address, connection, counts, since, .. } = client;
     let session = connection.session.as_ref();
     let _ = write!(
         text,

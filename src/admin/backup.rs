@@ -81,20 +81,20 @@ fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
 
 /// A written backup. The order in which its fields are dropped matters.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(super) struct BackupFile {
     file: File,
     backup: Backup,
     _path: TemporaryFile,
     _permit: Permit,
 }
 
-impl Spool {
+impl BackupFile {
     /// Writes a backup into the data directory, or among the system's temporary files. `None` if another
     /// backup is being made or read.
     pub(super) fn write(
         coordinator: &Coordinator,
         under_way: &Arc<AtomicBool>,
-    ) -> Result<Option<Spool>> {
+    ) -> Result<Option<BackupFile>> {
         if under_way.swap(true, Ordering::AcqRel) {
             return Ok(None);
         }
@@ -118,7 +118,7 @@ impl Spool {
         let file = File::open(&path.0).map_err(unusable)?;
         // On systems where this works, nothing is left of the file, even after a crash.
         let _ = std::fs::remove_file(&path.0);
-        Ok(Some(Spool { file, backup, _path: path, _permit: permit }))
+        Ok(Some(BackupFile { file, backup, _path: path, _permit: permit }))
     }
 
     /// The description of the backup.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 
-use super::backup::Spool;
+use super::backup::BackupFile;
 use super::http::{self, HEAD_BYTES_MAX, RequestHead, Response};
 
 /// How long a connection may be silent between two requests.
@@ -69,7 +69,7 @@ pub(super) struct AdminConnection {
     head: Option<RequestHead>,
     output: Vec<u8>,
     written: usize,
-    backup: Option<Box<Spool>>,
+    backup: Option<Box<BackupFile>>,
     keep: bool,
     head_only: bool,
 }
@@ -263,7 +263,7 @@ impl AdminConnection {
     }
 
     /// Sends a backup, and then ends the connection.
-    pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
+    pub(super) fn answer_with(&mut self, backup: Box<BackupFile>, now: Duration) {
         let made = backup.backup();
         let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
         let response = Response::new("application/octet-stream", [])

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::actions::{self, ActionRequest};
-use super::backup::Spool;
+use super::backup::BackupFile;
 use super::guard::Guard;
 use super::history::SampleHistory;
 use super::http::{Method, POLICY, RequestHead, Response, decoded};
@@ -84,7 +84,7 @@ pub(super) enum Route {
 /// The result of a request.
 pub(super) enum RouteOutcome {
     Response(Response),
-    Backup(Box<Spool>),
+    Backup(Box<BackupFile>),
 }
 
 impl Route {
@@ -300,7 +300,7 @@ impl Routes {
         if let Err(error) = synced {
             tracing::warn!(%error, "a backup is taken of the replica as it is");
         }
-        Ok(match Spool::write(&self.coordinator, &self.backup_under_way)? {
+        Ok(match BackupFile::write(&self.coordinator, &self.backup_under_way)? {
             Some(spool) => RouteOutcome::Backup(Box::new(spool)),
             None => {
                 let reason = "another backup is under way: ask again when it is complete";

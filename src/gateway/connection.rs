@@ -23,8 +23,8 @@ use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
-    Answer, Asker, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, SessionShared,
-    SharedEvent, Tree, WatchId,
+    Answer, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, RequestOrigin,
+    SessionShared, SharedEvent, Tree, WatchId,
 };
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -230,8 +230,8 @@ impl ClientConnection {
             matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
         // Its first part opens the session; all other requests come from the session's holder.
         let asker = match opens && part == 0 {
-            true => Asker::Opener(Arc::clone(session)),
-            false => Asker::Holder(Arc::clone(session)),
+            true => RequestOrigin::Opener(Arc::clone(session)),
+            false => RequestOrigin::Holder(Arc::clone(session)),
         };
         let to = (self.recipient.clone(), self.next_number);
         self.shared.ask_at(to, asker, request, watch);
@@ -491,7 +491,7 @@ impl ClientConnection {
         if self.resumed || session.state().is_final() {
             let (id, state) = (session.id, SessionState::Detached);
             let abandon = ClientRequest::Abandon { session: id, state };
-            self.shared.send(Some(Asker::Holder(session)), abandon);
+            self.shared.send(Some(RequestOrigin::Holder(session)), abandon);
         } else {
             // The client does not know of its session.
             self.shared.close_session(&session);

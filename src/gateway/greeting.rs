@@ -11,7 +11,7 @@ use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
-use crate::api::support::{Asker, ClientRequest, Query, SessionShared, entropy, holder};
+use crate::api::support::{ClientRequest, Query, RequestOrigin, SessionShared, entropy, holder};
 use crate::security;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -58,7 +58,7 @@ impl ClientConnection {
         session.ids.store(Arc::new(ids.clone()));
         let from = Some(SocketAddr::new(self.from, self.port).to_string());
         let introduce = ClientRequest::Introduce { session: id, ids, from };
-        self.shared.send(Some(Asker::Holder(session)), introduce);
+        self.shared.send(Some(RequestOrigin::Holder(session)), introduce);
         Ok(())
     }
 

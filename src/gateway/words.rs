@@ -10,7 +10,7 @@ use super::clients::{Clients, GatewayClient};
 use super::files::files_max;
 use super::quorum::Service;
 use super::wire::codes::OpCode;
-use crate::api::support::Sessions;
+use crate::api::support::ReplicaSessions;
 use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -74,7 +74,7 @@ impl Clients {
 
     /// The ephemeral znodes, by session.
     fn ephemerals(&self) -> BTreeMap<SessionId, Vec<String>> {
-        Sessions::of(&self.shared).iter().flat_map(Sessions::ephemerals).collect()
+        ReplicaSessions::of(&self.shared).iter().flat_map(ReplicaSessions::ephemerals).collect()
     }
 
     /// A time of the clock as milliseconds since 1970.
@@ -289,7 +289,7 @@ fn monitor(text: &mut String, seen: &Clients) {
     let watches = seen.connected.values().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
-        let sessions = Sessions::of(&seen.shared);
+        let sessions = ReplicaSessions::of(&seen.shared);
         let ephemerals = sessions.map_or(0, |sessions| sessions.ephemeral_count());
         line("ephemerals_count", &ephemerals);
         line("approximate_data_size", &seen.shared.tree().bytes());
@@ -359,7 +359,7 @@ fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
 fn dump(text: &mut String, seen: &Clients) {
     let sessions =
         || seen.connected.values().filter_map(|client| client.connection.session.as_ref());
-    let _ = writeln!(text, "SessionTracker dump:\nGlobal Sessions({}):", sessions().count());
+    let _ = writeln!(text, "SessionTracker dump:\nGlobal ReplicaSessions({}):", sessions().count());
     for session in sessions() {
         let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());
     }

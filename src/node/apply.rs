@@ -7,11 +7,11 @@ use super::Node;
 use super::io::{DiskOp, Holding};
 use super::membership::REMOVED;
 use super::message::PeerMessage;
-use super::raft::configuration::{Part, VotingChange};
+use super::raft::configuration::{NodeRole, VotingChange};
 use super::raft::core::Raft;
 use super::raft::divergence::{self, Hashes, Verdict};
-use super::raft::ready::{Committed, Sender, TakenState};
-use super::raft::snapshot_transfer::Received;
+use super::raft::ready::{CommittedEntry, Sender, TakenState};
+use super::raft::snapshot_transfer::ReceivedSnapshot;
 use super::replica::watches::Fired;
 use crate::machine::Tree;
 use crate::machine::command::{
@@ -80,10 +80,11 @@ impl Node {
     /// it durable.
     fn install(&mut self, state: TakenState) -> Result<u64, String> {
         let TakenState { position, voting, hard_state } = state;
-        let staged = self.raft.incoming.staged.take().filter(|Received { meta, .. }| {
-            meta.index == position.index && meta.term == position.term
-        });
-        let Some(Received { meta, machine, bytes }) = staged else {
+        let staged =
+            self.raft.incoming.staged.take().filter(|ReceivedSnapshot { meta, .. }| {
+                meta.index == position.index && meta.term == position.term
+            });
+        let Some(ReceivedSnapshot { meta, machine, bytes }) = staged else {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
         tracing::info!(index = meta.index, zxid = meta.zxid, "the state of a leader was received");
@@ -162,7 +163,7 @@ impl Node {
     }
 
     /// Returns whether the entry is applied. If not, the next step goes on with it.
-    fn apply_entry(&mut self, entry: &Committed) -> Result<bool, String> {
+    fn apply_entry(&mut self, entry: &CommittedEntry) -> Result<bool, String> {
         if self.applying.applied_now >= APPLIED_MAX {
             return Ok(false);
         }
@@ -220,7 +221,7 @@ impl Node {
                 tracing::info!(index, ?change, "the voters have changed");
                 self.members_changed();
                 for (node, part) in &change.steps {
-                    if *part == Part::Gone
+                    if *part == NodeRole::Gone
                         && let Some(leading) = &mut self.leading
                     {
                         leading.members.forget(*node);

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::closing::{Closing, Progress};
+use super::closing::{ClosingMembers, ClosingProgress};
 use super::context::Context;
 use super::io::{Problem, Time};
 use super::leader::preference::Preference;
@@ -47,7 +47,7 @@ pub(super) struct Membership {
     pub(super) versions: Versions,
     /// All other members, each with what keeps this node from reaching it.
     pub(super) problems: Vec<(NodeId, Option<Problem>)>,
-    pub(super) closing: Closing,
+    pub(super) closing: ClosingMembers,
     /// The offers of the lead that this node has made.
     pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
@@ -84,7 +84,7 @@ impl Membership {
             me,
             versions: Versions::new(version),
             problems: others.map(|member| (member, Some(Problem::not_yet()))).collect(),
-            closing: Closing::default(),
+            closing: ClosingMembers::default(),
             preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
             leaving: false,
@@ -309,7 +309,7 @@ impl Membership {
 
     /// Whether other members that are being closed still close sessions, and cannot do so without this one.
     pub(super) fn is_needed_by_closers(&self, raft: &Raft, cx: &Context) -> bool {
-        let busy = |node| self.closing.is(node, Progress::Busy);
+        let busy = |node| self.closing.is(node, ClosingProgress::Busy);
         // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
         // would lack a majority.
         let stays = |node| self.answers(node, cx) && !self.closing.is_closing(node);

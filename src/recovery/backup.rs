@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::encryption::{
-    Context, DataKeys, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
+    AssociatedData, DataKeys, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
 };
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
@@ -107,16 +107,16 @@ impl BackupKey {
 }
 
 /// The place of an encrypted header.
-fn header_context() -> Context {
-    Context::new(b'H', [0; 7])
+fn header_context() -> AssociatedData {
+    AssociatedData::new(b'H', [0; 7])
 }
 
-fn chunk_context(number: u32) -> Context {
-    Context::new(b'B', [number.into(), 0, 0, 0, 0, 0, 0])
+fn chunk_context(number: u32) -> AssociatedData {
+    AssociatedData::new(b'B', [number.into(), 0, 0, 0, 0, 0, 0])
 }
 
 /// Encrypts bytes of a backup, if it is sealed.
-fn sealed(key: Option<&BackupKey>, context: &Context, bytes: Vec<u8>) -> Vec<u8> {
+fn sealed(key: Option<&BackupKey>, context: &AssociatedData, bytes: Vec<u8>) -> Vec<u8> {
     let Some(BackupKey { keys, .. }) = key else { return bytes };
     let mut buffer = Vec::with_capacity(bytes.len() + SEALED_MORE as usize);
     buffer.resize(HEAD_BYTES, 0);
@@ -128,7 +128,7 @@ fn sealed(key: Option<&BackupKey>, context: &Context, bytes: Vec<u8>) -> Vec<u8>
 /// Decrypts bytes of a backup, if it is sealed.
 fn opened(
     keys: Option<&DataKeys>,
-    context: &Context,
+    context: &AssociatedData,
     bytes: Vec<u8>,
     what: impl Display,
 ) -> Result<Vec<u8>, Unreadable> {

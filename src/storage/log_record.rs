@@ -9,7 +9,7 @@ use super::sealing::Sealing;
 use super::segments::check_header;
 use super::segments::{HEADER_BYTES, SegmentId};
 use super::{Result, StorageError};
-use crate::encryption::Context;
+use crate::encryption::AssociatedData;
 
 pub(super) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;
@@ -189,9 +189,9 @@ pub(super) fn context(
     kind: RecordKind,
     seq: u64,
     previous: u64,
-) -> Context {
+) -> AssociatedData {
     let SegmentId { log, number } = segment;
-    Context::new(b'L', [log, number, offset as u64, kind as u64, seq, previous, 0])
+    AssociatedData::new(b'L', [log, number, offset as u64, kind as u64, seq, previous, 0])
 }
 
 /// Reads arbitrary bytes as records.

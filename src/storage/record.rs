@@ -30,7 +30,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Result, StorageError};
-use crate::encryption::Context;
+use crate::encryption::AssociatedData;
 
 /// What the body of a chunk is. Its tag is the format of the record: this version reads no other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,9 +262,14 @@ pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
 }
 
 /// The place of an encrypted chunk: it comes after this chain.
-pub(super) fn chunk_context(log: u64, generation: u64, id: ChunkId, previous: u64) -> Context {
+pub(super) fn chunk_context(
+    log: u64,
+    generation: u64,
+    id: ChunkId,
+    previous: u64,
+) -> AssociatedData {
     let ChunkId { group, number } = id;
-    Context::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
+    AssociatedData::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
 }
 
 /// The XXH3 of numbers and of the bytes after them.

@@ -1,7 +1,7 @@
 //! Which member serves a client, and what the client does with the messages of that member.
 
 use super::{Client, PeerMessage, Time, ToClient};
-use crate::node::client_message::{Elsewhere, FromClient, HeldWatch, UpTo, are_members};
+use crate::node::client_message::{FromClient, HeldWatch, Redirect, UpTo, are_members};
 use crate::node::io::{Problem, QuorumState, WatchId};
 use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
@@ -104,8 +104,8 @@ impl Client {
     }
 
     /// A member serves as many clients as it can, and names the others.
-    fn look_elsewhere(&mut self, from: NodeId, elsewhere: Elsewhere) {
-        let Elsewhere { cluster, members, availability, leader } = elsewhere;
+    fn look_elsewhere(&mut self, from: NodeId, elsewhere: Redirect) {
+        let Redirect { cluster, members, availability, leader } = elsewhere;
         if self.cluster == 0 || self.cluster == cluster {
             self.note_leader(leader);
             self.learn(members, availability);

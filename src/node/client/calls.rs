@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Client;
-use crate::node::client_message::{Call, FromClient, HeldWatch, Pieces};
+use crate::node::client_message::{FromClient, HeldWatch, Pieces, RequestHeader};
 use crate::node::io::{Holding, RequestId, WatchId};
-use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeRead};
+use crate::node::query::{Answer, EventData, Query, QueryError, Read, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::sessions::holder::over;
 use crate::node::sessions::queue::waits_for_others;
@@ -17,7 +17,7 @@ use crate::types::znode::SessionId;
 #[derive(Debug)]
 pub(super) struct Outstanding {
     pub(super) request: RequestId,
-    place: Call,
+    place: RequestHeader,
     message: FromClient,
     size: usize,
     /// The watch that the query sets.
@@ -43,7 +43,7 @@ impl Client {
         }
         self.next_call += 1;
         let holding = Holding { session, holder };
-        let place = Call { request: self.next_call, holding, after };
+        let place = RequestHeader { request: self.next_call, holding, after };
         // Any ReadIndex request from the next one on will do.
         let read_index = self.local.read_index.upcoming();
         if waits_for_others(&query, self.seen) {
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    pub(super) fn take_answer(&mut self, number: u64, answer: Result<Answer, Refusal>) {
+    pub(super) fn take_answer(&mut self, number: u64, answer: Result<Answer, QueryError>) {
         let Some(call) = self.end_call(number) else {
             return;
         };
@@ -132,7 +132,7 @@ impl Client {
             self.watch_bytes += watch.path.len();
             self.watches.insert(WatchId(watch.watch), watch);
         }
-        let answer = answer.map(|answer| pieces.complete(answer)).map_err(Refusal::into_error);
+        let answer = answer.map(|answer| pieces.complete(answer)).map_err(QueryError::into_error);
         self.effects.reply(request, answer);
     }
 

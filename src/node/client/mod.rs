@@ -55,7 +55,7 @@ use crate::types::watch::WatchInfo;
 use crate::types::znode::Zxid;
 use attach::Attachment;
 use calls::Outstanding;
-use choice::{Choice, Member};
+use choice::{Choice, KnownMember};
 
 /// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
@@ -91,7 +91,7 @@ pub(crate) struct Client {
     /// The cluster that first served it; 0: none has yet.
     cluster: u64,
     /// The members of the cluster, and other instances that are connected.
-    members: BTreeMap<NodeId, Member>,
+    members: BTreeMap<NodeId, KnownMember>,
     /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeMap<NodeId, membership::Member>,
     choice: Choice,
@@ -128,7 +128,7 @@ pub(crate) struct Client {
     /// Until when the cluster's version may still be raised: see `versions`.
     settled_at: Time,
     fresh_at: Option<Time>,
-    administration: admin::Administration,
+    administration: admin::OpenAdminRequests,
     metrics: Metrics,
     effects: Effects,
     stopped: Option<String>,
@@ -183,7 +183,7 @@ impl Client {
             leader: 0,
             settled_at: Time::ZERO,
             fresh_at: None,
-            administration: admin::Administration::default(),
+            administration: admin::OpenAdminRequests::default(),
             metrics: Metrics::default(),
             effects: Effects::default(),
             stopped: None,
@@ -275,7 +275,7 @@ impl Client {
     }
 
     /// The members that it is connected with, or has tried to reach.
-    fn linked(&self) -> impl Iterator<Item = (&NodeId, &Member)> {
+    fn linked(&self) -> impl Iterator<Item = (&NodeId, &KnownMember)> {
         self.members.iter().filter(|(_, of)| of.is_up || of.problem.is_some())
     }
 

@@ -34,7 +34,7 @@ use crate::node::leader::expiry::ExpiryTable;
 use crate::node::leader::log_clock::LogClock;
 use crate::node::leader::members::Observed;
 use crate::node::leader::proposed::Proposed;
-use crate::node::leader::read_index::{Asked, Confirmations};
+use crate::node::leader::read_index::{Confirmations, ReceivedReadIndex};
 use crate::node::leader::reaper::Reaper;
 use crate::node::membership::Membership;
 use crate::node::raft::core::Raft;
@@ -80,7 +80,7 @@ pub(in crate::node) struct Leading {
 struct BeforeServing {
     requests: VecDeque<(NodeId, Request)>,
     bytes: usize,
-    read_index: Vec<(Asked, Vec<SessionId>)>,
+    read_index: Vec<(ReceivedReadIndex, Vec<SessionId>)>,
 }
 
 impl Leading {
@@ -145,7 +145,7 @@ impl Leading {
     /// A node or a client asks whether this node still leads, and renews these sessions.
     pub(in crate::node) fn take_read_index(
         &mut self,
-        mut asked: Asked,
+        mut asked: ReceivedReadIndex,
         sessions: Vec<SessionId>,
         now: Time,
     ) {
@@ -331,7 +331,11 @@ impl Leading {
     }
 
     /// The requests that are confirmed with this context.
-    pub(in crate::node) fn reads_confirmed(&mut self, context: &[u8], boot: u64) -> Vec<Asked> {
+    pub(in crate::node) fn reads_confirmed(
+        &mut self,
+        context: &[u8],
+        boot: u64,
+    ) -> Vec<ReceivedReadIndex> {
         let read = context.strip_prefix(&boot.to_be_bytes());
         let read = read.and_then(|read| read.try_into().ok());
         read.map_or_else(Vec::new, |read| self.confirmations.confirmed(u64::from_be_bytes(read)))

@@ -132,7 +132,7 @@ impl Notification<'_> {
 /// The event that a watch that fires once has missed, as far as the tree shows it now (as
 /// ZooKeeper's `setWatches` finds it).
 #[derive(Clone, Copy)]
-pub(crate) struct Missed<'a> {
+pub(crate) struct MissedEvent<'a> {
     pub(crate) tree: &'a Tree,
     /// The watch has reported everything up to here.
     pub(crate) from: Zxid,
@@ -140,7 +140,7 @@ pub(crate) struct Missed<'a> {
     pub(crate) existed: bool,
 }
 
-impl Missed<'_> {
+impl MissedEvent<'_> {
     fn net(self, kind: WatchKind, path: &str) -> Option<WatchEvent> {
         let znode = self.tree.get(path).map(Znode::stat);
         let (kind, zxid) = match (kind, znode) {
@@ -221,7 +221,7 @@ impl WatchTable {
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
         known: Option<impl Iterator<Item = &'a Change>>,
-        (missed, data): (Missed<'_>, EventData),
+        (missed, data): (MissedEvent<'_>, EventData),
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {

@@ -3,7 +3,7 @@
 
 use crate::machine::command::{Outcome, Reply};
 use crate::machine::{Machine, SessionRecord};
-use crate::node::client_message::Claim;
+use crate::node::client_message::HeldSession;
 use crate::node::io::Holding;
 use crate::types::session::SessionState;
 
@@ -19,8 +19,8 @@ pub(in crate::node) enum Fate<'a> {
 }
 
 impl Fate<'_> {
-    pub(in crate::node) fn of(claim: Claim, machine: &Machine) -> Fate<'_> {
-        let Claim { holding: Holding { session, holder }, applied, opened, base } = claim;
+    pub(in crate::node) fn of(claim: HeldSession, machine: &Machine) -> Fate<'_> {
+        let HeldSession { holding: Holding { session, holder }, applied, opened, base } = claim;
         // Whether it may have been opened and have ended within the entries of this state.
         let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
         match machine.session(session) {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
-use crate::node::client_message::Claim;
+use crate::node::client_message::HeldSession;
 use crate::node::io::{Effects, Holding, RequestId, Time};
 use crate::node::query::Answer;
-use crate::node::sessions::queue::{Queue, Viewer};
+use crate::node::sessions::queue::{QueryQueue, Viewer};
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -46,7 +46,7 @@ pub(crate) struct LocalSession {
     pub(super) moved_at: Time,
     pub(super) patience: Duration,
     pub(super) writes: VecDeque<PendingWrite>,
-    pub(super) waits: Queue<RequestId>,
+    pub(super) waits: QueryQueue<RequestId>,
     pub(super) closing: bool,
     /// The ids of the session, kept until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
@@ -146,12 +146,12 @@ impl LocalSession {
     }
 
     /// The holder's report of the session, for a replica whose state did not follow it.
-    pub(super) fn claim(&self) -> Claim {
+    pub(super) fn claim(&self) -> HeldSession {
         let base = match self.opening {
             Some(Opening { command: Command::Open { base, .. }, .. }) => Some(base),
             _ => None,
         };
-        Claim {
+        HeldSession {
             holding: self.holding(),
             applied: self.applied,
             opened: self.opening.is_none(),

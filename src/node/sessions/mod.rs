@@ -25,14 +25,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::agenda::{Agenda, Task};
+use self::agenda::{Agenda, SessionTask};
 use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
-use self::queue::{Queue, Turn};
+use self::queue::{QueryQueue, QueuedRequest};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
-use crate::node::client_message::Claim;
+use crate::node::client_message::HeldSession;
 use crate::node::io::{ClientRequest, Effects, Holding, RequestId, Time, Write};
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
@@ -151,7 +151,7 @@ impl LocalSessions {
             self.end(session, SessionState::Moved, effects);
         }
         // Only the former holder has lost the session.
-        self.agenda.remove(Task::Settle, session);
+        self.agenda.remove(SessionTask::Settle, session);
         self.sessions.insert(
             session,
             LocalSession {
@@ -173,7 +173,7 @@ impl LocalSessions {
                 moved_at: Time::ZERO,
                 patience: self.patience,
                 writes: VecDeque::new(),
-                waits: Queue::default(),
+                waits: QueryQueue::default(),
                 closing: false,
                 ids: Arc::default(),
                 from: None,
@@ -181,7 +181,7 @@ impl LocalSessions {
                 ceiling: u64::MAX,
             },
         );
-        self.agenda.add(Task::Send, session);
+        self.agenda.add(SessionTask::Send, session);
     }
 
     /// The session, if it takes requests; else the request is answered.
@@ -234,9 +234,9 @@ impl LocalSessions {
             && closes
             && held.closing
         {
-            held.waits.push(request, held.issued, Turn::Close, None);
+            held.waits.push(request, held.issued, QueuedRequest::Close, None);
             self.waits += 1;
-            self.agenda.add(Task::Answer, session);
+            self.agenda.add(SessionTask::Answer, session);
             return;
         }
         let refused = self.refuses_writes.clone().filter(|_| write.takes_room());
@@ -255,7 +255,7 @@ impl LocalSessions {
         };
         held.closing = closes;
         held.push(request, command);
-        self.agenda.add(Task::Send, session);
+        self.agenda.add(SessionTask::Send, session);
     }
 
     /// Takes the sessions' ids from a snapshot, in which they may have more.
@@ -294,7 +294,7 @@ impl LocalSessions {
         }
         if matches!(result, Err(OpError::OutOfOrder)) {
             held.forget_sent();
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
             return;
         }
         // Before the session is open, a write is refused only because its open was, as `StaleOpen`.
@@ -330,9 +330,9 @@ impl LocalSessions {
             Err(error) => Err(error.clone().into_error(session)),
         };
         effects.reply_at(done_at, write.request, answer);
-        self.agenda.add(Task::Answer, session);
+        self.agenda.add(SessionTask::Answer, session);
         if held.has_unsent() {
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
         }
     }
 
@@ -353,7 +353,7 @@ impl LocalSessions {
                 *base = zxid;
             }
             held.forget_sent();
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
             return;
         }
         let Some(opening) = held.opening.take() else {
@@ -388,7 +388,7 @@ impl LocalSessions {
                     self.begin_lease(session);
                 }
                 effects.reply(opening.request, Ok(Answer::Reply(reply.clone())));
-                self.agenda.add(Task::Answer, session);
+                self.agenda.add(SessionTask::Answer, session);
             }
             Err(error) => {
                 if held.unseen {
@@ -464,7 +464,7 @@ impl LocalSessions {
     }
 
     /// The holder's report of each session, for a replica that did not follow it.
-    pub(crate) fn claims(&self) -> Vec<Claim> {
+    pub(crate) fn claims(&self) -> Vec<HeldSession> {
         self.sessions.values().map(LocalSession::claim).collect()
     }
 

@@ -17,8 +17,8 @@
 
 use mio::Token;
 
-use super::context::{Context, Timer};
-use super::incoming::{Incoming, Rival};
+use super::context::{NetworkContext, NetworkTimer};
+use super::incoming::{Incoming, PendingReplacement};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
@@ -28,7 +28,12 @@ use crate::types::right::Right;
 
 impl Incoming {
     /// Answers a hello, or lets its connection wait for the answer.
-    pub(super) fn answer_hello(&mut self, context: &mut Context, token: Token, hello: Hello) {
+    pub(super) fn answer_hello(
+        &mut self,
+        context: &mut NetworkContext,
+        token: Token,
+        hello: Hello,
+    ) {
         match self.check_hello(context, token, &hello) {
             Ok(Some(right)) => self.welcome(context, token, &hello, right),
             Ok(None) => self.wait_as_rival(context, token, hello),
@@ -39,7 +44,7 @@ impl Incoming {
     /// The right with which to welcome the connection; `None` if it is not known yet whether to.
     fn check_hello(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         token: Token,
         hello: &Hello,
     ) -> Result<Option<Right>, Refusal> {
@@ -64,7 +69,7 @@ impl Incoming {
         Ok(is_free.then_some(right))
     }
 
-    fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello, right: Right) {
+    fn welcome(&mut self, context: &mut NetworkContext, token: Token, hello: &Hello, right: Right) {
         self.end_handshake(context, token);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -105,7 +110,13 @@ impl Incoming {
     }
 
     /// Closes a peer's former connection in favour of its new one.
-    fn supersede(&mut self, context: &mut Context, former: Token, node: NodeId, hello: &Hello) {
+    fn supersede(
+        &mut self,
+        context: &mut NetworkContext,
+        former: Token,
+        node: NodeId,
+        hello: &Hello,
+    ) {
         if let Some(connection) = self.connections.get(&former)
             && connection.peer().is_some_and(|peer| peer.incarnation != hello.incarnation)
         {
@@ -122,7 +133,7 @@ impl Incoming {
         self.refuse_rival(context, node);
     }
 
-    fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
+    fn refuse(&mut self, context: &mut NetworkContext, token: Token, refusal: Refusal) {
         if let Some(connection) = self.connections.get_mut(&token) {
             let closed = connection.refuse(context, refusal);
             self.close(context, token, closed);
@@ -130,7 +141,7 @@ impl Incoming {
     }
 
     /// Lets a connection wait for its answer. It replaces an earlier one of the same node.
-    fn wait_as_rival(&mut self, context: &mut Context, token: Token, hello: Hello) {
+    fn wait_as_rival(&mut self, context: &mut NetworkContext, token: Token, hello: Hello) {
         let node = hello.from;
         let Some(former) = self.of_peer(node) else {
             return;
@@ -149,18 +160,18 @@ impl Incoming {
         if let Some(earlier) = self.take_rival(context, node) {
             self.close(context, earlier.token, Closed::End);
         }
-        context.timers.set(Timer::Rival(node), at);
-        self.rivals.insert(node, Rival { token, hello });
+        context.timers.set(NetworkTimer::Rival(node), at);
+        self.rivals.insert(node, PendingReplacement { token, hello });
     }
 
     /// Checks whether the former connection of this node is alive, for the one that waits.
-    pub(super) fn contest(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn contest(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(former) = self.of_peer_mut(node)
             && !former.is_dead(context.now, &context.options)
         {
             let at = former.check_again_at(context.now, &context.options);
             let token = former.token;
-            context.timers.set(Timer::Rival(node), at);
+            context.timers.set(NetworkTimer::Rival(node), at);
             // Reading shows whether the socket is empty.
             self.ready(token, false);
         } else if let Some(rival) = self.take_rival(context, node) {
@@ -169,7 +180,7 @@ impl Incoming {
     }
 
     /// The former connection of this node, or the process that made it, is alive.
-    pub(super) fn refuse_rival(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn refuse_rival(&mut self, context: &mut NetworkContext, node: NodeId) {
         let Some(former) = self.of_peer_mut(node) else {
             return;
         };
@@ -180,9 +191,13 @@ impl Incoming {
         }
     }
 
-    pub(super) fn take_rival(&mut self, context: &mut Context, node: NodeId) -> Option<Rival> {
+    pub(super) fn take_rival(
+        &mut self,
+        context: &mut NetworkContext,
+        node: NodeId,
+    ) -> Option<PendingReplacement> {
         let rival = self.rivals.remove(&node)?;
-        context.timers.cancel(Timer::Rival(node));
+        context.timers.cancel(NetworkTimer::Rival(node));
         Some(rival)
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{Beginning, ClientSession, PAST_BYTES_MAX, PAST_CHANGES_MAX};
 use crate::machine::Machine;
-use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
+use crate::node::client_message::{FromClient, HeldSession, HeldWatch, ToClient};
 use crate::node::io::{Effects, WatchId};
 use crate::node::replica::Replica;
-use crate::node::replica::watches::{Fired, Missed};
+use crate::node::replica::watches::{Fired, MissedEvent};
 use crate::node::sessions::fate::Fate;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
@@ -16,12 +16,12 @@ use crate::types::session::SessionState;
 
 /// How much of the history one attaching client has been sent.
 #[derive(Default)]
-struct Past {
+struct SentHistory {
     bytes: usize,
     changes: usize,
 }
 
-impl Past {
+impl SentHistory {
     /// Whether this many changes may be checked for one more watch. Beyond the limits a watch is treated
     /// as if the history were gone: it gets the net change or a gap.
     fn looks_at(&mut self, changes: usize) -> bool {
@@ -62,7 +62,7 @@ impl Replica {
             return;
         };
         client.send(ToClient::Cluster { cluster });
-        let mut past = Past::default();
+        let mut past = SentHistory::default();
         for claim in beginning.claims {
             match claim {
                 FromClient::Claim(claim) => self.take_claim(machine, from, claim),
@@ -76,7 +76,7 @@ impl Replica {
     }
 
     /// Sends a client what has become of its session.
-    fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
+    fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: HeldSession) {
         let holding = claim.holding;
         match Fate::of(claim, machine) {
             Fate::Held(record, outcomes) => {
@@ -106,7 +106,7 @@ impl Replica {
         machine: &Machine,
         from: NodeId,
         held: HeldWatch,
-        past: &mut Past,
+        past: &mut SentHistory,
         effects: &mut Effects,
     ) {
         let HeldWatch { watch, holding, path, kind, existed, from: up_to, data } = held;
@@ -123,7 +123,7 @@ impl Replica {
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
         let existed = unless!(MoveFires, existed, !existed);
-        let missed = Missed { tree: &tree, from: up_to, existed };
+        let missed = MissedEvent { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path, kind);
         self.watches.add_again(new, holding.session, known, (missed, data), may_read, &mut fired);

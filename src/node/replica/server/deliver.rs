@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, MESSAGE_BYTES, SILENCE_TICKS, ServedClient};
+use super::{BUDGET_BYTES, MESSAGE_BYTES, PendingQuery, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{ToClient, UpTo};
@@ -12,7 +12,7 @@ use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
-use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
+use crate::node::sessions::queue::{Answering, QueuedRequest, ReplicaProgress, Viewer};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
@@ -42,7 +42,7 @@ impl Replica {
             let record = machine.session(session).filter(|record| record.holder == holder);
             let last_seq = record.map_or(0, |record| record.last_seq);
             let done = if planted!(ClientReadEarly) { u64::MAX } else { last_seq };
-            let progress = Progress { done, applied, zxid: tree.zxid() };
+            let progress = ReplicaProgress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.clients.sessions.get_mut(&key) {
                 let Some(client) = self.clients.clients.get_mut(&held.client) else {
                     break;
@@ -53,7 +53,8 @@ impl Replica {
                 }
                 let takes = client.has_turn(unacknowledged, now >= self.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
-                let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
+                let Some((PendingQuery { request, size }, QueuedRequest::Query(query), _)) = due
+                else {
                     break;
                 };
                 client.queued_bytes -= size;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{Holding, QuorumState, Time, WatchId};
-use crate::node::sessions::queue::Queue;
+use crate::node::sessions::queue::QueryQueue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
@@ -125,12 +125,12 @@ struct ClientSession {
     /// Whether this replica has seen that the session belongs to this holder.
     opened: bool,
     ids: Arc<Vec<Id>>,
-    waits: Queue<Asker>,
+    waits: QueryQueue<PendingQuery>,
 }
 
 /// The client's request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-struct Asker {
+struct PendingQuery {
     request: u64,
     /// The bytes of its query.
     size: usize,
@@ -339,7 +339,7 @@ impl ClientServer {
             client: from,
             opened: false,
             ids: Arc::default(),
-            waits: Queue::default(),
+            waits: QueryQueue::default(),
         });
         if held.client != from {
             // The queries belong to the former client, and get no answer.

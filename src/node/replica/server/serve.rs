@@ -7,8 +7,8 @@ use crate::node::context::Context;
 use crate::node::io::{Effects, Holding, QuorumState};
 use crate::node::leader::may_ask;
 use crate::node::replica::Replica;
-use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
-use crate::node::sessions::queue::Turn;
+use crate::node::replica::server::{CLIENTS_MAX, PendingQuery, ServedClient};
+use crate::node::sessions::queue::QueuedRequest;
 use crate::types::membership::{Member, NodeId};
 use crate::types::path;
 use crate::types::znode::{SessionId, Zxid};
@@ -163,8 +163,8 @@ impl Replica {
                     return Err("it asks for too much at a time");
                 }
                 let held = self.clients.hold(from, call.holding);
-                let asker = Asker { request: call.request, size };
-                held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
+                let asker = PendingQuery { request: call.request, size };
+                held.waits.push(asker, call.after, QueuedRequest::Query(query), Some(read_index));
                 self.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {

@@ -105,7 +105,7 @@ pub(crate) struct State {
     version: u16,
     /// The number of calls of `take_dirty`. A znode that has it as its mark is already among the changes for
     /// the next call. It differs between replicas, and is neither hashed nor saved.
-    era: u32,
+    dirty_epoch: u32,
 }
 
 /// The znodes and sessions that changed between two moments.
@@ -160,7 +160,7 @@ impl Machine {
             tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
-            era: 0,
+            dirty_epoch: 0,
         })
     }
 
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     pub(crate) fn from_state(mut state: State) -> Machine {
-        state.era += 1;
+        state.dirty_epoch += 1;
         Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos: Vec::new() }
     }
 
@@ -278,7 +278,7 @@ impl Machine {
         if planted!(CheckpointLosesSessions) {
             self.dirty.sessions.clear();
         }
-        self.state.era += 1;
+        self.state.dirty_epoch += 1;
         std::mem::take(&mut self.dirty)
     }
 
@@ -569,8 +569,8 @@ impl Machine {
 
     /// Notes that a znode was created, changed or deleted.
     fn note(&mut self, path: &str, is_new: bool) {
-        let State { tree, era, .. } = &mut self.state;
-        match tree.mark(path, *era) {
+        let State { tree, dirty_epoch, .. } = &mut self.state;
+        match tree.mark(path, *dirty_epoch) {
             Some(is_first) => {
                 if is_first {
                     self.dirty.written.push(Tree::path_hash(path));

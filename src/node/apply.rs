@@ -4,7 +4,7 @@
 //! A part of a batch that has to be prepared, and entries beyond a bounded number, wait for the next step.
 
 use super::Node;
-use super::io::{DiskOp, Holding};
+use super::io::{DiskOp, SessionHolder};
 use super::membership::REMOVED;
 use super::message::PeerMessage;
 use super::raft::configuration::{NodeRole, VotingChange};
@@ -17,7 +17,7 @@ use crate::machine::Tree;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Request, SessionChange,
 };
-use crate::node::sessions::fate::Fate;
+use crate::node::sessions::status::SessionStatus;
 use crate::node::sessions::users::is_expiry;
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -278,19 +278,19 @@ impl Node {
     fn reconcile_sessions(&mut self) {
         let (now, zxid) = (self.cx.now.mono, self.machine.zxid());
         for claim in self.local.claims() {
-            let session = claim.holding.session;
-            match Fate::of(claim, &self.machine) {
-                Fate::Held(_, outcomes) => {
+            let session = claim.session_holder.session;
+            match SessionStatus::of(claim, &self.machine) {
+                SessionStatus::Held(_, outcomes) => {
                     for outcome in outcomes {
                         self.local.outcome(&outcome, now, zxid, &mut self.cx.effects);
                     }
                 }
-                Fate::Over(state) => {
+                SessionStatus::Over(state) => {
                     let reason = "the session ended while this replica was out of reach";
                     self.local.end_unknown(session, state, reason, &mut self.cx.effects);
                     self.end_watches(session);
                 }
-                Fate::Unseen => self.local.unseen(session),
+                SessionStatus::Unseen => self.local.unseen(session),
             }
         }
     }
@@ -390,8 +390,8 @@ impl Node {
                 }
             };
             let is_gone = record.is_none();
-            let holding = Holding { session, holder };
-            self.replica.client_session_changed(holding, is_gone, &mut self.cx.effects);
+            let session_holder = SessionHolder { session, holder };
+            self.replica.client_session_changed(session_holder, is_gone, &mut self.cx.effects);
             if let Some(leading) = &mut self.leading {
                 match record {
                     Some(record) => leading.session_held(session, record, self.cx.now.mono),

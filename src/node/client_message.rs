@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
-use crate::node::io::{Holding, QuorumState};
+use crate::node::io::{QuorumState, SessionHolder};
 use crate::node::query::{Answer, EventData, Query, QueryError, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
@@ -32,7 +32,7 @@ pub(crate) enum FromClient {
         name: String,
     },
     /// A session that it holds.
-    Claim(HeldSession),
+    Claim(SessionClaim),
     /// A watch that it holds.
     Watch(HeldWatch),
     /// All claims and watches were sent.
@@ -52,7 +52,7 @@ pub(crate) enum FromClient {
     },
     /// The session is over for the client.
     Leave {
-        holding: Holding,
+        session_holder: SessionHolder,
     },
     /// As [`PeerMessage::ReadIndex`](crate::node::message::PeerMessage::ReadIndex).
     ReadIndex {
@@ -67,8 +67,8 @@ pub(crate) enum FromClient {
 
 /// A session of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HeldSession {
-    pub(crate) holding: Holding,
+pub(crate) struct SessionClaim {
+    pub(crate) session_holder: SessionHolder,
     /// The last write whose result it has.
     pub(crate) applied: u64,
     pub(crate) opened: bool,
@@ -80,7 +80,7 @@ pub(crate) struct HeldSession {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
-    pub(crate) holding: Holding,
+    pub(crate) session_holder: SessionHolder,
     pub(crate) path: Arc<str>,
     pub(crate) kind: WatchKind,
     /// Whether the znode was there when it was read.
@@ -94,7 +94,7 @@ pub(crate) struct HeldWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RequestHeader {
     pub(crate) request: u64,
-    pub(crate) holding: Holding,
+    pub(crate) session_holder: SessionHolder,
     pub(crate) after: u64,
 }
 
@@ -105,20 +105,20 @@ pub(crate) enum ToClient {
     Attached,
     /// The session is its holder's.
     Held {
-        holding: Holding,
+        session_holder: SessionHolder,
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
     Outcome(Outcome),
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
-        holding: Holding,
+        session_holder: SessionHolder,
         moved: bool,
         known: bool,
     },
     /// The session's open is not in the log yet, or the session was opened and has ended.
     Unseen {
-        holding: Holding,
+        session_holder: SessionHolder,
     },
     Event {
         watch: u64,

@@ -229,7 +229,7 @@ impl Membership {
     }
 
     /// Notes whether this node is settled: it is up to date and votes, with no joint change under
-    /// way, or it is a learner and the leader reports that it is to stay one (`View::placed`).
+    /// way, or it is a learner and the leader reports that it is to stay one (`PlanInputs::placed`).
     ///
     /// An instance with an empty disk at a voter's address begins as a learner, while its former
     /// self still counts as the voter. Until the instance has the vote, losing one more voter may
@@ -303,8 +303,9 @@ impl Membership {
             let mut known = self.problems.iter();
             known.any(|(peer, problem)| *peer == node && problem.is_none())
         };
-        let heir = raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
-        (heir && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
+        let successor =
+            raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
+        (successor && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
     }
 
     /// Whether other members that are being closed still close sessions, and cannot do so without this one.

@@ -100,7 +100,7 @@ pub(crate) enum PeerMessage {
     ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
     /// A member to a client that it does not serve, or no longer serves. A member without room for
     /// the client names the others.
-    LetGo { attachment: u64, reason: String, elsewhere: Option<Box<Redirect>> },
+    LetGo { attachment: u64, reason: String, redirect: Option<Box<Redirect>> },
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
     /// As `ReadIndex`, for a member's client.
@@ -240,8 +240,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::node::admin::message::{Action, ImageEnd, LatencySummary, Report, SessionReport};
-    use crate::node::client_message::{HeldSession, HeldWatch, RequestHeader};
-    use crate::node::io::{Holding, Problem, QuorumState, WatchId};
+    use crate::node::client_message::{HeldWatch, RequestHeader, SessionClaim};
+    use crate::node::io::{Problem, QuorumState, SessionHolder, WatchId};
     use crate::node::query::{Answer, EventData, Query, QueryError, Read, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::node::stored::{EntryKind, Voting};
@@ -310,17 +310,14 @@ mod tests {
         let announcement = Announcement { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
         let requests = vec![request.clone()];
-        let elsewhere = Box::new(Redirect {
+        let redirect = Box::new(Redirect {
             cluster: 7,
             members: vec![Member::new(300, "here:7400")],
             availability: QuorumState { learners: vec![300], ..QuorumState::default() },
             leader: 301,
         });
-        let let_go = |elsewhere| PeerMessage::LetGo {
-            attachment: 5,
-            reason: "reason".to_owned(),
-            elsewhere,
-        };
+        let let_go =
+            |redirect| PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned(), redirect };
         let mut messages = vec![
             (
                 "append",
@@ -407,7 +404,7 @@ mod tests {
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             ("let go", let_go(None)),
-            ("let go elsewhere", let_go(Some(elsewhere))),
+            ("let go elsewhere", let_go(Some(redirect))),
             ("client forward", PeerMessage::ClientForward { client: 300, requests }),
             (
                 "client read index",
@@ -475,8 +472,8 @@ mod tests {
     fn client_messages(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
-        let holding = Holding { session, holder };
-        let call = RequestHeader { request: 7, holding, after: 9 };
+        let session_holder = SessionHolder { session, holder };
+        let call = RequestHeader { request: 7, session_holder, after: 9 };
         let reads = [
             Read::Get { path: "/a".into() },
             Read::Exists { path: "/a".into() },
@@ -489,10 +486,15 @@ mod tests {
         ];
         let mut messages = vec![
             FromClient::Begin { seen: 350, cluster: 77, name: "name".to_owned() },
-            FromClient::Claim(HeldSession { holding, applied: 8, opened: true, base: Some(300) }),
+            FromClient::Claim(SessionClaim {
+                session_holder,
+                applied: 8,
+                opened: true,
+                base: Some(300),
+            }),
             FromClient::Watch(HeldWatch {
                 watch: 6,
-                holding,
+                session_holder,
                 path: path().into(),
                 kind: WatchKind::Recursive,
                 existed: true,
@@ -502,7 +504,7 @@ mod tests {
             FromClient::Begun,
             FromClient::Write(request.clone()),
             FromClient::Unwatch { watch: 6 },
-            FromClient::Leave { holding },
+            FromClient::Leave { session_holder },
             FromClient::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
             FromClient::End,
         ];
@@ -528,7 +530,7 @@ mod tests {
     /// One of each.
     fn updates() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
-        let holding = Holding { session, holder };
+        let session_holder = SessionHolder { session, holder };
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
             kind: EventKind::DataChanged,
@@ -545,7 +547,7 @@ mod tests {
         let path = || "/a".to_owned();
         let mut updates = vec![
             ToClient::Attached,
-            ToClient::Held { holding, ids: ids.clone() },
+            ToClient::Held { session_holder, ids: ids.clone() },
             ToClient::Outcome(Outcome {
                 session,
                 holder,
@@ -553,8 +555,8 @@ mod tests {
                 zxid: 12,
                 result: Ok(Reply::Done),
             }),
-            ToClient::Ended { holding, moved: true, known: true },
-            ToClient::Unseen { holding },
+            ToClient::Ended { session_holder, moved: true, known: true },
+            ToClient::Unseen { session_holder },
             ToClient::Event { watch, event },
             ToClient::Over { watch },
             ToClient::Names { request, names: vec!["a".to_owned()] },

@@ -321,7 +321,7 @@ impl Node {
         }
         let now = self.cx.now.mono;
         let is_due = |action: &PlannedAction| match action {
-            PlannedAction::Prefer(heir) => self.membership.preference.offers(*heir, now),
+            PlannedAction::Prefer(successor) => self.membership.preference.offers(*successor, now),
             _ => true,
         };
         if let Some(action) = action.filter(is_due)

@@ -266,7 +266,7 @@ impl Node {
             PeerMessage::Closing { done } => {
                 if self.raft.is_member(from) {
                     self.membership.closing.note(from, done, &self.cx);
-                    if self.raft.heir() == Some(from) {
+                    if self.raft.successor() == Some(from) {
                         // It refuses the lead.
                         self.resign();
                     }
@@ -473,7 +473,7 @@ impl Node {
             match self.replica.attach(from, attachment, (seen, name), refused, &mut self.cx) {
                 Attaching::Begins => {}
                 Attaching::Refused => return,
-                Attaching::Full => return self.send_elsewhere(from, attachment),
+                Attaching::Full => return self.send_redirect(from, attachment),
             }
         } else if !self.replica.comes_next(from, (attachment, number), received, &mut self.cx) {
             return;
@@ -545,16 +545,16 @@ impl Node {
     }
 
     /// Refuses a client for which there is no room, and names the other members.
-    fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
-        let elsewhere = Redirect {
+    fn send_redirect(&mut self, client: NodeId, attachment: u64) {
+        let redirect = Redirect {
             cluster: self.bootstrap.cluster(),
             members: self.membership.members().to_vec(),
             availability: self.availability(),
             leader: self.raft.elections.observed.leader,
         };
         let reason = "it serves too many already".to_owned();
-        let elsewhere = Some(Box::new(elsewhere));
-        self.cx.send(client, PeerMessage::LetGo { attachment, reason, elsewhere });
+        let redirect = Some(Box::new(redirect));
+        self.cx.send(client, PeerMessage::LetGo { attachment, reason, redirect });
     }
 
     fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {

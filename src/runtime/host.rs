@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
-    Answered, ClientRequest, Dial, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId,
-    Write,
+    Answered, ClientRequest, Dial, DiskOp, Effects, Input, Now, RequestId, SessionHolder, Time,
+    WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
@@ -93,7 +93,7 @@ pub(crate) struct Host {
     watches: BTreeMap<WatchId, WatchSink>,
     /// Deliveries for mailboxes, sent at the end of the step.
     outgoing: MailboxDeliveries,
-    /// The sessions with their holders: see [`Holding`].
+    /// The sessions with their holders: see [`SessionHolder`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     timers: CallerTimers,
     /// Whether a slow reader of a session's states missed the latest one.
@@ -436,7 +436,7 @@ impl Host {
     }
 
     /// The session, if it still has this holder.
-    fn session_of(&self, of: Holding) -> Option<&Weak<SessionShared>> {
+    fn session_of(&self, of: SessionHolder) -> Option<&Weak<SessionShared>> {
         let (holder, session) = self.sessions.get(&of.session)?;
         (*holder == of.holder).then_some(session)
     }

@@ -108,7 +108,7 @@ impl ChunkReader {
             tombstones: self.tombstones,
             time: self.time,
             version: self.version,
-            era: 0,
+            dirty_epoch: 0,
         });
         if (machine.zxid(), machine.hash()) != (zxid, hash) {
             return Err(format!(

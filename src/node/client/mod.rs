@@ -36,7 +36,8 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::io::{
-    ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, QuorumState, Time, WatchId,
+    ClientRequest, Effects, Input, NodeStatus, Now, Problem, QuorumState, SessionHolder, Time,
+    WatchId,
 };
 use super::message::PeerMessage;
 use super::reason::is_fresh;
@@ -103,7 +104,7 @@ pub(crate) struct Client {
     attachments: u64,
     local: LocalSessions,
     /// The sessions that the member knows of.
-    claimed: BTreeSet<Holding>,
+    claimed: BTreeSet<SessionHolder>,
     /// Requests that the member answers, in order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
@@ -232,7 +233,7 @@ impl Client {
     ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
         let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.watches.range(after).map(|(id, watch)| {
-            let (path, session) = ((*watch.path).to_owned(), watch.holding.session);
+            let (path, session) = ((*watch.path).to_owned(), watch.session_holder.session);
             (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
         })
     }
@@ -412,7 +413,7 @@ impl Client {
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
                 let (session, holder) = (request.session, request.holder);
-                self.claimed.insert(Holding { session, holder });
+                self.claimed.insert(SessionHolder { session, holder });
                 self.messages.push(FromClient::Write(request));
             }
         }

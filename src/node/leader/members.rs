@@ -186,9 +186,9 @@ impl Leading {
             return None;
         }
         if self.has_the_slow_disk(raft, membership, cx) {
-            let first = raft.heir().is_none();
+            let first = raft.successor().is_none();
             self.resign(raft, membership, room, cx);
-            if first && raft.heir().is_some() {
+            if first && raft.successor().is_some() {
                 tracing::warn!(node = %membership.own_name(), "a leader with a slow disk hands over to another");
             }
         }
@@ -200,8 +200,8 @@ impl Leading {
         let busy = !self.members.may_change(raft.log().applied().index)
             || !raft.log().voting().voters_outgoing.is_empty()
             || raft.is_changing()
-            || raft.heir().is_some();
-        // A new leader has not observed the members yet: a leaving voter may have an heir that is
+            || raft.successor().is_some();
+        // A new leader has not observed the members yet: a leaving voter may have a successor that is
         // not known to be level.
         if now < serves_since + cx.patience() + cx.config.heartbeat || busy {
             return Some(MembershipPlan { placed: BTreeSet::new(), action: None });
@@ -231,7 +231,9 @@ impl Leading {
             // again.
             PlannedAction::Vote(change) => raft.propose_change(&change),
             PlannedAction::HandOver => return self.resign(raft, membership, room, cx),
-            PlannedAction::Prefer(heir) => return self.hand_over_to(heir, raft, cx.now.mono),
+            PlannedAction::Prefer(successor) => {
+                return self.hand_over_to(successor, raft, cx.now.mono);
+            }
         };
         if proposed {
             self.members.changing = Some(raft.last_index());
@@ -252,10 +254,10 @@ impl Leading {
         membership: &Membership,
         cx: &Context,
     ) -> bool {
-        !self.sight(node, membership, cx).silent.is_zero()
+        !self.health(node, membership, cx).silent.is_zero()
     }
 
-    fn sight(&self, node: NodeId, membership: &Membership, cx: &Context) -> PeerHealth {
+    fn health(&self, node: NodeId, membership: &Membership, cx: &Context) -> PeerHealth {
         let now = cx.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
         let (received, seen) = (membership.last_received(node), &self.members);
@@ -277,16 +279,16 @@ impl Leading {
     }
 
     /// The same, and whether the member is fit to lead.
-    fn sight_for_lead(
+    fn health_for_lead(
         &self,
         node: NodeId,
         membership: &Membership,
         room: &Room,
         cx: &Context,
     ) -> PeerHealth {
-        let sight = self.sight(node, membership, cx);
+        let health = self.health(node, membership, cx);
         let is_whole = !self.is_disk_low(node, room, cx) && !membership.closing.is_closing(node);
-        PeerHealth { is_fit: sight.caught_up && is_whole, ..sight }
+        PeerHealth { is_fit: health.caught_up && is_whole, ..health }
     }
 
     fn view(
@@ -306,8 +308,8 @@ impl Leading {
             own: cx.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
-            sights: others()
-                .map(|id| (*id, self.sight_for_lead(*id, membership, room, cx)))
+            health: others()
+                .map(|id| (*id, self.health_for_lead(*id, membership, room, cx)))
                 .collect(),
             roster,
             reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),

@@ -73,7 +73,7 @@ pub(crate) struct PlanInputs {
     pub(crate) voters: BTreeSet<NodeId>,
     pub(crate) learners: BTreeSet<NodeId>,
     /// One for each voter and learner except this node.
-    pub(crate) sights: BTreeMap<NodeId, PeerHealth>,
+    pub(crate) health: BTreeMap<NodeId, PeerHealth>,
     pub(crate) roster: Roster,
     /// The instances that ask to be a member or report a new address or zone.
     pub(crate) reports: BTreeMap<NodeId, Member>,
@@ -98,7 +98,7 @@ impl PlanInputs {
     }
 
     fn is_alive(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+        node == self.own || self.health.get(&node).is_some_and(|health| health.silent.is_zero())
     }
 
     /// Whether no other member may take its place.
@@ -109,7 +109,7 @@ impl PlanInputs {
     /// Whether the member has sent something lately. A new leader does not know that of the others:
     /// they may be alive, or dead for long.
     fn sends(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.sends)
+        node == self.own || self.health.get(&node).is_some_and(|health| health.sends)
     }
 
     /// The settled learners: they are level with the log, every voter answers, and nothing is left to
@@ -119,16 +119,16 @@ impl PlanInputs {
     /// stopped before the learner started no longer counts as one that answers.
     pub(crate) fn placed(&self, policy: &MembershipPolicy) -> BTreeSet<NodeId> {
         let answers = |voter: &NodeId| {
-            *voter == self.own || self.sights.get(voter).is_some_and(|sight| sight.answers)
+            *voter == self.own || self.health.get(voter).is_some_and(|health| health.answers)
         };
-        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.level);
+        let level = |node: &&NodeId| self.health.get(node).is_some_and(|health| health.level);
         let learners: BTreeSet<NodeId> = self.learners.iter().filter(level).copied().collect();
         if learners.is_empty() || !self.voters.iter().all(answers) {
             return BTreeSet::new();
         }
         let mut later = self.clone();
         for learner in &learners {
-            later.sights.entry(*learner).or_default().caught_up = true;
+            later.health.entry(*learner).or_default().caught_up = true;
         }
         match plan(&later, policy) {
             // Who leads does not matter to them.
@@ -138,7 +138,7 @@ impl PlanInputs {
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
-        node != self.own && self.sights.get(&node).is_some_and(|sight| sight.silent >= time)
+        node != self.own && self.health.get(&node).is_some_and(|health| health.silent >= time)
     }
 
     fn zone(&self, node: NodeId) -> &str {
@@ -158,7 +158,7 @@ impl PlanInputs {
     /// Learners that could vote.
     fn candidates(&self) -> impl Iterator<Item = NodeId> {
         let could = |node: &NodeId| {
-            let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
+            let caught_up = self.health.get(node).is_some_and(|health| health.caught_up);
             (caught_up || planted!(LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
@@ -168,7 +168,7 @@ impl PlanInputs {
 
     /// The best candidate: in a zone with the fewest voters, not counting one that is to leave, and then by
     /// its id.
-    fn heir(&self, leaver: Option<NodeId>) -> Option<NodeId> {
+    fn successor(&self, leaver: Option<NodeId>) -> Option<NodeId> {
         let stays = |voter: &NodeId| Some(*voter) != leaver;
         let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
         self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
@@ -312,15 +312,15 @@ fn let_go(view: &PlanInputs) -> Option<PlannedAction> {
             return Some(PlannedAction::HandOver);
         }
         // A learner must vote before this node can go.
-        let heir = view.heir(Some(leaver))?;
-        return view.vote([(heir, NodeRole::Voter)]);
+        let successor = view.successor(Some(leaver))?;
+        return view.vote([(successor, NodeRole::Voter)]);
     }
     // A member acts by the changes that it knows to be committed, and after a crash it may not know
     // of the last one. The leaver's vote must not be needed any more once it has gone. So the
     // leaver loses its vote by a separate change, which is known to be committed wherever the next
     // one is on disk.
-    if let Some(heir) = view.heir(Some(leaver)) {
-        return view.vote([(leaver, NodeRole::Learner), (heir, NodeRole::Voter)]);
+    if let Some(successor) = view.successor(Some(leaver)) {
+        return view.vote([(leaver, NodeRole::Learner), (successor, NodeRole::Voter)]);
     }
     (view.voters.len() > 1).then(|| view.vote([(leaver, NodeRole::Learner)])).flatten()
 }
@@ -336,8 +336,8 @@ fn demote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction>
 fn relieve(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
     let dead = *view.voters.iter().find(silent)?;
-    let heir = view.heir(Some(dead))?;
-    view.vote([(dead, NodeRole::Learner), (heir, NodeRole::Voter)])
+    let successor = view.successor(Some(dead))?;
+    view.vote([(dead, NodeRole::Learner), (successor, NodeRole::Voter)])
 }
 
 /// Makes as many voters as allowed, in an odd number.
@@ -356,7 +356,7 @@ fn promote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction
     let mut after = view.clone();
     let mut steps = Vec::new();
     for _ in 0..more {
-        let next = after.heir(None)?;
+        let next = after.successor(None)?;
         after.learners.remove(&next);
         after.voters.insert(next);
         steps.push((next, NodeRole::Voter));
@@ -370,11 +370,11 @@ fn spread(view: &PlanInputs) -> Option<PlannedAction> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let heir = view.heir(None)?;
+    let successor = view.successor(None)?;
     let worst = view.worst()?;
-    let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
+    let (few, many) = (view.crowd(&view.voters, successor), view.crowd(&view.voters, worst));
     (few + 2 <= many)
-        .then(|| view.vote([(worst, NodeRole::Learner), (heir, NodeRole::Voter)]))
+        .then(|| view.vote([(worst, NodeRole::Learner), (successor, NodeRole::Voter)]))
         .flatten()
 }
 
@@ -397,8 +397,8 @@ fn prefer(view: &PlanInputs) -> Option<PlannedAction> {
         seat.map_or(0, |seat| seat.member.leader_priority)
     };
     let is_fit = |voter: &NodeId| {
-        let sight = view.sights.get(voter);
-        sight.is_some_and(|sight| sight.is_fit) && !view.leaving.contains(voter)
+        let health = view.health.get(voter);
+        health.is_some_and(|health| health.is_fit) && !view.leaving.contains(voter)
     };
     let fit = view.voters.iter().copied().filter(is_fit);
     let best = fit.max_by_key(|voter| (priority(*voter), *voter))?;
@@ -440,7 +440,7 @@ mod tests {
             own: 1,
             voters: voters.iter().copied().collect(),
             learners: learners.iter().copied().collect(),
-            sights: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
+            health: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
             roster: Roster::new(seats.collect()),
             ..PlanInputs::default()
         }
@@ -471,7 +471,7 @@ mod tests {
             seat.member.leader_priority = priority;
         }
         assert_eq!(plan(&view, &POLICY), Some(PlannedAction::Prefer(4)));
-        view.sights.insert(4, PeerHealth { is_fit: false, ..ALIVE });
+        view.health.insert(4, PeerHealth { is_fit: false, ..ALIVE });
         assert_eq!(plan(&view, &POLICY), Some(PlannedAction::Prefer(2)));
         view.own = 2;
         assert_eq!(plan(&view, &POLICY), None);
@@ -502,14 +502,14 @@ mod tests {
         let policy = MembershipPolicy { max_voters: 3, ..POLICY };
         // A member without a zone is in one of its own.
         assert_eq!(plan(&view, &policy), vote(&[(3, NodeRole::Learner), (4, NodeRole::Voter)]));
-        view.sights.insert(4, PeerHealth { caught_up: false, ..ALIVE });
+        view.health.insert(4, PeerHealth { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &policy), vote(&[(3, NodeRole::Learner), (5, NodeRole::Voter)]));
-        view.sights.insert(2, dead_for(2));
+        view.health.insert(2, dead_for(2));
         assert_eq!(plan(&view, &policy), None);
-        view.sights.insert(2, ALIVE);
+        view.health.insert(2, ALIVE);
         view.voters = BTreeSet::from([1, 2, 5]);
         view.learners = BTreeSet::from([3, 4]);
-        view.sights.insert(4, ALIVE);
+        view.health.insert(4, ALIVE);
         view.roster.seats.iter_mut().for_each(|seat| {
             seat.votes = [1, 2, 5].contains(&seat.member.node);
         });
@@ -519,25 +519,25 @@ mod tests {
     #[test]
     fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
         let mut view = view(&[1, 2, 3], &[4]);
-        view.sights.insert(2, dead_for(59));
+        view.health.insert(2, dead_for(59));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, dead_for(60));
+        view.health.insert(2, dead_for(60));
         assert_eq!(plan(&view, &POLICY), vote(&[(2, NodeRole::Learner), (4, NodeRole::Voter)]));
-        view.sights.insert(4, PeerHealth { caught_up: false, ..ALIVE });
+        view.health.insert(4, PeerHealth { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &POLICY), None);
     }
 
     #[test]
     fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
         let mut view = view(&[1, 2, 3], &[4]);
-        view.sights.insert(4, dead_for(599));
+        view.health.insert(4, dead_for(599));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(4, dead_for(600));
+        view.health.insert(4, dead_for(600));
         assert_eq!(plan(&view, &POLICY), vote(&[(4, NodeRole::Gone)]));
         view.roster.seats.retain(|seat| seat.member.node != 4);
-        view.sights.insert(4, dead_for(59));
+        view.health.insert(4, dead_for(59));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(4, dead_for(60));
+        view.health.insert(4, dead_for(60));
         assert_eq!(plan(&view, &POLICY), vote(&[(4, NodeRole::Gone)]));
     }
 
@@ -545,9 +545,9 @@ mod tests {
     #[test]
     fn learners_take_the_votes_of_the_dead_before_they_are_more() {
         let mut view = view(&[1, 2, 3], &[4, 5]);
-        view.sights.insert(2, dead_for(2));
+        view.health.insert(2, dead_for(2));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, dead_for(60));
+        view.health.insert(2, dead_for(60));
         assert_eq!(plan(&view, &POLICY), vote(&[(2, NodeRole::Learner), (4, NodeRole::Voter)]));
     }
 
@@ -558,7 +558,7 @@ mod tests {
             let mut view = view(&[1, 2, 3], &[4]);
             view.roster.seats[3].member.address = "node-3:1".to_owned();
             assert_eq!(plan(&view, &POLICY), None);
-            view.sights.insert(3, dead_for(1));
+            view.health.insert(3, dead_for(1));
             assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Learner), (4, NodeRole::Voter)]));
         };
         claims(claim, Bug::LivingReplaced);
@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn a_change_that_could_stop_everything_is_not_made() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, dead_for(1));
+        view.health.insert(2, dead_for(1));
         view.leaving.insert(3);
         // Two voters would be left, one of which is dead.
         assert_eq!(plan(&view, &POLICY), None);
@@ -589,15 +589,15 @@ mod tests {
     #[test]
     fn a_member_that_has_sent_nothing_yet_is_not_counted_on() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, PeerHealth { sends: false, ..ALIVE });
+        view.health.insert(2, PeerHealth { sends: false, ..ALIVE });
         view.leaving.insert(3);
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, ALIVE);
+        view.health.insert(2, ALIVE);
         assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Learner)]));
     }
 
     #[test]
-    fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
+    fn a_leader_that_leaves_hands_over_or_makes_a_successor_first() {
         let mut view = view(&[1, 2, 3], &[]);
         view.leaving.insert(1);
         assert_eq!(plan(&view, &POLICY), Some(PlannedAction::HandOver));
@@ -611,7 +611,7 @@ mod tests {
     #[test]
     fn a_member_that_moves_to_a_silent_one_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, dead_for(2));
+        view.health.insert(2, dead_for(2));
         view.reports.insert(3, Member::new(3, "node-2:1"));
         let Some(PlannedAction::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
         view.reports.clear();
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, ALIVE);
+        view.health.insert(2, ALIVE);
         view.reports.insert(2, Member::new(2, "node-3:1"));
         let Some(PlannedAction::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
@@ -633,25 +633,25 @@ mod tests {
 
     fn views() -> impl Strategy<Value = PlanInputs> {
         let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
-        let sights = vec((seconds, any::<bool>(), any::<bool>(), any::<bool>()), 10);
+        let observed = vec((seconds, any::<bool>(), any::<bool>(), any::<bool>()), 10);
         let reports = vec((1..14u64, 1..14u64), 0..4);
         let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
         let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
-        (parts, sights, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
-            |((mut voters, learners), sights, (reports, zones), leaving)| {
+        (parts, observed, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), observed, (reports, zones), leaving)| {
                 voters.insert(1);
                 let voters: Vec<NodeId> = voters.into_iter().collect();
                 let learners: Vec<NodeId> =
                     learners.into_iter().filter(|node| !voters.contains(node)).collect();
                 let mut view = view(&voters, &learners);
-                for (node, sight) in &mut view.sights {
-                    let (seconds, answers, level, caught_up) = sights[*node as usize];
+                for (node, health) in &mut view.health {
+                    let (seconds, answers, level, caught_up) = observed[*node as usize];
                     let silent = Duration::from_secs(seconds);
                     let sends = seconds == 0;
                     let answers = answers && sends;
                     let level = level && answers;
                     let caught_up = caught_up && level;
-                    *sight =
+                    *health =
                         PeerHealth { silent, sends, answers, level, caught_up, is_fit: caught_up };
                 }
                 for seat in &mut view.roster.seats {
@@ -681,7 +681,7 @@ mod tests {
         let could = |seat: &&Seat| {
             let node = seat.member.node;
             view.learners.contains(&node)
-                && view.sights.get(&node).is_some_and(|sight| sight.caught_up)
+                && view.health.get(&node).is_some_and(|health| health.caught_up)
                 && !view.leaving.contains(&node)
         };
         let fewest = view.roster.seats.iter().filter(could).map(|seat| match &*seat.member.zone {
@@ -707,7 +707,7 @@ mod tests {
                     let was = view.voters.contains(node);
                     match part {
                         NodeRole::Voter => {
-                            let level = view.sights.get(node).is_some_and(|sight| sight.caught_up);
+                            let level = view.health.get(node).is_some_and(|health| health.caught_up);
                             prop_assert!(was || level, "{node} votes before it has the log");
                             after.insert(*node);
                         }
@@ -742,17 +742,17 @@ mod tests {
                             *node != view.own && view.is_alive(*node)
                         });
                         let next = next.expect("it is handed over to somebody");
-                        view.sights.remove(&next);
-                        view.sights.insert(view.own, ALIVE);
+                        view.health.remove(&next);
+                        view.health.insert(view.own, ALIVE);
                         view.own = next;
                     }
-                    Some(PlannedAction::Prefer(heir)) => {
+                    Some(PlannedAction::Prefer(successor)) => {
                         let priority = |node| view.roster.get(node).unwrap().member.leader_priority;
-                        prop_assert!(priority(heir) > priority(view.own), "{view:?}");
-                        prop_assert!(view.voters.contains(&heir) && view.sights[&heir].is_fit);
-                        view.sights.remove(&heir);
-                        view.sights.insert(view.own, ALIVE);
-                        view.own = heir;
+                        prop_assert!(priority(successor) > priority(view.own), "{view:?}");
+                        prop_assert!(view.voters.contains(&successor) && view.health[&successor].is_fit);
+                        view.health.remove(&successor);
+                        view.health.insert(view.own, ALIVE);
+                        view.own = successor;
                     }
                     Some(PlannedAction::Configure(seats)) => view.roster = Roster { seats },
                     Some(PlannedAction::Vote(change)) => {
@@ -767,7 +767,7 @@ mod tests {
                                 }
                             }
                             if part != NodeRole::Gone && node != view.own {
-                                view.sights.entry(node).or_insert(ALIVE);
+                                view.health.entry(node).or_insert(ALIVE);
                             }
                         }
                     }

@@ -215,13 +215,13 @@ impl Raft {
     }
 
     /// The voter to which leadership is being handed over.
-    pub(in crate::node) fn heir(&self) -> Option<NodeId> {
+    pub(in crate::node) fn successor(&self) -> Option<NodeId> {
         self.raw.raft.lead_transferee
     }
 
     /// Hands leadership over. In the meantime proposals are refused.
-    pub(in crate::node) fn transfer_to(&mut self, heir: NodeId) {
-        self.raw.transfer_leader(heir);
+    pub(in crate::node) fn transfer_to(&mut self, successor: NodeId) {
+        self.raw.transfer_leader(successor);
     }
 
     pub(in crate::node) fn abort_transfer(&mut self) {

@@ -113,7 +113,7 @@ pub(crate) fn check(
         }
         RaftBody::TimeoutNow => {
             ensure(from == view.leader && term == view.term, "not our leader's to order")?;
-            ensure(view.durable, "an heir that has not acknowledged the whole log")
+            ensure(view.durable, "a successor that has not acknowledged the whole log")
         }
     }
 }

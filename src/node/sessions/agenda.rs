@@ -12,8 +12,8 @@ use crate::types::znode::SessionId;
 pub(super) enum SessionTask {
     /// It has something to send.
     Send,
-    /// Its writes are sent only up to a number: see `LocalSessions::set_ceiling`.
-    LiftCeiling,
+    /// Its writes are sent only up to a number: see `LocalSessions::set_send_limit`.
+    LiftSendLimit,
     /// Its next write needs a later version than the gate allows.
     AwaitVersion,
     /// It has requests at the leader, which are sent again if they make no progress.

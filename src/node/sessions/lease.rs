@@ -63,7 +63,7 @@ impl LocalSessions {
         held.renewed_at = held.renewed_at.max(sent);
         if valid_until > held.valid_until {
             (held.valid_until, held.lost_at) = (valid_until, valid_until);
-            effects.leases.push((held.holding(), valid_until));
+            effects.leases.push((held.session_holder(), valid_until));
         }
         // While it is connected, its next check is early enough.
         if held.state != SessionState::Connected {

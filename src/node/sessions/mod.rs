@@ -13,12 +13,12 @@
 
 mod agenda;
 pub(in crate::node) mod audit;
-pub(in crate::node) mod fate;
 pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
 pub(crate) mod read_index;
 mod sending;
+pub(in crate::node) mod status;
 pub(crate) mod users;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,8 +32,8 @@ use self::queue::{QueryQueue, QueuedRequest};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
-use crate::node::client_message::HeldSession;
-use crate::node::io::{ClientRequest, Effects, Holding, RequestId, Time, Write};
+use crate::node::client_message::SessionClaim;
+use crate::node::io::{ClientRequest, Effects, RequestId, SessionHolder, Time, Write};
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
@@ -178,7 +178,7 @@ impl LocalSessions {
                 ids: Arc::default(),
                 from: None,
                 unseen: false,
-                ceiling: u64::MAX,
+                send_limit: u64::MAX,
             },
         );
         self.agenda.add(SessionTask::Send, session);
@@ -318,7 +318,7 @@ impl LocalSessions {
         }
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
-            effects.ids.push((held.holding(), ids.clone()));
+            effects.ids.push((held.session_holder(), ids.clone()));
         }
         let answer = match result {
             Ok(reply) => match write.refused {
@@ -383,7 +383,7 @@ impl LocalSessions {
                         held.valid_until = since;
                         held.lost_at = now + trusted(held.timeout);
                     }
-                    effects.leases.push((held.holding(), held.valid_until));
+                    effects.leases.push((held.session_holder(), held.valid_until));
                     held.set_state(SessionState::Connected, effects);
                     self.begin_lease(session);
                 }
@@ -464,13 +464,15 @@ impl LocalSessions {
     }
 
     /// The holder's report of each session, for a replica that did not follow it.
-    pub(crate) fn claims(&self) -> Vec<HeldSession> {
+    pub(crate) fn claims(&self) -> Vec<SessionClaim> {
         self.sessions.values().map(LocalSession::claim).collect()
     }
 
     /// Whether this holder holds the session here.
-    pub(crate) fn holds(&self, holding: Holding) -> bool {
-        self.sessions.get(&holding.session).is_some_and(|held| held.holder == holding.holder)
+    pub(crate) fn holds(&self, session_holder: SessionHolder) -> bool {
+        self.sessions
+            .get(&session_holder.session)
+            .is_some_and(|held| held.holder == session_holder.holder)
     }
 
     /// Whether the session was opened here by another one than this holder.

@@ -12,19 +12,19 @@ use crate::types::version::is_above;
 use crate::types::znode::{SessionId, Zxid};
 
 impl LocalSessions {
-    /// Holds back the session's writes after this one, until [`Self::lift_ceilings`].
-    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
+    /// Holds back the session's writes after this one, until [`Self::lift_send_limits`].
+    pub(crate) fn set_send_limit(&mut self, session: SessionId, upto: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.ceiling = held.ceiling.min(upto);
-            self.agenda.add(SessionTask::LiftCeiling, session);
+            held.send_limit = held.send_limit.min(upto);
+            self.agenda.add(SessionTask::LiftSendLimit, session);
         }
     }
 
-    /// Sends the writes that [`Self::set_ceiling`] held back.
-    pub(crate) fn lift_ceilings(&mut self) {
-        for session in self.agenda.take(SessionTask::LiftCeiling) {
+    /// Sends the writes that [`Self::set_send_limit`] held back.
+    pub(crate) fn lift_send_limits(&mut self) {
+        for session in self.agenda.take(SessionTask::LiftSendLimit) {
             if let Some(held) = self.sessions.get_mut(&session) {
-                held.ceiling = u64::MAX;
+                held.send_limit = u64::MAX;
                 self.agenda.add(SessionTask::Send, session);
             }
         }
@@ -67,7 +67,7 @@ impl LocalSessions {
                 }
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
-            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
+            let most = held.issued.min(held.applied + WINDOW).min(held.send_limit.max(from));
             let (mut upto, mut under_way) = (from, held.under_way);
             while upto < most {
                 let write = &mut held.writes[(upto - held.applied) as usize];

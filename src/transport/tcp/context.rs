@@ -143,7 +143,7 @@ pub(super) enum NetworkTimer {
     /// This unlisted peer may have left.
     Unlisted(NodeId),
     /// A connection waits while it is checked whether this peer's former connection is alive.
-    Rival(NodeId),
+    Duplicate(NodeId),
     /// An incoming handshake must be finished.
     Handshake(Token),
     /// This connection had used up its rate, and is read again.

@@ -271,7 +271,9 @@ impl EventLoop {
             match timer {
                 NetworkTimer::Peer(target) => self.outgoing.timer(&mut self.context, target),
                 NetworkTimer::Unlisted(node) => self.check_unlisted(node),
-                NetworkTimer::Rival(node) => self.incoming.contest(&mut self.context, node),
+                NetworkTimer::Duplicate(node) => {
+                    self.incoming.check_duplicate(&mut self.context, node)
+                }
                 NetworkTimer::Handshake(token) => self.incoming.overdue(&mut self.context, token),
                 NetworkTimer::Resume(token) => self.incoming.resume(token),
                 NetworkTimer::Stall(token) => self.incoming.stalled(&mut self.context, token),
@@ -288,7 +290,7 @@ impl EventLoop {
     pub(super) fn check_bounds(&self) {
         let NetworkContext { options, dialled, .. } = &self.context;
         assert!(self.incoming.handshaking.len() <= options.handshakes_max);
-        let waiting = self.incoming.handshaking.len() + self.incoming.rivals.len();
+        let waiting = self.incoming.handshaking.len() + self.incoming.duplicates.len();
         let connections = self.incoming.connections.len();
         assert_eq!(connections, self.incoming.by_peer.len() + waiting, "one for each peer");
         let open = self.outgoing.peers.values().filter_map(|peer| peer.queued_bytes());

@@ -18,7 +18,7 @@
 use mio::Token;
 
 use super::context::{NetworkContext, NetworkTimer};
-use super::incoming::{Incoming, PendingReplacement};
+use super::incoming::{DuplicateConnection, Incoming};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
@@ -36,7 +36,7 @@ impl Incoming {
     ) {
         match self.check_hello(context, token, &hello) {
             Ok(Some(right)) => self.welcome(context, token, &hello, right),
-            Ok(None) => self.wait_as_rival(context, token, hello),
+            Ok(None) => self.wait_as_duplicate(context, token, hello),
             Err(refusal) => self.refuse(context, token, refusal),
         }
     }
@@ -130,7 +130,7 @@ impl Incoming {
             self.remove(context, former);
         }
         // The former process is alive: it has just made this connection.
-        self.refuse_rival(context, node);
+        self.refuse_duplicate(context, node);
     }
 
     fn refuse(&mut self, context: &mut NetworkContext, token: Token, refusal: Refusal) {
@@ -141,7 +141,7 @@ impl Incoming {
     }
 
     /// Lets a connection wait for its answer. It replaces an earlier one of the same node.
-    fn wait_as_rival(&mut self, context: &mut NetworkContext, token: Token, hello: Hello) {
+    fn wait_as_duplicate(&mut self, context: &mut NetworkContext, token: Token, hello: Hello) {
         let node = hello.from;
         let Some(former) = self.of_peer(node) else {
             return;
@@ -155,49 +155,49 @@ impl Incoming {
             address = %connection.address,
             "another process claims to be this peer; checking whether the former one is alive",
         );
-        connection.state = ConnectionState::Rival { node };
+        connection.state = ConnectionState::Duplicate { node };
         self.end_handshake(context, token);
-        if let Some(earlier) = self.take_rival(context, node) {
+        if let Some(earlier) = self.take_duplicate(context, node) {
             self.close(context, earlier.token, Closed::End);
         }
-        context.timers.set(NetworkTimer::Rival(node), at);
-        self.rivals.insert(node, PendingReplacement { token, hello });
+        context.timers.set(NetworkTimer::Duplicate(node), at);
+        self.duplicates.insert(node, DuplicateConnection { token, hello });
     }
 
     /// Checks whether the former connection of this node is alive, for the one that waits.
-    pub(super) fn contest(&mut self, context: &mut NetworkContext, node: NodeId) {
+    pub(super) fn check_duplicate(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(former) = self.of_peer_mut(node)
             && !former.is_dead(context.now, &context.options)
         {
             let at = former.check_again_at(context.now, &context.options);
             let token = former.token;
-            context.timers.set(NetworkTimer::Rival(node), at);
+            context.timers.set(NetworkTimer::Duplicate(node), at);
             // Reading shows whether the socket is empty.
             self.ready(token, false);
-        } else if let Some(rival) = self.take_rival(context, node) {
-            self.answer_hello(context, rival.token, rival.hello);
+        } else if let Some(duplicate) = self.take_duplicate(context, node) {
+            self.answer_hello(context, duplicate.token, duplicate.hello);
         }
     }
 
     /// The former connection of this node, or the process that made it, is alive.
-    pub(super) fn refuse_rival(&mut self, context: &mut NetworkContext, node: NodeId) {
+    pub(super) fn refuse_duplicate(&mut self, context: &mut NetworkContext, node: NodeId) {
         let Some(former) = self.of_peer_mut(node) else {
             return;
         };
         former.challenge = None;
         let refusal = Refusal::duplicate(node, former.address.ip());
-        if let Some(rival) = self.take_rival(context, node) {
-            self.refuse(context, rival.token, refusal);
+        if let Some(duplicate) = self.take_duplicate(context, node) {
+            self.refuse(context, duplicate.token, refusal);
         }
     }
 
-    pub(super) fn take_rival(
+    pub(super) fn take_duplicate(
         &mut self,
         context: &mut NetworkContext,
         node: NodeId,
-    ) -> Option<PendingReplacement> {
-        let rival = self.rivals.remove(&node)?;
-        context.timers.cancel(NetworkTimer::Rival(node));
-        Some(rival)
+    ) -> Option<DuplicateConnection> {
+        let duplicate = self.duplicates.remove(&node)?;
+        context.timers.cancel(NetworkTimer::Duplicate(node));
+        Some(duplicate)
     }
 }

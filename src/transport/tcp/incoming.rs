@@ -46,7 +46,7 @@ pub(super) struct Incoming {
     /// The connections in handshake. Tokens grow, so the first is the oldest.
     pub(super) handshaking: BTreeSet<Token>,
     /// The connections that wait for an answer, by the node they claim to be.
-    pub(super) rivals: BTreeMap<NodeId, PendingReplacement>,
+    pub(super) duplicates: BTreeMap<NodeId, DuplicateConnection>,
     /// The connections that may have bytes to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
@@ -60,7 +60,7 @@ pub(super) struct Incoming {
 
 /// A connection that waits for the answer to its hello.
 #[derive(Debug)]
-pub(super) struct PendingReplacement {
+pub(super) struct DuplicateConnection {
     pub(super) token: Token,
     pub(super) hello: Hello,
 }
@@ -266,7 +266,7 @@ impl Incoming {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            if matches!(connection.state, ConnectionState::Rival { .. }) {
+            if matches!(connection.state, ConnectionState::Duplicate { .. }) {
                 // It stays marked readable, so it is not listed again until it has its answer.
                 continue;
             }
@@ -278,7 +278,7 @@ impl Incoming {
             if let Some(identity) = connection.peer()
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
-                self.refuse_rival(context, identity.node);
+                self.refuse_duplicate(context, identity.node);
             }
             match turn {
                 Ok(ReadOutcome::Drained) => {}
@@ -327,9 +327,9 @@ impl Incoming {
         };
         match connection.state {
             ConnectionState::Handshaking => self.end_handshake(context, token),
-            ConnectionState::Rival { node } => {
-                if self.rivals.get(&node).is_some_and(|rival| rival.token == token) {
-                    self.take_rival(context, node);
+            ConnectionState::Duplicate { node } => {
+                if self.duplicates.get(&node).is_some_and(|duplicate| duplicate.token == token) {
+                    self.take_duplicate(context, node);
                 }
             }
             ConnectionState::Peer(identity) => {
@@ -343,8 +343,8 @@ impl Incoming {
                         let permanent = false;
                         context.emit(TransportEvent::Unreachable { peer, reason, permanent });
                     }
-                    if self.rivals.contains_key(&identity.node) {
-                        context.timers.set(NetworkTimer::Rival(identity.node), context.now);
+                    if self.duplicates.contains_key(&identity.node) {
+                        context.timers.set(NetworkTimer::Duplicate(identity.node), context.now);
                     }
                 }
             }

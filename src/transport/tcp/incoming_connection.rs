@@ -54,7 +54,7 @@ pub(super) struct IncomingConnection {
 pub(super) enum ConnectionState {
     Handshaking,
     /// Its hello names a node that is connected already, as another process.
-    Rival {
+    Duplicate {
         node: NodeId,
     },
     Peer(PeerIdentity),
@@ -147,7 +147,7 @@ impl IncomingConnection {
     pub(super) fn peer(&self) -> Option<PeerIdentity> {
         match self.state {
             ConnectionState::Peer(identity) => Some(identity),
-            ConnectionState::Handshaking | ConnectionState::Rival { .. } => None,
+            ConnectionState::Handshaking | ConnectionState::Duplicate { .. } => None,
         }
     }
 
@@ -163,7 +163,7 @@ impl IncomingConnection {
                     }
                     HEADER_BYTES + HANDSHAKE_BYTES_MAX
                 }
-                ConnectionState::Rival { .. } => return Ok(ReadOutcome::Drained),
+                ConnectionState::Duplicate { .. } => return Ok(ReadOutcome::Drained),
                 ConnectionState::Peer(identity) => {
                     self.receive_messages(context, identity)?;
                     if let Some(until) = self.rate.pause(context.now) {

@@ -259,7 +259,7 @@ pub(super) fn client(node: NodeId, seeds: &[String], options: &TransportOptions)
 
 /// A message that a client may send and receive, of about this length.
 pub(super) fn let_go(number: u64, bytes: usize) -> PeerMessage {
-    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), elsewhere: None }
+    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), redirect: None }
 }
 
 /// Checks the messages between a node and a client, with the keys of these options.

@@ -301,7 +301,7 @@ impl Routes {
             tracing::warn!(%error, "a backup is taken of the replica as it is");
         }
         Ok(match BackupFile::write(&self.coordinator, &self.backup_under_way)? {
-            Some(spool) => RouteOutcome::Backup(Box::new(spool)),
+            Some(file) => RouteOutcome::Backup(Box::new(file)),
             None => {
                 let reason = "another backup is under way: ask again when it is complete";
                 RouteOutcome::Response(Response::error(503, reason))

@@ -143,15 +143,15 @@ fn a_new_leader_whose_disk_hangs_at_once_hands_over() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
-    let heirs: Vec<NodeId> = (1..=3).filter(|node| *node != leader).collect();
-    for successor in &heirs {
+    let successors: Vec<NodeId> = (1..=3).filter(|node| *node != leader).collect();
+    for successor in &successors {
         cluster.hosts.get_mut(successor).unwrap().stalls_at_entries = true;
     }
     cluster.resign(leader);
     cluster.settle();
     let second = cluster.leader().unwrap();
     assert!(cluster.hosts[&second].disk_stalled && second != leader);
-    for successor in heirs.into_iter().filter(|successor| *successor != second) {
+    for successor in successors.into_iter().filter(|successor| *successor != second) {
         let successor = cluster.hosts.get_mut(&successor).unwrap();
         (successor.stalls_at_entries, successor.disk_stalled) = (false, false);
     }

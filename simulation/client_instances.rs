@@ -27,7 +27,7 @@ use crate::node::io::{Dial, Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
-use crate::runtime::shared::Call;
+use crate::runtime::shared::HostMessage;
 use crate::security::auth::Schemes;
 use crate::types::membership::NodeId;
 use crate::types::version::INVENTED;
@@ -78,7 +78,7 @@ pub(crate) struct ClientInstance {
 /// A running client process.
 pub(crate) struct ClientLife {
     pub(super) host: Host,
-    calls: Receiver<Call>,
+    calls: Receiver<HostMessage>,
     step_at: Nanos,
     /// The members to which it is connected, by their places.
     pub(super) connected: BTreeMap<usize, NodeId>,

@@ -12,7 +12,7 @@ use super::random::Random;
 use crate::node::io::{DiskOp, Input, Time};
 use crate::runtime::disk::reports::Reports;
 use crate::runtime::disk::state_worker::{StateStep, StateWorker};
-use crate::runtime::disk::writer::{Next, Step, Writer};
+use crate::runtime::disk::writer::{Next, StoreStep, Writer};
 use crate::storage::LogStore;
 use crate::storage::simulated::ProcessFiles;
 
@@ -32,7 +32,7 @@ pub(crate) struct DiskThreads {
 /// The steps that were just decided.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    pub(crate) write: Option<Step>,
+    pub(crate) write: Option<StoreStep>,
     pub(crate) work: Option<StateStep>,
 }
 
@@ -66,7 +66,7 @@ impl DiskThreads {
     }
 
     /// Decides the next steps, at this time. Those of the writer that take no time are performed at once.
-    pub(crate) fn decide(&mut self, now: Nanos, takes_time: impl Fn(Step) -> bool) -> Decided {
+    pub(crate) fn decide(&mut self, now: Nanos, takes_time: impl Fn(StoreStep) -> bool) -> Decided {
         let mut decided = Decided::default();
         loop {
             let mut goes_on = false;

@@ -17,7 +17,7 @@ use crate::node::stored::Identity;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk_watch::DiskWatch;
 use crate::runtime::host::Host;
-use crate::runtime::shared::Call;
+use crate::runtime::shared::HostMessage;
 use crate::storage::simulated::Device;
 use crate::types::membership::{Member, NodeId};
 
@@ -85,7 +85,7 @@ pub(crate) struct Former {
 /// A running process.
 pub(crate) struct Life {
     pub(crate) host: Host,
-    pub(crate) calls: Receiver<Call>,
+    pub(crate) calls: Receiver<HostMessage>,
     pub(crate) disk: DiskThreads,
     /// When its disk's threads are looked at again, if nothing happens before.
     pub(super) disk_due: Nanos,

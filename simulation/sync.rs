@@ -12,7 +12,7 @@ use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
 use crate::runtime::disk::change::ChangeStep;
 use crate::runtime::disk::state_worker::StateStep;
-use crate::runtime::disk::writer::Step;
+use crate::runtime::disk::writer::StoreStep;
 use crate::storage::simulated::{Fault as DeviceFault, FaultKind};
 
 impl World {
@@ -35,13 +35,14 @@ impl World {
     /// Begins the next steps of a disk, from this time on.
     fn disk_goes_on(&mut self, place: usize, life: &mut Life, at: Nanos) {
         let epoch = self.processes[place].epoch;
-        let takes_time = |step| !matches!(step, Step::Prepare | Step::Space | Step::Scrub);
+        let takes_time =
+            |step| !matches!(step, StoreStep::Prepare | StoreStep::Space | StoreStep::Scrub);
         let Decided { write, work } = life.disk.decide(at, takes_time);
         if let Some(step) = write {
             let (bytes, is_append) = match step {
-                Step::Append { bytes } => (bytes as u64, true),
-                Step::Read { bytes } => (bytes, false),
-                Step::Change(ChangeStep::Chunk { bytes }) => (bytes as u64, false),
+                StoreStep::Append { bytes } => (bytes as u64, true),
+                StoreStep::Read { bytes } => (bytes, false),
+                StoreStep::Change(ChangeStep::Chunk { bytes }) => (bytes as u64, false),
                 _ => (0, false),
             };
             let time = self.sync_time(place) + self.kernel.plan.on_disk(bytes);

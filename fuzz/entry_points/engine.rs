@@ -30,7 +30,7 @@ use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::membership::{Genesis, Member, NodeId};
-use crate::types::queue::Order;
+use crate::types::queue::QueueOrder;
 use crate::types::session::SessionState;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, SessionId};
@@ -351,7 +351,7 @@ impl<'a> World<'a> {
         let delay_ms = u64::from(self.choices.below(3)) * 1_000;
         let id = if self.choices.below(2) == 0 { "ix" } else { "" }.to_owned();
         let max = (self.choices.below(4) == 0).then_some(2);
-        Op::Put { path, data, order: Order { priority, delay_ms, id, max }.into() }
+        Op::Put { path, data, order: QueueOrder { priority, delay_ms, id, max }.into() }
     }
 
     /// A report or an operator's action.

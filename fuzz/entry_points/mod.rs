@@ -14,7 +14,7 @@ use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::stored::{Boot, HardState, SnapshotMeta, Voting};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, TimeoutBounds};
 use crate::transport::frame::FrameReader;
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
+use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, HelloReply};
 use crate::types::path;
 use crate::types::version::{OLDEST, VERSION};
 
@@ -172,7 +172,7 @@ pub fn frames(bytes: &[u8]) {
 
 fn take_payload(payload: &[u8]) {
     let _ = Hello::decode(payload, OLDEST..=VERSION);
-    let _ = Answer::decode(payload);
+    let _ = HelloReply::decode(payload);
     let _ = PeerMessage::decode(payload);
 }
 

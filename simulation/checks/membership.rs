@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Violation, require};
 use crate::node::Node;
 use crate::node::io::DiskOp;
-use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::raft::configuration::{NodeRole, VotingChange};
 use crate::node::stored::{EntryKind, LogEntry, Voting};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::Oracle;
@@ -165,8 +165,12 @@ impl Membership {
             self.note_voters();
             for (node, part) in change.steps {
                 match part {
-                    Part::Gone => drop(self.since.remove(&node)),
-                    Part::Voter | Part::Learner => drop(self.since.entry(node).or_insert(now)),
+                    NodeRole::Gone => {
+                        self.since.remove(&node);
+                    }
+                    NodeRole::Voter | NodeRole::Learner => {
+                        self.since.entry(node).or_insert(now);
+                    }
                 }
             }
         }
@@ -203,7 +207,7 @@ impl Membership {
             let Ok(change) = VotingChange::decode(&entry.data) else {
                 continue;
             };
-            let gone = change.steps.iter().filter(|(_, part)| *part == Part::Gone);
+            let gone = change.steps.iter().filter(|(_, part)| *part == NodeRole::Gone);
             self.gone.extend(gone.map(|(node, _)| *node));
             let before = node.voting();
             let Some(after) = changed(&before, &change) else {
@@ -214,7 +218,7 @@ impl Membership {
                     self.since.get(node).is_some_and(|at| at + known.caught_up_for <= now);
                 let voted = self.genesis.iter().any(|(_, voting)| voting.voters.contains(node));
                 require(
-                    *part != Part::Voter || settled || voted,
+                    *part != NodeRole::Voter || settled || voted,
                     "I25 voters were learners",
                     || {
                         format!(
@@ -224,7 +228,7 @@ impl Membership {
                     },
                 )?;
                 require(
-                    *part != Part::Gone || (known.may_go)(*node),
+                    *part != NodeRole::Gone || (known.may_go)(*node),
                     "I25 the living stay",
                     || format!("{node:x} was alive just now, and has not left: {change:?}"),
                 )?;
@@ -280,13 +284,13 @@ fn changed(voting: &Voting, change: &VotingChange) -> Option<Voting> {
             list.retain(|member| member != node);
         }
         match part {
-            Part::Voter => after.voters.push(*node),
+            NodeRole::Voter => after.voters.push(*node),
             // It votes in the outgoing half for as long as there is one.
-            Part::Learner if after.voters_outgoing.contains(node) => {
+            NodeRole::Learner if after.voters_outgoing.contains(node) => {
                 after.learners_next.push(*node)
             }
-            Part::Learner => after.learners.push(*node),
-            Part::Gone => {}
+            NodeRole::Learner => after.learners.push(*node),
+            NodeRole::Gone => {}
         }
     }
     (!joint && !after.voters.is_empty()).then_some(after)

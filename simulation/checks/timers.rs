@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use super::{Violation, require};
 use crate::machine::command::ChangeKind;
 use crate::recipes::Run;
-use crate::recipes::schedule::{HISTORY, History, IN_TIME, NEXT, Past};
+use crate::recipes::schedule::{FireHistory, HISTORY, IN_TIME, NEXT, StoredFire};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::Oracle;
 use crate::types::path;
@@ -28,7 +28,7 @@ pub(crate) struct Timers {
     /// The number of changes that were checked.
     seen: usize,
     /// The last fire of each timer, and the last one that was not asked for.
-    last: BTreeMap<String, (Past, Option<Past>)>,
+    last: BTreeMap<String, (StoredFire, Option<StoredFire>)>,
     /// Since when a run has no runner.
     orphans: BTreeMap<String, Nanos>,
     runs: BTreeMap<String, Vec<(Weak<Run>, SessionId)>>,
@@ -75,7 +75,8 @@ impl Timers {
     fn fired(&mut self, oracle: &Oracle, timer: &str, zxid: Zxid) -> Result<(), Violation> {
         let Some(history) = oracle.at(&path::join(timer, HISTORY), zxid) else { return Ok(()) };
         let (at, name) = (history.stat.mtime as i64, path::name(timer));
-        let fire = History::decoded(&history.data).and_then(|history| history.last.last().copied());
+        let fire =
+            FireHistory::decoded(&history.data).and_then(|history| history.last.last().copied());
         let Some(fire) = fire else { return Ok(()) };
         let (last, timed) = self.last.get(timer).copied().unzip();
         let timed = timed.flatten();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::addressing::names::{LookUps, Resolver};
-use crate::addressing::repeated::Repeated;
+use crate::addressing::repeated::RepeatedLookups;
 use crate::node::io::{Discovered, Time};
 
 /// The pause between two look-ups.
@@ -28,9 +28,9 @@ pub(crate) struct Wanted {
 /// Addresses count for founding once two look-ups in a row have found the same ones: while instances
 /// start, a name has only some of their addresses.
 #[derive(Debug)]
-pub(crate) struct Discovery {
+pub(crate) struct PeerDiscovery {
     wanted: Wanted,
-    pub(crate) look_ups: Repeated,
+    pub(crate) look_ups: RepeatedLookups,
     /// The addresses from the last look-up.
     last: Vec<String>,
     /// What was last reported to the node.
@@ -39,11 +39,11 @@ pub(crate) struct Discovery {
     contacted: Vec<String>,
 }
 
-impl Discovery {
-    pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> Discovery {
+impl PeerDiscovery {
+    pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> PeerDiscovery {
         let begun = LookUps::start(&resolver, [wanted.name.as_str()]);
-        let look_ups = Repeated::new(resolver, PAUSE, &begun);
-        Discovery { wanted, look_ups, last: Vec::new(), reported: None, contacted: Vec::new() }
+        let look_ups = RepeatedLookups::new(resolver, PAUSE, &begun);
+        PeerDiscovery { wanted, look_ups, last: Vec::new(), reported: None, contacted: Vec::new() }
     }
 
     /// Takes an answer that has arrived, and looks the name up again when it is time. Returns the input

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::addressing::names::{LookUps, Resolver};
-use crate::addressing::repeated::Repeated;
+use crate::addressing::repeated::RepeatedLookups;
 use crate::node::io::Time;
 
 /// The pause between two attempts.
@@ -19,7 +19,7 @@ pub(crate) const HINT: &str = "to listen before the name is there, give Builder:
      0.0.0.0:7400";
 
 /// The outcome of an attempt to listen.
-pub(crate) enum Attempt {
+pub(crate) enum ListenAttempt {
     Listens(TcpListener),
     /// The address is not this host's: the name may be out of date.
     Elsewhere(String),
@@ -27,15 +27,15 @@ pub(crate) enum Attempt {
 }
 
 /// Tries to listen at the addresses of a name.
-pub(crate) fn listen(found: &[SocketAddr]) -> Attempt {
+pub(crate) fn listen(found: &[SocketAddr]) -> ListenAttempt {
     match TcpListener::bind(found) {
-        Ok(listener) => Attempt::Listens(listener),
+        Ok(listener) => ListenAttempt::Listens(listener),
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
             let ips: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
             let ips = ips.join(", ");
-            Attempt::Elsewhere(format!("it leads to {ips}, which this host does not have"))
+            ListenAttempt::Elsewhere(format!("it leads to {ips}, which this host does not have"))
         }
-        Err(error) => Attempt::Failed(error.to_string()),
+        Err(error) => ListenAttempt::Failed(error.to_string()),
     }
 }
 
@@ -64,7 +64,7 @@ impl NotListening {
 pub(crate) struct Listening {
     /// The name, with its port.
     address: String,
-    pub(crate) look_ups: Repeated,
+    pub(crate) look_ups: RepeatedLookups,
     /// Whether connections from other hosts would not be protected.
     on_loopback_only: bool,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Listening {
 impl Listening {
     pub(crate) fn new(address: &str, resolver: Resolver, on_loopback_only: bool) -> Listening {
         let begun = LookUps::start(&resolver, [address]);
-        let look_ups = Repeated::new(resolver, PAUSE, &begun);
+        let look_ups = RepeatedLookups::new(resolver, PAUSE, &begun);
         Listening { address: address.to_owned(), look_ups, on_loopback_only }
     }
 
@@ -94,17 +94,17 @@ impl Listening {
             None => "no thread to look it up could be started".to_owned(),
             Some((_, Err(reason))) => reason,
             Some((_, Ok(found))) => match self.try_at(&found) {
-                Attempt::Listens(listener) => return Some(Ok(listener)),
-                Attempt::Elsewhere(reason) | Attempt::Failed(reason) => reason,
+                ListenAttempt::Listens(listener) => return Some(Ok(listener)),
+                ListenAttempt::Elsewhere(reason) | ListenAttempt::Failed(reason) => reason,
             },
         };
         Some(Err(self.describe(&reason)))
     }
 
-    fn try_at(&self, found: &[SocketAddr]) -> Attempt {
+    fn try_at(&self, found: &[SocketAddr]) -> ListenAttempt {
         let is_outside = |one: &&SocketAddr| !one.ip().to_canonical().is_loopback();
         match found.iter().find(is_outside).filter(|_| self.on_loopback_only) {
-            Some(outside) => Attempt::Failed(format!(
+            Some(outside) => ListenAttempt::Failed(format!(
                 "it leads to {}, where others reach it, and the traffic is not protected: set \
                  Builder::security",
                 outside.ip()

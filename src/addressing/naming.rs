@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::addressing::names::{LookUps, OwnName, Resolver};
-use crate::addressing::repeated::Repeated;
+use crate::addressing::repeated::RepeatedLookups;
 use crate::node::io::{Hindrance, Input, Time};
 
 /// The pause between two look-ups of all names.
@@ -12,17 +12,17 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The look-ups of this instance's list of peers.
 #[derive(Debug)]
-pub(crate) struct Naming {
+pub(crate) struct PeerLookups {
     own: OwnName,
-    pub(crate) look_ups: Repeated,
+    pub(crate) look_ups: RepeatedLookups,
     /// What was last reported to the node.
     hindrance: Option<Hindrance>,
 }
 
-impl Naming {
+impl PeerLookups {
     /// Continues the look-ups that the join started.
-    pub(crate) fn new(own: OwnName, resolver: Resolver, begun: &LookUps) -> Naming {
-        Naming { own, look_ups: Repeated::new(resolver, PAUSE, begun), hindrance: None }
+    pub(crate) fn new(own: OwnName, resolver: Resolver, begun: &LookUps) -> PeerLookups {
+        PeerLookups { own, look_ups: RepeatedLookups::new(resolver, PAUSE, begun), hindrance: None }
     }
 
     /// Takes the answers that have arrived, and starts look-ups when it is time. Returns the input

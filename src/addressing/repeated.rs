@@ -13,7 +13,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Repeated look-ups of the same names. A new look-up starts only after the last one is answered, so each
 /// name has at most one look-up in progress.
 #[derive(Debug)]
-pub(crate) struct Repeated {
+pub(crate) struct RepeatedLookups {
     resolver: Resolver,
     /// The pause between two look-ups.
     every: Duration,
@@ -23,13 +23,13 @@ pub(crate) struct Repeated {
     next_at: Option<Time>,
 }
 
-impl Repeated {
+impl RepeatedLookups {
     /// Continues these look-ups.
-    pub(super) fn new(resolver: Resolver, every: Duration, begun: &LookUps) -> Repeated {
-        Repeated { resolver, every, answers: begun.answers(), next_at: None }
+    pub(super) fn new(resolver: Resolver, every: Duration, begun: &LookUps) -> RepeatedLookups {
+        RepeatedLookups { resolver, every, answers: begun.answers(), next_at: None }
     }
 
-    /// The time until [`Repeated::poll`] should be called again. Answers do not wake the thread.
+    /// The time until [`RepeatedLookups::poll`] should be called again. Answers do not wake the thread.
     pub(crate) fn pause(&self, now: Time) -> Duration {
         self.next_at.map_or(CHECK_EVERY, |at| at.saturating_sub(now))
     }

@@ -36,9 +36,9 @@ impl Drop for Permit {
 
 /// A file that is deleted when this is dropped.
 #[derive(Debug)]
-struct Temporary(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // On systems where an open file can be deleted, it is gone already.
         let _ = std::fs::remove_file(&self.0);
@@ -81,20 +81,20 @@ fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
 
 /// A written backup. The order in which its fields are dropped matters.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(super) struct BackupFile {
     file: File,
     backup: Backup,
-    _path: Temporary,
+    _path: TemporaryFile,
     _permit: Permit,
 }
 
-impl Spool {
+impl BackupFile {
     /// Writes a backup into the data directory, or among the system's temporary files. `None` if another
     /// backup is being made or read.
     pub(super) fn write(
         coordinator: &Coordinator,
         under_way: &Arc<AtomicBool>,
-    ) -> Result<Option<Spool>> {
+    ) -> Result<Option<BackupFile>> {
         if under_way.swap(true, Ordering::AcqRel) {
             return Ok(None);
         }
@@ -109,7 +109,7 @@ impl Spool {
             None => std::env::temp_dir(),
         };
         has_room(coordinator, &directory)?;
-        let path = Temporary(directory.join(format!("{own}{:016x}", entropy::number()?)));
+        let path = TemporaryFile(directory.join(format!("{own}{:016x}", entropy::number()?)));
         let backup = coordinator.backup(&path.0)?;
         let unusable = |error: io::Error| Error::FileUnusable {
             file: path.0.clone(),
@@ -118,7 +118,7 @@ impl Spool {
         let file = File::open(&path.0).map_err(unusable)?;
         // On systems where this works, nothing is left of the file, even after a crash.
         let _ = std::fs::remove_file(&path.0);
-        Ok(Some(Spool { file, backup, _path: path, _permit: permit }))
+        Ok(Some(BackupFile { file, backup, _path: path, _permit: permit }))
     }
 
     /// The description of the backup.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 
-use super::backup::Spool;
-use super::http::{self, HEAD_BYTES_MAX, Head, Response};
+use super::backup::BackupFile;
+use super::http::{self, HEAD_BYTES_MAX, RequestHead, Response};
 
 /// How long a connection may be silent between two requests.
 const IDLE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const UNREAD_MAX: usize = 4 << 20;
 /// How many times one connection is read and written before the next one's turn.
 const ROUNDS_MAX: usize = 16;
 
-enum State {
+enum HttpState {
     /// Reading a request.
     Reading,
     /// The request is being processed.
@@ -42,21 +42,21 @@ enum State {
 }
 
 /// The result of a turn.
-pub(super) enum Turn {
+pub(super) enum TurnOutcome {
     /// There is nothing to do before the socket is ready again.
     Waits,
     /// There is more to do.
     Goes,
     /// A complete request has arrived.
-    Request(Head, Vec<u8>),
+    Request(RequestHead, Vec<u8>),
     /// The connection has ended.
     Over,
 }
 
-pub(super) struct Connection {
+pub(super) struct AdminConnection {
     stream: TcpStream,
     pub(super) from: SocketAddr,
-    state: State,
+    state: HttpState,
     /// When the state began, or the client last read bytes.
     since: Duration,
     /// When the response was begun, and how many bytes of it the client has read.
@@ -66,20 +66,20 @@ pub(super) struct Connection {
     pub(super) readable: bool,
     input: Vec<u8>,
     /// The head of an admitted request whose body has not arrived yet.
-    head: Option<Head>,
+    head: Option<RequestHead>,
     output: Vec<u8>,
     written: usize,
-    backup: Option<Box<Spool>>,
+    backup: Option<Box<BackupFile>>,
     keep: bool,
     head_only: bool,
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream, from: SocketAddr, now: Duration) -> Connection {
-        Connection {
+impl AdminConnection {
+    pub(super) fn new(stream: TcpStream, from: SocketAddr, now: Duration) -> AdminConnection {
+        AdminConnection {
             stream,
             from,
-            state: State::Reading,
+            state: HttpState::Reading,
             since: now,
             begun: now,
             taken: 0,
@@ -96,25 +96,26 @@ impl Connection {
 
     /// Since when the connection has been waiting for a request; `None` if it is not.
     pub(super) fn idle_since(&self) -> Option<Duration> {
-        matches!(self.state, State::Reading | State::Draining).then_some(self.since)
+        matches!(self.state, HttpState::Reading | HttpState::Draining).then_some(self.since)
     }
 
     pub(super) fn listens(&self) -> bool {
-        matches!(self.state, State::Listening)
+        matches!(self.state, HttpState::Listening)
     }
 
     /// Whether a time limit is exceeded.
     pub(super) fn is_late(&self, now: Duration) -> bool {
         let most = match self.state {
-            State::Reading if self.input.is_empty() && self.head.is_none() => IDLE,
-            State::Reading => REQUEST_WITHIN,
-            State::Answering => return false,
-            State::Listening if self.output.is_empty() => return false,
-            State::Writing | State::Listening => STALLED,
-            State::Draining => DRAIN,
+            HttpState::Reading if self.input.is_empty() && self.head.is_none() => IDLE,
+            HttpState::Reading => REQUEST_WITHIN,
+            HttpState::Answering => return false,
+            HttpState::Listening if self.output.is_empty() => return false,
+            HttpState::Writing | HttpState::Listening => STALLED,
+            HttpState::Draining => DRAIN,
         };
         let due = STALLED + Duration::from_secs(self.taken / RATE_MIN);
-        let is_slow = matches!(self.state, State::Writing) && now.saturating_sub(self.begun) > due;
+        let is_slow =
+            matches!(self.state, HttpState::Writing) && now.saturating_sub(self.begun) > due;
         is_slow || now.saturating_sub(self.since) > most
     }
 
@@ -124,29 +125,29 @@ impl Connection {
         &mut self,
         now: Duration,
         scratch: &mut [u8],
-        mut admit: impl FnMut(&Head) -> Result<(), Response>,
-    ) -> Turn {
+        mut admit: impl FnMut(&RequestHead) -> Result<(), Response>,
+    ) -> TurnOutcome {
         for _ in 0..ROUNDS_MAX {
             match self.step(now, scratch, &mut admit) {
-                Ok(Turn::Goes) => {}
+                Ok(TurnOutcome::Goes) => {}
                 Ok(turn) => return turn,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnOutcome::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Over,
+                Err(_) => return TurnOutcome::Over,
             }
         }
-        Turn::Goes
+        TurnOutcome::Goes
     }
 
     fn step(
         &mut self,
         now: Duration,
         scratch: &mut [u8],
-        admit: &mut impl FnMut(&Head) -> Result<(), Response>,
-    ) -> io::Result<Turn> {
+        admit: &mut impl FnMut(&RequestHead) -> Result<(), Response>,
+    ) -> io::Result<TurnOutcome> {
         if self.written < self.output.len() {
             let count = match self.stream.write(&self.output[self.written..])? {
-                0 => return Ok(Turn::Over),
+                0 => return Ok(TurnOutcome::Over),
                 count => count,
             };
             self.written += count;
@@ -156,42 +157,42 @@ impl Connection {
                 self.output.clear();
                 self.written = 0;
             }
-            return Ok(Turn::Goes);
+            return Ok(TurnOutcome::Goes);
         }
         match self.state {
-            State::Reading => {
+            HttpState::Reading => {
                 if let Some(turn) = self.take_request(now, admit) {
                     return Ok(turn);
                 }
                 let count = self.read(scratch)?;
                 if count == 0 {
-                    return Ok(Turn::Over);
+                    return Ok(TurnOutcome::Over);
                 }
                 if self.input.is_empty() {
                     self.since = now;
                 }
                 self.input.extend_from_slice(&scratch[..count]);
-                Ok(Turn::Goes)
+                Ok(TurnOutcome::Goes)
             }
-            State::Answering => Ok(Turn::Waits),
-            State::Writing => {
+            HttpState::Answering => Ok(TurnOutcome::Waits),
+            HttpState::Writing => {
                 if let Some(backup) = &mut self.backup {
                     if backup.next(&mut self.output)? > 0 {
-                        return Ok(Turn::Goes);
+                        return Ok(TurnOutcome::Goes);
                     }
                     self.backup = None;
                 }
                 self.since = now;
-                self.state = if self.keep { State::Reading } else { State::Draining };
+                self.state = if self.keep { HttpState::Reading } else { HttpState::Draining };
                 if !self.keep {
                     self.stream.shutdown(Shutdown::Write)?;
                 }
-                Ok(Turn::Goes)
+                Ok(TurnOutcome::Goes)
             }
             // Received bytes are dropped; only the end of the connection matters.
-            State::Listening | State::Draining => match self.read(scratch)? {
-                0 => Ok(Turn::Over),
-                _ => Ok(Turn::Goes),
+            HttpState::Listening | HttpState::Draining => match self.read(scratch)? {
+                0 => Ok(TurnOutcome::Over),
+                _ => Ok(TurnOutcome::Goes),
             },
         }
     }
@@ -211,8 +212,8 @@ impl Connection {
     fn take_request(
         &mut self,
         now: Duration,
-        admit: &mut impl FnMut(&Head) -> Result<(), Response>,
-    ) -> Option<Turn> {
+        admit: &mut impl FnMut(&RequestHead) -> Result<(), Response>,
+    ) -> Option<TurnOutcome> {
         if self.head.is_none() {
             let parsed = match http::parse(&self.input) {
                 Ok(parsed) => parsed,
@@ -221,7 +222,7 @@ impl Connection {
                     self.input = Vec::new();
                     (self.keep, self.head_only) = (false, false);
                     self.answer(&response, now);
-                    return Some(Turn::Goes);
+                    return Some(TurnOutcome::Goes);
                 }
             };
             let (head, length) = parsed?;
@@ -231,7 +232,7 @@ impl Connection {
                 self.head_only = head.method == http::Method::Head;
                 self.keep = head.keep && head.body == 0;
                 self.answer(&response, now);
-                return Some(Turn::Goes);
+                return Some(TurnOutcome::Goes);
             }
             self.head = Some(head);
         }
@@ -245,9 +246,9 @@ impl Connection {
         }
         self.keep = head.keep;
         self.head_only = head.method == http::Method::Head;
-        self.state = State::Answering;
+        self.state = HttpState::Answering;
         self.since = now;
-        Some(Turn::Request(head, body))
+        Some(TurnOutcome::Request(head, body))
     }
 
     pub(super) fn answer(&mut self, response: &Response, now: Duration) {
@@ -257,12 +258,12 @@ impl Connection {
     }
 
     fn begin_writing(&mut self, now: Duration) {
-        self.state = State::Writing;
+        self.state = HttpState::Writing;
         (self.since, self.begun, self.taken) = (now, now, 0);
     }
 
     /// Sends a backup, and then ends the connection.
-    pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
+    pub(super) fn answer_with(&mut self, backup: Box<BackupFile>, now: Duration) {
         let made = backup.backup();
         let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
         let response = Response::new("application/octet-stream", [])
@@ -280,7 +281,7 @@ impl Connection {
         let response = Response::new("text/event-stream", []);
         self.output = response.head(None, false);
         self.output.extend_from_slice(b"retry: 1000\n\n");
-        self.state = State::Listening;
+        self.state = HttpState::Listening;
         self.since = now;
     }
 
@@ -305,7 +306,7 @@ mod tests {
         let (stream, from) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let at = Duration::from_secs;
-        let mut connection = Connection::new(TcpStream::from_std(stream), from, at(0));
+        let mut connection = AdminConnection::new(TcpStream::from_std(stream), from, at(0));
         connection.answer(&Response::new("text/plain", vec![0; 24 << 20]), at(0));
         let (mut scratch, mut bytes) = (vec![0; 1 << 10], vec![0; rate]);
         for second in 0..200 {
@@ -314,7 +315,7 @@ mod tests {
             if connection.is_late(at(second)) {
                 return Some(second);
             }
-            if !matches!(connection.state, State::Writing) {
+            if !matches!(connection.state, HttpState::Writing) {
                 return None;
             }
             reader.read_exact(&mut bytes).unwrap();

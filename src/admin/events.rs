@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::routes::{self, json};
 use super::session::AdminSession;
-use super::workers::{Message, Outbox};
+use super::workers::{Outbox, ServerMessage};
 use crate::api::coordinator::Coordinator;
 use crate::runtime::port::Serving;
 use crate::types::error::Result;
@@ -121,7 +121,7 @@ impl Sampler {
     fn send(&self, name: &str, value: &Value) {
         // JSON in one line has no line breaks.
         let text = format!("event: {name}\ndata: {value}\n\n");
-        self.outbox.send(Message::Event(text.into_bytes().into()));
+        self.outbox.send(ServerMessage::Event(text.into_bytes().into()));
     }
 
     /// Sends the state every second, and as soon as a listener arrives.

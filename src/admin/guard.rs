@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
-use super::http::{Head, Response};
+use super::http::{RequestHead, Response};
 use super::routes::Route;
 
 /// How often wrong tokens are logged at most.
@@ -50,7 +50,7 @@ impl Guard {
     /// The response to a request that is refused.
     pub(super) fn check(
         &mut self,
-        head: &Head,
+        head: &RequestHead,
         route: &Route,
         from: SocketAddr,
         now: Duration,

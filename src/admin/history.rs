@@ -82,13 +82,13 @@ impl Ring {
 }
 
 /// The samples of one endpoint.
-pub(super) struct History {
+pub(super) struct SampleHistory {
     coordinator: Coordinator,
     ring: Mutex<Ring>,
 }
 
 /// Starts the thread that takes the samples. It ends when the sender is dropped.
-pub(super) fn start(history: &Arc<History>, serving: &mut Serving) -> io::Result<Sender<()>> {
+pub(super) fn start(history: &Arc<SampleHistory>, serving: &mut Serving) -> io::Result<Sender<()>> {
     let (sender, ended) = bounded(0);
     let history = Arc::clone(history);
     serving.spawn("quorate-admin-past", move || {
@@ -109,9 +109,9 @@ fn p99_us(now: &Histogram, before: Option<&Histogram>) -> Option<u64> {
     u64::try_from(quantile.as_micros()).ok()
 }
 
-impl History {
-    pub(super) fn new(coordinator: Coordinator) -> History {
-        History { coordinator, ring: Mutex::default() }
+impl SampleHistory {
+    pub(super) fn new(coordinator: Coordinator) -> SampleHistory {
+        SampleHistory { coordinator, ring: Mutex::default() }
     }
 
     /// Takes a sample, unless the last one is more recent than [`PERIOD`].

@@ -25,7 +25,7 @@ pub(super) enum Method {
 
 /// A request without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: Method,
     /// The path as it was sent: see [`decoded`].
     pub(super) path: String,
@@ -45,7 +45,7 @@ pub(super) struct Head {
 ///
 /// # Errors
 /// The response to bytes that are not a request. The connection ends after it.
-pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<(RequestHead, usize)>, Response> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let too_long = || {
@@ -104,7 +104,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
     }
     let connection = one("connection")?.unwrap_or_default().to_ascii_lowercase();
     let has_option = |word: &str| connection.split(',').any(|part| part.trim() == word);
-    let head = Head {
+    let head = RequestHead {
         method,
         path: path.to_owned(),
         query: query.to_owned(),
@@ -118,7 +118,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
     Ok(Some((head, length)))
 }
 
-impl Head {
+impl RequestHead {
     /// The value of a parameter of the query; empty if it is only named.
     pub(super) fn parameter(&self, name: &str) -> Result<Option<String>, Response> {
         let parts = self.query.split('&').map(|part| part.split_once('=').unwrap_or((part, "")));

@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use self::guard::{Guard, WrongTokens};
 use self::routes::Routes;
-use self::server::Server;
+use self::server::AdminServer;
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;
 use crate::api::support::Reported;
@@ -168,7 +168,7 @@ impl AdminBuilder {
         let wrong_tokens = WrongTokens::default();
         let guard = Guard { token: self.token, writable: self.writable, wrong_tokens };
         let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
-        let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
+        let server = AdminServer::bind(address, guard, Arc::clone(&routes), coordinator)
             .map_err(refused("the admin endpoint's port"))?;
         let failed = refused("the admin endpoint's threads");
         let outbox = server.outbox();

@@ -14,14 +14,14 @@ const KEPT: Duration = Duration::from_secs(1);
 const KEPT_SHARE: u32 = 4;
 
 /// The last reply, while it is recent.
-pub(super) struct Recent<T> {
+pub(super) struct RecentReply<T> {
     /// Until when it is given again. While a reply is made, others wait for the lock, and then have it, too.
     last: Mutex<Option<(Duration, T)>>,
 }
 
-impl<T: Clone> Recent<T> {
-    pub(super) fn new() -> Recent<T> {
-        Recent { last: Mutex::new(None) }
+impl<T: Clone> RecentReply<T> {
+    pub(super) fn new() -> RecentReply<T> {
+        RecentReply { last: Mutex::new(None) }
     }
 
     /// The recent reply, or a new one. An error is not kept.
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_reply_is_made_again_once_it_is_old_or_after_an_error() {
-        let recent = Recent::new();
+        let recent = RecentReply::new();
         let (now, made) = (Cell::new(Duration::ZERO), Cell::new(0));
         let ask = |takes: Duration| {
             recent.get(
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn requests_at_the_same_time_share_one_reply() {
-        let recent = Recent::new();
+        let recent = RecentReply::new();
         let made = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -8,15 +8,15 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::actions::{self, Action};
-use super::backup::Spool;
+use super::actions::{self, ActionRequest};
+use super::backup::BackupFile;
 use super::guard::Guard;
-use super::history::History;
-use super::http::{Head, Method, POLICY, Response, decoded};
-use super::recent::Recent;
+use super::history::SampleHistory;
+use super::http::{Method, POLICY, RequestHead, Response, decoded};
+use super::recent::RecentReply;
 use super::search::{self, Search};
 use super::session::AdminSession;
-use super::tree::{self, Change};
+use super::tree::{self, TreeEdit};
 use crate::api::coordinator::Coordinator;
 use crate::api::operate::MemberReport;
 use crate::api::session::Session;
@@ -65,7 +65,7 @@ pub(super) enum Route {
     /// The ephemerals of this session.
     Session(SessionId),
     Search(Search),
-    Act(Action),
+    Act(ActionRequest),
     /// The locks at and below this path.
     Locks(String),
     Znode {
@@ -78,19 +78,19 @@ pub(super) enum Route {
         limit: u64,
     },
     /// A change of this znode.
-    Change(String, Change),
+    Change(String, TreeEdit),
 }
 
 /// The result of a request.
-pub(super) enum Outcome {
+pub(super) enum RouteOutcome {
     Response(Response),
-    Backup(Box<Spool>),
+    Backup(Box<BackupFile>),
 }
 
 impl Route {
     /// # Errors
     /// The response to a request without a route.
-    pub(super) fn of(head: &Head) -> Result<Route, Response> {
+    pub(super) fn of(head: &RequestHead) -> Result<Route, Response> {
         let route = match head.path.as_str() {
             "/" => Route::Page,
             "/health" => Route::Health,
@@ -135,7 +135,7 @@ impl Route {
     }
 }
 
-pub(super) fn without_body(head: &Head, route: Route) -> Result<Route, Response> {
+pub(super) fn without_body(head: &RequestHead, route: Route) -> Result<Route, Response> {
     match head.body {
         0 => Ok(route),
         _ => Err(Response::error(400, "this request has no body")),
@@ -155,7 +155,7 @@ fn znode(rest: &str) -> Result<String, Response> {
 }
 
 /// The parameters of a search.
-fn searched(head: &Head) -> Result<Search, Response> {
+fn searched(head: &RequestHead) -> Result<Search, Response> {
     let bad = |reason: String| Response::error(400, reason);
     let text = head.parameter("text")?.unwrap_or_default();
     if text.is_empty() || text.len() > search::TEXT_BYTES_MAX {
@@ -174,19 +174,19 @@ pub(super) struct Routes {
     session: Arc<AdminSession>,
     backup_under_way: Arc<AtomicBool>,
     /// All locks, in the order of their paths.
-    locks: Recent<Arc<Vec<Contended>>>,
-    sessions: Recent<Value>,
-    history: Arc<History>,
+    locks: RecentReply<Arc<Vec<Contended>>>,
+    sessions: RecentReply<Value>,
+    history: Arc<SampleHistory>,
 }
 
 impl Routes {
     pub(super) fn new(coordinator: Coordinator, session: Arc<AdminSession>) -> Routes {
-        let (locks, sessions) = (Recent::new(), Recent::new());
-        let history = Arc::new(History::new(coordinator.clone()));
+        let (locks, sessions) = (RecentReply::new(), RecentReply::new());
+        let history = Arc::new(SampleHistory::new(coordinator.clone()));
         Routes { coordinator, session, backup_under_way: Arc::default(), locks, sessions, history }
     }
 
-    pub(super) fn history(&self) -> &Arc<History> {
+    pub(super) fn history(&self) -> &Arc<SampleHistory> {
         &self.history
     }
 
@@ -213,16 +213,16 @@ impl Routes {
     }
 
     /// Processes a request that may block.
-    pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> Outcome {
+    pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> RouteOutcome {
         let made = match route {
             Route::Backup => self.backup(),
-            route => self.respond(route, body, from).map(Outcome::Response),
+            route => self.respond(route, body, from).map(RouteOutcome::Response),
         };
         made.unwrap_or_else(|error| {
-            Outcome::Response(match (route, error) {
+            RouteOutcome::Response(match (route, error) {
                 // The session of the request, and not the endpoint's own one.
                 (
-                    Route::Session(id) | Route::Act(Action::ExpireSession(id)),
+                    Route::Session(id) | Route::Act(ActionRequest::ExpireSession(id)),
                     Error::SessionExpired { session },
                 ) if *id == session => Response::error(404, "there is no such session"),
                 (_, error) => refusal(&error),
@@ -260,7 +260,7 @@ impl Routes {
                 let changed = change.apply(&self.session, path, body);
                 let outcome = changed.as_ref().map(|_| "done");
                 tracing::info!(%from, ?change, path, ?outcome, "a change through the admin endpoint");
-                let status = if matches!(change, Change::Create { .. }) { 201 } else { 200 };
+                let status = if matches!(change, TreeEdit::Create { .. }) { 201 } else { 200 };
                 return Ok(Response::json(status, &changed?));
             }
             // The other routes are answered elsewhere.
@@ -294,17 +294,17 @@ impl Routes {
 
     /// Makes a backup: with everything that was written until now if there is a quorum, and
     /// otherwise of the replica as it is.
-    fn backup(&self) -> Result<Outcome> {
+    fn backup(&self) -> Result<RouteOutcome> {
         let synced =
             self.session.with(|session| self.session.wait(session.nonblocking().sync(), "sync"));
         if let Err(error) = synced {
             tracing::warn!(%error, "a backup is taken of the replica as it is");
         }
-        Ok(match Spool::write(&self.coordinator, &self.backup_under_way)? {
-            Some(spool) => Outcome::Backup(Box::new(spool)),
+        Ok(match BackupFile::write(&self.coordinator, &self.backup_under_way)? {
+            Some(file) => RouteOutcome::Backup(Box::new(file)),
             None => {
                 let reason = "another backup is under way: ask again when it is complete";
-                Outcome::Response(Response::error(503, reason))
+                RouteOutcome::Response(Response::error(503, reason))
             }
         })
     }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Events, Token};
 
-use super::connection::{Connection, Turn};
+use super::connection::{AdminConnection, TurnOutcome};
 use super::events::Listeners;
 use super::guard::Guard;
-use super::http::{Head, Response};
-use super::routes::{Outcome, Route, Routes};
-use super::workers::{Job, Jobs, Message, Outbox};
+use super::http::{RequestHead, Response};
+use super::routes::{Route, RouteOutcome, Routes};
+use super::workers::{Jobs, Outbox, ServerMessage, WorkerRequest};
 use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
 use crate::runtime::port::{LISTENER, Port};
@@ -25,26 +25,26 @@ const CONNECTIONS_MAX: usize = 256;
 const LISTENERS_MAX: usize = 32;
 /// How often connections are checked for exceeded time limits.
 const SWEEP: Duration = Duration::from_millis(500);
-pub(super) struct Server {
+pub(super) struct AdminServer {
     pub(super) port: Port,
     clock: Clock,
     guard: Guard,
     routes: Arc<Routes>,
     outbox: Outbox,
-    messages: Receiver<Message>,
-    connections: BTreeMap<u64, Connection>,
+    messages: Receiver<ServerMessage>,
+    connections: BTreeMap<u64, AdminConnection>,
 }
 
-impl Server {
+impl AdminServer {
     pub(super) fn bind(
         address: SocketAddr,
         guard: Guard,
         routes: Arc<Routes>,
         coordinator: &Coordinator,
-    ) -> io::Result<Server> {
+    ) -> io::Result<AdminServer> {
         let port = Port::bind(address)?;
         let (sender, messages) = unbounded();
-        Ok(Server {
+        Ok(AdminServer {
             clock: coordinator.shared().clock.clone(),
             guard,
             routes,
@@ -119,7 +119,7 @@ impl Server {
                 continue;
             }
             if let Ok(number) = self.port.register(&mut stream) {
-                let connection = Connection::new(stream, from, self.clock.now());
+                let connection = AdminConnection::new(stream, from, self.clock.now());
                 self.connections.insert(number, connection);
                 self.port.touched.insert(number);
             }
@@ -135,18 +135,18 @@ impl Server {
         longest.is_some_and(|number| self.connections.remove(&number).is_some())
     }
 
-    fn take(&mut self, message: Message, now: Duration) {
+    fn take(&mut self, message: ServerMessage, now: Duration) {
         match message {
-            Message::Done(number, outcome) => {
+            ServerMessage::Done(number, outcome) => {
                 // The connection may be closed by now.
                 let Some(connection) = self.connections.get_mut(&number) else { return };
                 match outcome {
-                    Outcome::Response(response) => connection.answer(&response, now),
-                    Outcome::Backup(backup) => connection.answer_with(backup, now),
+                    RouteOutcome::Response(response) => connection.answer(&response, now),
+                    RouteOutcome::Backup(backup) => connection.answer_with(backup, now),
                 }
                 self.port.touched.insert(number);
             }
-            Message::Event(event) => {
+            ServerMessage::Event(event) => {
                 let touched = &mut self.port.touched;
                 self.connections.retain(|number, connection| {
                     if !connection.listens() {
@@ -162,12 +162,12 @@ impl Server {
     fn turn(&mut self, number: u64, now: Duration, jobs: &Jobs) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let (guard, from) = (&mut self.guard, connection.from);
-        let admit = |head: &Head| guard.check(head, &Route::of(head)?, from, now);
+        let admit = |head: &RequestHead| guard.check(head, &Route::of(head)?, from, now);
         match connection.turn(now, &mut self.port.scratch, admit) {
-            Turn::Waits => {}
-            Turn::Goes => drop(self.port.touched.insert(number)),
-            Turn::Over => drop(self.connections.remove(&number)),
-            Turn::Request(head, body) => {
+            TurnOutcome::Waits => {}
+            TurnOutcome::Goes => drop(self.port.touched.insert(number)),
+            TurnOutcome::Over => drop(self.connections.remove(&number)),
+            TurnOutcome::Request(head, body) => {
                 self.request(number, &head, body, now, jobs);
                 // Writes its response, if there is one already.
                 self.port.touched.insert(number);
@@ -175,7 +175,14 @@ impl Server {
         }
     }
 
-    fn request(&mut self, number: u64, head: &Head, body: Vec<u8>, now: Duration, jobs: &Jobs) {
+    fn request(
+        &mut self,
+        number: u64,
+        head: &RequestHead,
+        body: Vec<u8>,
+        now: Duration,
+        jobs: &Jobs,
+    ) {
         let listening = self.listening();
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let route = match Route::of(head) {
@@ -196,7 +203,7 @@ impl Server {
             };
         }
         let from = connection.from;
-        if !jobs.take(Job { connection: number, route, body, from }) {
+        if !jobs.take(WorkerRequest { connection: number, route, body, from }) {
             let reason = "too many requests are waiting: ask again";
             connection.answer(&Response::error(503, reason), now);
         }

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::http::{Head, Method, Response};
+use super::http::{Method, RequestHead, Response};
 use super::routes::{Route, json, without_body};
 use super::session::AdminSession;
 use crate::api::session::Session;
@@ -24,14 +24,14 @@ const QUOTAS_MAX: usize = 64;
 
 /// A change of a znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum TreeEdit {
     Create { mode: CreateMode },
     Set { version: Option<u64> },
     Delete { version: Option<u64> },
 }
 
 /// The route of a request for a znode.
-pub(super) fn route(head: &Head, path: String) -> Result<Route, Response> {
+pub(super) fn route(head: &RequestHead, path: String) -> Result<Route, Response> {
     let version = || head.number("version");
     match head.method {
         Method::Get | Method::Head if head.parameter("children")?.is_some() => {
@@ -55,11 +55,11 @@ pub(super) fn route(head: &Head, path: String) -> Result<Route, Response> {
                 "container" => CreateMode::Container,
                 _ => return Err(wrong()),
             };
-            Ok(Route::Change(path, Change::Create { mode }))
+            Ok(Route::Change(path, TreeEdit::Create { mode }))
         }
-        Method::Put => Ok(Route::Change(path, Change::Set { version: version()? })),
+        Method::Put => Ok(Route::Change(path, TreeEdit::Set { version: version()? })),
         Method::Delete => {
-            without_body(head, Route::Change(path, Change::Delete { version: version()? }))
+            without_body(head, Route::Change(path, TreeEdit::Delete { version: version()? }))
         }
     }
 }
@@ -178,20 +178,20 @@ pub(super) fn children(
     })
 }
 
-impl Change {
+impl TreeEdit {
     /// Makes the change, and returns its result.
     pub(super) fn apply(&self, admin: &AdminSession, path: &str, data: &[u8]) -> Result<Value> {
         admin.with(|session| {
             let calls = session.nonblocking();
             Ok(match *self {
-                Change::Create { mode } => {
+                TreeEdit::Create { mode } => {
                     json(admin.wait(calls.create(path, data, mode), "create")?)
                 }
-                Change::Set { version: None } => json(admin.wait(calls.set(path, data), "set")?),
-                Change::Set { version: Some(version) } => {
+                TreeEdit::Set { version: None } => json(admin.wait(calls.set(path, data), "set")?),
+                TreeEdit::Set { version: Some(version) } => {
                     json(admin.wait(calls.set_if(path, data, version), "set")?)
                 }
-                Change::Delete { version } => {
+                TreeEdit::Delete { version } => {
                     let deleted = match version {
                         Some(version) => calls.delete_if(path, version),
                         None => calls.delete(path),

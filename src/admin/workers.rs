@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mio::Waker;
 
-use super::routes::{Outcome, Route, Routes};
+use super::routes::{Route, RouteOutcome, Routes};
 use crate::runtime::port::Serving;
 
 /// The numbers of threads for the instance's metrics, for reports of the members, for znodes, for searches, and
@@ -21,7 +21,7 @@ const THREADS: [usize; 5] = [1, 2, 3, 1, 1];
 const QUEUE: usize = 32;
 
 /// A request for the workers.
-pub(super) struct Job {
+pub(super) struct WorkerRequest {
     pub(super) connection: u64,
     pub(super) route: Route,
     pub(super) body: Vec<u8>,
@@ -30,16 +30,16 @@ pub(super) struct Job {
 
 /// The server's end of the workers' queues. When it is dropped, the workers end.
 pub(super) struct Jobs {
-    metrics: Sender<Job>,
-    reports: Sender<Job>,
-    znodes: Sender<Job>,
-    searches: Sender<Job>,
-    actions: Sender<Job>,
+    metrics: Sender<WorkerRequest>,
+    reports: Sender<WorkerRequest>,
+    znodes: Sender<WorkerRequest>,
+    searches: Sender<WorkerRequest>,
+    actions: Sender<WorkerRequest>,
 }
 
 impl Jobs {
     /// Queues a job; returns whether there was room.
-    pub(super) fn take(&self, job: Job) -> bool {
+    pub(super) fn take(&self, job: WorkerRequest) -> bool {
         let queue = match &job.route {
             Route::Metrics | Route::History { .. } => &self.metrics,
             Route::Members | Route::Sessions => &self.reports,
@@ -53,9 +53,9 @@ impl Jobs {
 }
 
 /// A message for the server's thread.
-pub(super) enum Message {
+pub(super) enum ServerMessage {
     /// The result of a connection's request.
-    Done(u64, Outcome),
+    Done(u64, RouteOutcome),
     /// An event for all listeners.
     Event(Arc<[u8]>),
 }
@@ -63,12 +63,12 @@ pub(super) enum Message {
 /// The queue of messages for the server's thread.
 #[derive(Clone)]
 pub(super) struct Outbox {
-    pub(super) sender: Sender<Message>,
+    pub(super) sender: Sender<ServerMessage>,
     pub(super) waker: Arc<Waker>,
 }
 
 impl Outbox {
-    pub(super) fn send(&self, message: Message) {
+    pub(super) fn send(&self, message: ServerMessage) {
         // If the server has ended, nobody waits for the message.
         let _ = self.sender.send(message);
         // If waking fails, the server takes the message at its next sweep.
@@ -97,9 +97,9 @@ pub(super) fn start(
     Ok(Jobs { metrics, reports, znodes, searches, actions })
 }
 
-fn work(jobs: &Receiver<Job>, routes: &Routes, outbox: &Outbox) {
-    for Job { connection, route, body, from } in jobs {
+fn work(jobs: &Receiver<WorkerRequest>, routes: &Routes, outbox: &Outbox) {
+    for WorkerRequest { connection, route, body, from } in jobs {
         let outcome = routes.work(&route, &body, from);
-        outbox.send(Message::Done(connection, outcome));
+        outbox.send(ServerMessage::Done(connection, outcome));
     }
 }

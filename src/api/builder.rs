@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::addressing::discovery::{Discovery, Wanted};
+use crate::addressing::discovery::{PeerDiscovery, Wanted};
 use crate::addressing::listening::Listening;
 use crate::addressing::names::{LookUps, OwnName, Resolver};
-use crate::addressing::naming::Naming;
+use crate::addressing::naming::PeerLookups;
 use crate::addressing::peers::Peers;
 use crate::api::coordinator::Coordinator;
 use crate::encryption::AtRest;
@@ -572,7 +572,7 @@ impl Builder {
             let name = config.peers.concat();
             // A damaged directory may contain a vote or an entry that cannot be read.
             let founds = is_blank && directory.damage().is_none();
-            Discovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
+            PeerDiscovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
         });
         let mut naming = None;
         if is_blank && expected.is_none() {
@@ -583,7 +583,7 @@ impl Builder {
                     reason: hindrance.reason,
                 }));
             }
-            naming = Some(Naming::new(own, self.resolver.clone(), &names));
+            naming = Some(PeerLookups::new(own, self.resolver.clone(), &names));
         }
         let identity = node.identity().clone();
         // The members of a cluster are in its log.

@@ -11,7 +11,7 @@ use crate::types::acl::Acl;
 use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::queue::Order;
+use crate::types::queue::QueueOrder;
 use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
 /// Operations that are all done together, as one write with one zxid, or not at all.
@@ -330,7 +330,7 @@ impl<'a> Multi<'a> {
     }
 
     /// Puts an item into a queue.
-    pub(crate) fn put_item(self, queue: &str, data: &[u8], order: Order) -> Multi<'a> {
+    pub(crate) fn put_item(self, queue: &str, data: &[u8], order: QueueOrder) -> Multi<'a> {
         let op = |root: &Root| Op::Put {
             path: root.full(queue).into(),
             data: data.into(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::node::admin::message::{
-    Action, AdminReply, AdminRequest, Latency as Taken, Report, SessionReport,
+    Action, AdminReply, AdminRequest, LatencySummary as Taken, Report, SessionReport,
 };
 use crate::node::io::Problem;
 use crate::runtime::own_thread;
@@ -297,13 +297,13 @@ pub struct SessionInfo {
 }
 
 /// The reports gathered from the members.
-struct Gathered {
+struct GatheredReports {
     /// All members, as the member that was asked knows them, and whether they vote.
     members: Vec<(Member, bool)>,
     replies: Vec<(NodeId, AdminReply)>,
 }
 
-impl Gathered {
+impl GatheredReports {
     fn address(&self, node: NodeId) -> Option<String> {
         let found = self.members.iter().find(|(member, _)| member.node == node);
         found.map(|(member, _)| member.address.clone())
@@ -588,7 +588,7 @@ impl Coordinator {
         shared.wait_for(operation, "", pending)
     }
 
-    fn gather(&self, asked: AdminRequest, operation: &str) -> Result<Gathered> {
+    fn gather(&self, asked: AdminRequest, operation: &str) -> Result<GatheredReports> {
         let mut replies = self.ask(asked, operation)?;
         if replies.is_empty() {
             let shared = self.shared();
@@ -609,7 +609,7 @@ impl Coordinator {
         });
         match refused.filter(|_| members.is_empty()) {
             Some(reason) => Err(Error::Refused { operation: operation.to_owned(), reason }),
-            None => Ok(Gathered { members, replies }),
+            None => Ok(GatheredReports { members, replies }),
         }
     }
 }
@@ -627,7 +627,7 @@ fn reachable(listens: SocketAddr, address: &str) -> String {
 /// Returns the sessions of one page, and the id up to which they are complete; `None` if there are no more.
 /// The page ends where the shortest reply ends. The sessions are those of the leader, or else of the furthest
 /// replica: a replica that lags still has some that have ended.
-fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
+fn page_of(gathered: &GatheredReports) -> (Vec<SessionInfo>, Option<SessionId>) {
     let pages = || {
         gathered.replies.iter().filter_map(|(node, reply)| match reply {
             AdminReply::Sessions { sessions, more, leads, zxid } => {

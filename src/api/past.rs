@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::nonblocking::NonBlocking;
 use crate::api::snapshot::Snapshot;
-use crate::machine::{Part, PastTree};
+use crate::machine::{PastTree, TreePart};
 use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
@@ -88,7 +88,7 @@ impl NonBlocking<'_> {
     ) -> Pending<T> {
         let (session, full) = (self.session.clone(), self.session.root.full(path).into_owned());
         let convert = move |past: PastTree| {
-            let tree = Arc::new(past.tree(Part::Znode(&full)));
+            let tree = Arc::new(past.tree(TreePart::Znode(&full)));
             read(&Snapshot::new(tree, Root::default(), session.ids()), &full)
         };
         self.ask(self.validate(path), |_| Ask::past(zxid), convert)
@@ -98,7 +98,7 @@ impl NonBlocking<'_> {
     fn tree_at(&self, checked: Result<()>, zxid: Zxid) -> Pending<Snapshot> {
         let (session, root) = (self.session.clone(), self.session.root.clone());
         let convert = move |past: PastTree| {
-            Ok(Snapshot::new(Arc::new(past.tree(Part::All)), root, session.ids()))
+            Ok(Snapshot::new(Arc::new(past.tree(TreePart::All)), root, session.ids()))
         };
         self.ask(checked, |_| Ask::past(zxid), convert)
     }

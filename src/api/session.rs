@@ -19,7 +19,7 @@ use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, NodeShared};
+use crate::runtime::shared::{NodeShared, RequestOrigin};
 use crate::runtime::{entropy, holder};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -125,7 +125,7 @@ impl Session {
     ) -> Result<(Session, Pending<()>)> {
         let shared = Arc::clone(&owner.shared);
         let session = Arc::new(session);
-        let (opener, opened) = (Asker::Opener(Arc::clone(&session)), Arc::clone(&session));
+        let (opener, opened) = (RequestOrigin::Opener(Arc::clone(&session)), Arc::clone(&session));
         let pending = shared.ask(opener, opening, None, move |timeout| {
             opened.set_timeout(timeout);
             Ok(())
@@ -138,7 +138,7 @@ impl Session {
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
             let introduce = ClientRequest::Introduce { session: session.id, ids, from: None };
-            shared.send(Some(Asker::Holder(Arc::clone(&session))), introduce);
+            shared.send(Some(RequestOrigin::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner), root: Root::default(), of_recipe: false }, pending))
@@ -380,9 +380,9 @@ impl Session {
         self.inner.session.holder
     }
 
-    pub(crate) fn asker(&self) -> Asker {
+    pub(crate) fn asker(&self) -> RequestOrigin {
         let session = Arc::clone(&self.inner.session);
-        if self.of_recipe { Asker::Recipe(session) } else { Asker::Holder(session) }
+        if self.of_recipe { RequestOrigin::Recipe(session) } else { RequestOrigin::Holder(session) }
     }
 
     /// Creates a znode, and returns its path and stat. For sequential modes, the parent's next

@@ -59,13 +59,13 @@ impl fmt::Debug for Supervised {
 /// The state that a [`Supervised`] and its thread share.
 #[derive(Default)]
 struct Control {
-    state: Mutex<State>,
+    state: Mutex<SupervisedState>,
     /// Tasks that wait for `stopped` or `ended`.
     waiting: Arc<Wakers>,
 }
 
 #[derive(Default)]
-struct State {
+struct SupervisedState {
     stopped: bool,
     /// The session of the current run.
     session: Option<Session>,
@@ -73,18 +73,18 @@ struct State {
 }
 
 impl Control {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SupervisedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut SupervisedState)) {
         change(&mut self.lock());
         // Not under the lock: a waker is user code, which may read the state.
         self.waiting.wake();
     }
 
     /// Waits until `has` returns a value of the state.
-    async fn until<T>(&self, has: impl Fn(&State) -> Option<T>) -> T {
+    async fn until<T>(&self, has: impl Fn(&SupervisedState) -> Option<T>) -> T {
         let mut place = Place::new(Arc::clone(&self.waiting));
         poll_fn(|context| place.poll(context.waker(), || has(&self.lock()))).await
     }
@@ -118,12 +118,12 @@ impl Control {
         mut body: impl FnMut(Session) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let clock = &coordinator.shared().clock;
-        let mut runs = Runs::new(coordinator);
+        let mut runs = SupervisedRuns::new(coordinator);
         loop {
             // Without a deadline there is always a result.
             let next = block_on(self.unless_stopped(runs.next()), clock, None)?.flatten();
             let Some(session) = next.transpose()? else { return Ok(()) };
-            let run = Run(session.clone());
+            let run = RunSession(session.clone());
             let begins = {
                 let mut state = self.lock();
                 state.session = (!state.stopped).then(|| session.clone());
@@ -321,10 +321,10 @@ impl Coordinator {
     {
         let coordinator = self.clone();
         async move {
-            let mut runs = Runs::new(&coordinator);
+            let mut runs = SupervisedRuns::new(&coordinator);
             loop {
                 let session = runs.next().await?;
-                let run = Run(session.clone());
+                let run = RunSession(session.clone());
                 let result = while_open(&session, body(session.clone())).await;
                 drop(run);
                 if runs.ended(result).is_break() {
@@ -336,9 +336,9 @@ impl Coordinator {
 }
 
 /// Closes the session of a run at its end, even if there are other handles.
-struct Run(Session);
+struct RunSession(Session);
 
-impl Drop for Run {
+impl Drop for RunSession {
     fn drop(&mut self) {
         close(&self.0);
     }
@@ -350,7 +350,7 @@ fn close(session: &Session) {
 }
 
 /// One run after the other.
-struct Runs<'a> {
+struct SupervisedRuns<'a> {
     coordinator: &'a Coordinator,
     /// When the present run began.
     began: Duration,
@@ -358,9 +358,9 @@ struct Runs<'a> {
     pause: Duration,
 }
 
-impl Runs<'_> {
-    fn new(coordinator: &Coordinator) -> Runs<'_> {
-        Runs { coordinator, began: Duration::ZERO, pause: Duration::ZERO }
+impl SupervisedRuns<'_> {
+    fn new(coordinator: &Coordinator) -> SupervisedRuns<'_> {
+        SupervisedRuns { coordinator, began: Duration::ZERO, pause: Duration::ZERO }
     }
 
     /// Waits until the next run may begin, and opens its session.
@@ -439,7 +439,7 @@ mod tests {
         let coordinator = Cluster::new(1).node(0);
         let pause_after = |error: Error| {
             let began = coordinator.shared().clock.now();
-            let mut runs = Runs { began, ..Runs::new(&coordinator) };
+            let mut runs = SupervisedRuns { began, ..SupervisedRuns::new(&coordinator) };
             for _ in 0..20 {
                 assert!(runs.ended(Some(Err(error.clone()))).is_continue());
             }

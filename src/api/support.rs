@@ -15,7 +15,7 @@ mod gateway {
     /// How they are sent, and where the answers arrive.
     pub(crate) use crate::runtime::mailbox::{Arrived, Delivery, Mailbox, Recipient, SharedEvent};
     pub(crate) use crate::runtime::session::SessionShared;
-    pub(crate) use crate::runtime::shared::{Asker, NodeShared};
+    pub(crate) use crate::runtime::shared::{NodeShared, RequestOrigin};
     pub(crate) use crate::runtime::{entropy, holder};
     pub(crate) use crate::transport::SHORT_READ_DRAINS;
     #[cfg(feature = "tls")]
@@ -51,13 +51,13 @@ mod gateway {
     }
 
     /// The sessions of the cluster by this replica.
-    pub(crate) struct Sessions(State);
+    pub(crate) struct ReplicaSessions(State);
 
-    impl Sessions {
+    impl ReplicaSessions {
         /// `None` for a client, which has no replica. The state is shared: nothing is copied.
-        pub(crate) fn of(shared: &NodeShared) -> Option<Sessions> {
+        pub(crate) fn of(shared: &NodeShared) -> Option<ReplicaSessions> {
             let look = |engine: &Engine| engine.node().map(|node| node.machine().state());
-            shared.look(look).flatten().map(Sessions)
+            shared.look(look).flatten().map(ReplicaSessions)
         }
 
         /// How many ephemeral znodes they have.

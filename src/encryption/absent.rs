@@ -1,6 +1,6 @@
 //! The types of a build without the feature `encryption`: none of them has a value.
 
-use super::{Context, KeyError, WrappedKey};
+use super::{AssociatedData, KeyError, WrappedKey};
 
 /// Key encryption keys.
 #[derive(Clone, Debug)]
@@ -42,11 +42,11 @@ impl DataKeys {
         match *self {}
     }
 
-    pub(crate) fn seal(&self, _: &Context, _: &mut Vec<u8>, _: usize) {
+    pub(crate) fn seal(&self, _: &AssociatedData, _: &mut Vec<u8>, _: usize) {
         match *self {}
     }
 
-    pub(crate) fn unseal(&self, _: &Context, _: &[u8]) -> Result<Vec<u8>, KeyError> {
+    pub(crate) fn unseal(&self, _: &AssociatedData, _: &[u8]) -> Result<Vec<u8>, KeyError> {
         match *self {}
     }
 }

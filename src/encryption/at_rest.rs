@@ -34,14 +34,14 @@ use crate::types::error::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct AtRest {
-    source: Source,
+    source: KeySource,
 }
 
 /// Returns all keys, or why it cannot.
 type Callback = dyn Fn() -> std::result::Result<Vec<(String, [u8; 32])>, String> + Send + Sync;
 
 #[derive(Clone)]
-enum Source {
+enum KeySource {
     File(Arc<Path>),
     Callback(Arc<Callback>),
 }
@@ -50,8 +50,8 @@ enum Source {
 impl fmt::Debug for AtRest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::File(path) => write!(f, "AtRest({})", path.display()),
-            Source::Callback(_) => f.write_str("AtRest(a callback)"),
+            KeySource::File(path) => write!(f, "AtRest({})", path.display()),
+            KeySource::Callback(_) => f.write_str("AtRest(a callback)"),
         }
     }
 }
@@ -67,7 +67,7 @@ impl AtRest {
     /// # Errors
     /// [`Error::InvalidSetting`], which names the file and the line, if the file cannot be read or used.
     pub fn from_file(path: impl AsRef<Path>) -> Result<AtRest> {
-        let keys = AtRest { source: Source::File(path.as_ref().into()) };
+        let keys = AtRest { source: KeySource::File(path.as_ref().into()) };
         match keys.ring() {
             Ok(_) => Ok(keys),
             Err(KeyError(reason)) => {
@@ -96,14 +96,14 @@ impl AtRest {
         keys: impl Fn() -> std::result::Result<Vec<(String, [u8; 32])>, E> + Send + Sync + 'static,
     ) -> AtRest {
         let keys = move || keys().map_err(|error| error.to_string());
-        AtRest { source: Source::Callback(Arc::new(keys)) }
+        AtRest { source: KeySource::Callback(Arc::new(keys)) }
     }
 
     /// The keys as they are now.
     pub(crate) fn ring(&self) -> std::result::Result<KeyRing, KeyError> {
         let (from, keys) = match &self.source {
-            Source::File(path) => (path.display().to_string(), key_file::read(path)),
-            Source::Callback(callback) => ("the callback".to_owned(), callback().map(zeroizing)),
+            KeySource::File(path) => (path.display().to_string(), key_file::read(path)),
+            KeySource::Callback(callback) => ("the callback".to_owned(), callback().map(zeroizing)),
         };
         let ring = keys.and_then(|keys| KeyRing::new(keys, from.clone()));
         ring.map_err(|reason| KeyError(format!("{from}: {reason}")))

@@ -9,7 +9,7 @@ use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::AeadInPlace;
 
 use super::ring::cipher;
-use super::{Context, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey};
+use super::{AssociatedData, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey};
 
 /// Data keys that were unwrapped. The one with the highest id encrypts.
 pub(crate) struct DataKeys {
@@ -76,7 +76,7 @@ impl DataKeys {
 
     /// Encrypts the end of a buffer in place: [`HEAD_BYTES`] from `start` on, which are overwritten, and the plaintext
     /// behind them.
-    pub(crate) fn seal(&self, context: &Context, buffer: &mut Vec<u8>, start: usize) {
+    pub(crate) fn seal(&self, context: &AssociatedData, buffer: &mut Vec<u8>, start: usize) {
         let (head, text) = buffer[start..].split_at_mut(HEAD_BYTES);
         let number = unless!(NonceReused, self.counter.fetch_add(1, Ordering::Relaxed), 0);
         let mut nonce = [0; 24];
@@ -92,7 +92,11 @@ impl DataKeys {
     }
 
     /// Decrypts a piece of bytes.
-    pub(crate) fn unseal(&self, context: &Context, bytes: &[u8]) -> Result<Vec<u8>, KeyError> {
+    pub(crate) fn unseal(
+        &self,
+        context: &AssociatedData,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, KeyError> {
         let short = || KeyError("it is too short to be encrypted".to_owned());
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or_else(short)?;
         let (text, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or_else(short)?;

@@ -15,7 +15,7 @@
 // | 0      | 4     | the data key's id                                          |
 // | 4      | 24    | the nonce                                                  |
 // | 28     | n     | the ciphertext, as long as the plaintext                   |
-// | 28 + n | 16    | the tag, which also covers the place: see `Context`        |
+// | 28 + n | 16    | the tag, which also covers the place: see `AssociatedData`        |
 //
 // No nonce is used twice with one key: it begins with 16 random bytes that are drawn when the keys are opened, and ends
 // with a counter. So bytes that are written again at the same place, after a crash has cut them off, have another one.
@@ -74,16 +74,16 @@ pub(crate) struct KeyError(pub(crate) String);
 /// The place of an encrypted piece of bytes. The tag covers it, so that the piece cannot be decrypted at another place.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "encryption"), allow(dead_code, reason = "nothing is encrypted"))]
-pub(crate) struct Context([u8; 57]);
+pub(crate) struct AssociatedData([u8; 57]);
 
-impl Context {
+impl AssociatedData {
     /// `kind` says what the piece is a part of; no two kinds have the same one.
-    pub(crate) fn new(kind: u8, fields: [u64; 7]) -> Context {
+    pub(crate) fn new(kind: u8, fields: [u64; 7]) -> AssociatedData {
         let mut bytes = [kind; 57];
         for (place, field) in bytes[1..].chunks_exact_mut(8).zip(fields) {
             place.copy_from_slice(&field.to_le_bytes());
         }
-        Context(bytes)
+        AssociatedData(bytes)
     }
 }
 

@@ -6,7 +6,7 @@ use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::{AeadInPlace, KeyInit};
 use zeroize::Zeroizing;
 
-use super::{Context, KeyError, WrappedKey};
+use super::{AssociatedData, KeyError, WrappedKey};
 
 /// The longest id of a key in bytes.
 pub(super) const ID_BYTES_MAX: usize = 64;
@@ -171,8 +171,8 @@ impl KeyRing {
     }
 }
 
-fn context(id: u32) -> Context {
-    Context::new(WRAPPED, [id.into(), 0, 0, 0, 0, 0, 0])
+fn context(id: u32) -> AssociatedData {
+    AssociatedData::new(WRAPPED, [id.into(), 0, 0, 0, 0, 0, 0])
 }
 
 pub(super) fn cipher(key: &KeyBytes) -> XChaCha20Poly1305 {

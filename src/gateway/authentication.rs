@@ -27,18 +27,18 @@ const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
 pub(super) struct Authenticator {
     /// A message for each job.
     added: Sender<()>,
-    jobs: Arc<Mutex<FairQueue<Job>>>,
+    jobs: Arc<Mutex<FairQueue<AuthenticationJob>>>,
 }
 
 /// The requested checks. Its owner runs them, a thread or a test.
 pub(super) struct Checks {
     shared: Arc<NodeShared>,
     additions: Receiver<()>,
-    jobs: Arc<Mutex<FairQueue<Job>>>,
+    jobs: Arc<Mutex<FairQueue<AuthenticationJob>>>,
 }
 
 #[derive(Debug)]
-struct Job {
+struct AuthenticationJob {
     of: Recipient,
     /// Dropped with the connection.
     asker: Weak<()>,
@@ -49,7 +49,7 @@ struct Job {
 impl Authenticator {
     pub(super) fn new(shared: Arc<NodeShared>) -> (Authenticator, Checks) {
         let (added, additions) = unbounded();
-        let jobs: Arc<Mutex<FairQueue<Job>>> = Arc::default();
+        let jobs: Arc<Mutex<FairQueue<AuthenticationJob>>> = Arc::default();
         let checks = Checks { shared, additions, jobs: Arc::clone(&jobs) };
         (Authenticator { added, jobs }, checks)
     }
@@ -77,8 +77,9 @@ impl Authenticator {
             return Err(Error::AuthFailed { scheme, reason });
         }
         let credentials = credentials.to_vec();
-        let job = Job { of, asker: Arc::downgrade(asker), scheme, credentials };
-        if let Err(Job { scheme, .. }) = lock(&self.jobs).push(from, WAITING_MAX, job) {
+        let job = AuthenticationJob { of, asker: Arc::downgrade(asker), scheme, credentials };
+        if let Err(AuthenticationJob { scheme, .. }) = lock(&self.jobs).push(from, WAITING_MAX, job)
+        {
             let reason = format!("{WAITING_MAX} others of its address wait to be checked");
             return Err(Error::AuthFailed { scheme, reason });
         }
@@ -95,7 +96,8 @@ impl Checks {
         if self.additions.recv().is_err() {
             return false;
         }
-        let Some(Job { of, asker, scheme, credentials }) = lock(&self.jobs).pop() else {
+        let Some(AuthenticationJob { of, asker, scheme, credentials }) = lock(&self.jobs).pop()
+        else {
             return true;
         };
         if asker.strong_count() > 0 {
@@ -116,6 +118,8 @@ impl Checks {
     }
 }
 
-fn lock(jobs: &Mutex<FairQueue<Job>>) -> MutexGuard<'_, FairQueue<Job>> {
+fn lock(
+    jobs: &Mutex<FairQueue<AuthenticationJob>>,
+) -> MutexGuard<'_, FairQueue<AuthenticationJob>> {
     jobs.lock().unwrap_or_else(PoisonError::into_inner)
 }

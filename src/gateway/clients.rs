@@ -13,14 +13,14 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::authentication::Authenticator;
-use super::connection::Connection;
-use super::counts::Counts;
+use super::connection::ClientConnection;
+use super::counts::PacketCounts;
 use super::ending::{Ending, Endings};
 use super::files;
 use super::memory::{self, Memory};
 use super::output::Output;
 use super::quorum::{Quorum, Service};
-use super::wire::frame::{FrameDecoder, Incoming};
+use super::wire::frame::{DecodedPiece, FrameDecoder};
 use super::wire::jute::Sink;
 use super::words;
 use super::{GatewayBuilder, SWEEP};
@@ -70,7 +70,7 @@ pub(super) struct Clients {
     /// The port's own address.
     pub(super) address: SocketAddr,
     mailbox: Arc<Mailbox>,
-    pub(super) connected: BTreeMap<u64, Client>,
+    pub(super) connected: BTreeMap<u64, GatewayClient>,
     from: BTreeMap<IpAddr, usize>,
     /// How many files the process could have open when that was last looked up.
     pub(super) files_max: Option<usize>,
@@ -79,7 +79,7 @@ pub(super) struct Clients {
     own_bytes: usize,
     zxid: Zxid,
     authenticator: Authenticator,
-    pub(super) counts: Counts,
+    pub(super) counts: PacketCounts,
     pub(super) endings: Endings,
     /// When it began.
     pub(super) since: Duration,
@@ -95,17 +95,17 @@ pub(super) struct Clients {
     over: Vec<u64>,
 }
 
-pub(super) struct Client {
+pub(super) struct GatewayClient {
     pub(super) address: SocketAddr,
     /// When it connected.
     pub(super) since: Duration,
-    pub(super) counts: Counts,
+    pub(super) counts: PacketCounts,
     decoder: FrameDecoder,
     /// The bytes that wait in its stream.
     stream_bytes: usize,
     /// What waits for it alone, as the server has counted it.
     own_bytes: usize,
-    pub(super) connection: Connection,
+    pub(super) connection: ClientConnection,
     /// The socket may have more to read.
     readable: bool,
     /// The client sends nothing more.
@@ -138,7 +138,7 @@ impl Clients {
             memory: Arc::default(),
             own_bytes: 0,
             authenticator,
-            counts: Counts::default(),
+            counts: PacketCounts::default(),
             endings,
             since: now,
             quorum: Quorum::default(),
@@ -183,11 +183,11 @@ impl Clients {
         let (settings, memory) = (&self.settings, Arc::clone(&self.memory));
         let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
         let connection =
-            Connection::new(recipient, shared, from, settings, authenticator, memory, now);
-        let client = Client {
+            ClientConnection::new(recipient, shared, from, settings, authenticator, memory, now);
+        let client = GatewayClient {
             address: from,
             since: now,
-            counts: Counts::default(),
+            counts: PacketCounts::default(),
             decoder: FrameDecoder::new(most, words::KNOWN),
             stream_bytes: 0,
             own_bytes: 0,
@@ -270,7 +270,7 @@ impl Clients {
                 self.touched.insert(*number);
             }
         }
-        let silent = |(number, client): (&u64, &Client)| {
+        let silent = |(number, client): (&u64, &GatewayClient)| {
             let is_busy = self.touched.contains(number);
             (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
         };
@@ -368,7 +368,7 @@ impl Clients {
             let own = client.count();
             self.own_bytes = self.own_bytes - std::mem::replace(&mut client.own_bytes, own) + own;
         }
-        if self.connected.get(&number).is_some_and(Client::is_over) {
+        if self.connected.get(&number).is_some_and(GatewayClient::is_over) {
             // The client's connection is over for a reason.
             self.drop_client(number, Ending::ClientLeft, now);
         }
@@ -380,7 +380,7 @@ impl Clients {
         if self.held_bytes() <= limit {
             return;
         }
-        let weight = |(number, client): (&u64, &Client)| (client.weight(), *number);
+        let weight = |(number, client): (&u64, &GatewayClient)| (client.weight(), *number);
         let mut fattest: Vec<(usize, u64)> = self.connected.iter().map(weight).collect();
         fattest.retain(|(bytes, _)| *bytes >= memory::LEAST);
         fattest.sort_unstable();
@@ -405,8 +405,10 @@ impl Clients {
             return words::NOT_SERVING.to_owned();
         }
         match &word {
-            b"crst" => self.connected.values_mut().for_each(|of| of.counts = Counts::default()),
-            b"srst" => self.counts = Counts::default(),
+            b"crst" => {
+                self.connected.values_mut().for_each(|of| of.counts = PacketCounts::default())
+            }
+            b"srst" => self.counts = PacketCounts::default(),
             b"stmk" => self.trace_mask = argument.unwrap_or(self.trace_mask),
             _ => {}
         }
@@ -446,7 +448,7 @@ impl Clients {
     }
 }
 
-impl Client {
+impl GatewayClient {
     /// About how many bytes wait for it alone.
     fn count(&self) -> usize {
         self.connection.own_bytes() + self.decoder.len() + self.stream_bytes
@@ -470,11 +472,11 @@ impl Client {
         let mut more = false;
         while self.connection.takes_requests() {
             match self.decoder.next_frame() {
-                Ok(Some(Incoming::Word(asked, argument))) => {
+                Ok(Some(DecodedPiece::Word(asked, argument))) => {
                     *word = Some((asked, argument));
                     return Ok(false);
                 }
-                Ok(Some(Incoming::Frame(frame))) => {
+                Ok(Some(DecodedPiece::Frame(frame))) => {
                     more = true;
                     self.connection.counts.received += 1;
                     self.connection.arrived = now;
@@ -527,10 +529,11 @@ impl Client {
 impl Clients {
     /// Checks what is true after each turn.
     pub(super) fn check_bounds(&self) {
-        let of_clients = |of: fn(&Client) -> usize| self.connected.values().map(of).sum::<usize>();
+        let of_clients =
+            |of: fn(&GatewayClient) -> usize| self.connected.values().map(of).sum::<usize>();
         assert_eq!(self.own_bytes, of_clients(|client| client.own_bytes), "the sum is kept");
         let (held, limit) = (self.held_bytes(), self.settings.buffer_bytes_max);
-        let heaviest = self.connected.values().map(Client::weight).max().unwrap_or(0);
+        let heaviest = self.connected.values().map(GatewayClient::weight).max().unwrap_or(0);
         assert!(held <= limit || heaviest < memory::LEAST, "{held} bytes wait for clients");
         let by_address = self.from.values().sum::<usize>();
         assert_eq!(by_address, self.connected.len(), "each connection is counted");

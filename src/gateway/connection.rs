@@ -13,18 +13,18 @@ use bytes::Bytes;
 use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::convert;
-use super::counts::{Counts, LastReply};
+use super::counts::{LastReply, PacketCounts};
 use super::ending::Ending;
 use super::memory::Memory;
 use super::output::{Output, SHARED_BYTES};
-use super::waiting::{REPLY_BYTES_MAX, ReplyKind, Waiting};
+use super::waiting::{REPLY_BYTES_MAX, ReplyKind, WaitingRequest};
 use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
-    Answer, Asker, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, SessionShared,
-    SharedEvent, Tree, WatchId,
+    Answer, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, RequestOrigin,
+    SessionShared, SharedEvent, Tree, WatchId,
 };
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -46,7 +46,7 @@ const EVENTS_BYTES: usize = 16 << 20;
 const EVENTS_KEPT: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
@@ -62,7 +62,7 @@ pub(super) struct Connection {
     /// The tree that it reads without a quorum, when its session is not one of the cluster: see
     /// `read_only`.
     pub(super) reads_alone: Option<Arc<Tree>>,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<WaitingRequest>,
     waiting_bytes: usize,
     /// How many requests have been replied to.
     replied: u64,
@@ -92,14 +92,14 @@ pub(super) struct Connection {
     pub(super) op: i32,
     pub(super) request_bytes: usize,
     /// The counts that the server has not taken yet.
-    pub(super) counts: Counts,
+    pub(super) counts: PacketCounts,
     /// Why no more requests are taken: the connection ends when everything is sent.
     closing: Option<Ending>,
     /// Why the connection ends now.
     ended: Option<Ending>,
 }
 
-impl Connection {
+impl ClientConnection {
     pub(super) fn new(
         recipient: Recipient,
         shared: Arc<NodeShared>,
@@ -108,8 +108,8 @@ impl Connection {
         authenticator: Authenticator,
         memory: Arc<Memory>,
         now: Duration,
-    ) -> Connection {
-        Connection {
+    ) -> ClientConnection {
+        ClientConnection {
             recipient,
             shared,
             from: from.ip(),
@@ -138,7 +138,7 @@ impl Connection {
             authenticating: None,
             op: OpCode::CreateSession.into(),
             request_bytes: 0,
-            counts: Counts::default(),
+            counts: PacketCounts::default(),
             closing: None,
             ended: None,
         }
@@ -183,14 +183,14 @@ impl Connection {
 
     /// How many of its `sync` requests have no reply yet.
     pub(super) fn syncs(&self) -> usize {
-        let syncs = |waiting: &&Waiting| matches!(waiting.what, ReplyKind::Path(_));
+        let syncs = |waiting: &&WaitingRequest| matches!(waiting.what, ReplyKind::Path(_));
         self.waiting.iter().filter(syncs).count()
     }
 
     /// Queues a request whose reply has this many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
         let request = (xid, self.op, self.request_bytes);
-        let waiting = Waiting::new(request, self.arrived, what, parts);
+        let waiting = WaitingRequest::new(request, self.arrived, what, parts);
         self.waiting_bytes += waiting.bytes;
         self.waiting.push_back(waiting);
     }
@@ -210,7 +210,7 @@ impl Connection {
 
     /// About how many bytes wait for the client alone.
     pub(super) fn own_bytes(&self) -> usize {
-        let shared: usize = self.waiting.iter().map(Waiting::shared).sum();
+        let shared: usize = self.waiting.iter().map(WaitingRequest::shared).sum();
         let events = self.events.len() * size_of::<(WatchId, Arc<SharedEvent>)>();
         self.out.own() + self.waiting_bytes.saturating_sub(shared) + events
     }
@@ -230,8 +230,8 @@ impl Connection {
             matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
         // Its first part opens the session; all other requests come from the session's holder.
         let asker = match opens && part == 0 {
-            true => Asker::Opener(Arc::clone(session)),
-            false => Asker::Holder(Arc::clone(session)),
+            true => RequestOrigin::Opener(Arc::clone(session)),
+            false => RequestOrigin::Holder(Arc::clone(session)),
         };
         let to = (self.recipient.clone(), self.next_number);
         self.shared.ask_at(to, asker, request, watch);
@@ -369,7 +369,7 @@ impl Connection {
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.zxid = self.zxid.max(at);
             self.replied += 1;
-            let Waiting { xid, op, arrived, bytes, .. } = waiting;
+            let WaitingRequest { xid, op, arrived, bytes, .. } = waiting;
             self.waiting_bytes -= bytes;
             self.reply(waiting);
             let latency = now.saturating_sub(arrived);
@@ -491,7 +491,7 @@ impl Connection {
         if self.resumed || session.state().is_final() {
             let (id, state) = (session.id, SessionState::Detached);
             let abandon = ClientRequest::Abandon { session: id, state };
-            self.shared.send(Some(Asker::Holder(session)), abandon);
+            self.shared.send(Some(RequestOrigin::Holder(session)), abandon);
         } else {
             // The client does not know of its session.
             self.shared.close_session(&session);
@@ -500,7 +500,7 @@ impl Connection {
 }
 
 #[cfg(test)]
-impl Connection {
+impl ClientConnection {
     /// Checks what is true after each turn: no bound is exceeded by more than one message.
     pub(super) fn check_bounds(&self) {
         /// Longer than any message of the tests.
@@ -519,7 +519,7 @@ impl Connection {
 }
 
 /// Even if the thread panics, the session is not kept alive any longer.
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.leave();
     }

@@ -6,16 +6,16 @@ use crate::types::znode::Zxid;
 
 /// The packets of one connection, or of all, since the beginning or the last reset.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct PacketCounts {
     pub(super) received: u64,
     pub(super) sent: u64,
     /// The latency of replies: from the arrival of the request until the reply is written.
-    latency: Option<Latency>,
+    latency: Option<ReplyLatency>,
     pub(super) last: Option<LastReply>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Latency {
+struct ReplyLatency {
     count: u64,
     total: Duration,
     least: Duration,
@@ -33,15 +33,15 @@ pub(super) struct LastReply {
     pub(super) latency: Duration,
 }
 
-impl Counts {
+impl PacketCounts {
     pub(super) fn replied(&mut self, reply: LastReply) {
         let (total, least, most) = (reply.latency, reply.latency, reply.latency);
-        self.add_latency(Latency { count: 1, total, least, most });
+        self.add_latency(ReplyLatency { count: 1, total, least, most });
         self.last = Some(reply);
     }
 
     /// Adds later counts.
-    pub(super) fn add(&mut self, later: &Counts) {
+    pub(super) fn add(&mut self, later: &PacketCounts) {
         self.received += later.received;
         self.sent += later.sent;
         if let Some(latency) = later.latency {
@@ -50,8 +50,8 @@ impl Counts {
         self.last = later.last.or(self.last);
     }
 
-    fn add_latency(&mut self, other: Latency) {
-        let sum = self.latency.map_or(other, |own| Latency {
+    fn add_latency(&mut self, other: ReplyLatency) {
+        let sum = self.latency.map_or(other, |own| ReplyLatency {
             count: own.count + other.count,
             total: own.total + other.total,
             least: own.least.min(other.least),

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
-use crate::api::support::{Asker, ClientRequest, Query, SessionShared, entropy, holder};
+use crate::api::support::{ClientRequest, Query, RequestOrigin, SessionShared, entropy, holder};
 use crate::security;
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::right::Right;
 use crate::types::znode::SessionId;
 
-impl Connection {
+impl ClientConnection {
     /// Takes the first packet. With `read_only`, there is no quorum, and the client is served from the replica
     /// alone.
     pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<(), Ending> {
@@ -58,7 +58,7 @@ impl Connection {
         session.ids.store(Arc::new(ids.clone()));
         let from = Some(SocketAddr::new(self.from, self.port).to_string());
         let introduce = ClientRequest::Introduce { session: id, ids, from };
-        self.shared.send(Some(Asker::Holder(session)), introduce);
+        self.shared.send(Some(RequestOrigin::Holder(session)), introduce);
         Ok(())
     }
 

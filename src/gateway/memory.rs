@@ -14,10 +14,10 @@ pub(super) const LEAST: usize = 4 << 10;
 
 /// The data that clients wait for, each once.
 #[derive(Debug, Default)]
-pub(super) struct Memory(Mutex<Shared>);
+pub(super) struct Memory(Mutex<UseCounts>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct UseCounts {
     /// By their address, which they keep while they are here: how many use them.
     uses: BTreeMap<usize, usize>,
     bytes: usize,
@@ -46,7 +46,7 @@ impl Memory {
         SharedData { data: Arc::clone(data), memory: Arc::clone(self) }
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, UseCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

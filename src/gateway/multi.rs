@@ -1,6 +1,6 @@
 //! A client's requests of several operations.
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::convert::{container_mode, expected, mode, ttl_mode};
 use super::requests::{read_path, written};
 use super::waiting::ReplyKind;
@@ -9,7 +9,7 @@ use super::wire::request::{CreateTtl, MultiOp};
 use crate::api::support::{Op, Read, Write};
 use crate::types::znode::{Condition, CreateMode};
 
-impl Connection {
+impl ClientConnection {
     pub(super) fn multi(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
         let kinds = ops.iter().map(MultiOp::result).collect();
         let mut all = Vec::with_capacity(ops.len());

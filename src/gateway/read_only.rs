@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::convert;
 use super::ending::Ending;
 use super::waiting::ReplyKind;
@@ -24,7 +24,7 @@ use crate::types::acl::SESSION_IDS_MAX;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
-impl Connection {
+impl ClientConnection {
     /// Takes the first packet. Fails if the client has to find another server, because it wants to write or
     /// has seen a later state than this replica's.
     pub(super) fn greet_read_only(

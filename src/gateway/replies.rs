@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::convert::{self, code};
 use super::ending::Ending;
 use super::requests::{OneShot, RestoredWatch};
-use super::waiting::{Part, ReplyKind, Waiting};
+use super::waiting::{Part, ReplyKind, WaitingRequest};
 use super::wire::codes::{ErrorCode, EventType, OpCode};
 use super::wire::frame::append_frame;
 use super::wire::handshake::{ConnectRequest, ConnectResponse};
@@ -26,10 +26,10 @@ const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
 /// The node's answers match their requests.
 const UNFIT: Ending = Ending::Failure(Cow::Borrowed("an answer does not match its request"));
 
-impl Connection {
+impl ClientConnection {
     /// Replies to a request whose answers have all arrived.
-    pub(super) fn reply(&mut self, waiting: Waiting) {
-        let Waiting { xid, what, watch, parts, .. } = waiting;
+    pub(super) fn reply(&mut self, waiting: WaitingRequest) {
+        let WaitingRequest { xid, what, watch, parts, .. } = waiting;
         let mut parts = parts.into_iter().flatten();
         let what = match what {
             ReplyKind::Connect(request) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
 use super::ending::Ending;
 use super::waiting::ReplyKind;
@@ -57,7 +57,7 @@ const CHILDREN_FEW: u32 = 256;
 /// As much as is looked at of a scheme's name.
 const SCHEME_CHARS_MAX: usize = 64;
 
-impl Connection {
+impl ClientConnection {
     /// Takes a packet after the first. Returns `false` if it cannot be answered.
     pub(super) fn request(&mut self, frame: Bytes) -> bool {
         let bytes = frame.len();

@@ -13,9 +13,9 @@ use super::authentication::Authenticator;
 use super::clients::{Clients, Readiness};
 use super::ending::Ending;
 use super::files;
-use super::stream::Stream;
+use super::stream::ClientStream;
 #[cfg(feature = "tls")]
-use super::tls::Renewal;
+use super::tls::CertificateRenewal;
 use super::{GatewayBuilder, PAUSE};
 use crate::api::support::{Mailbox, NodeShared};
 use crate::runtime::port::{LISTENER, Port};
@@ -26,10 +26,10 @@ pub(super) struct Server {
     shared: Arc<NodeShared>,
     clients: Clients,
     /// By the numbers of the clients.
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, ClientStream>,
     no_files: Warnings<Duration>,
     #[cfg(feature = "tls")]
-    renewal: Renewal,
+    renewal: CertificateRenewal,
 }
 
 impl Server {
@@ -53,7 +53,7 @@ impl Server {
             streams: BTreeMap::new(),
             no_files: Warnings::default(),
             #[cfg(feature = "tls")]
-            renewal: Renewal::new(now),
+            renewal: CertificateRenewal::new(now),
         })
     }
 
@@ -120,7 +120,7 @@ impl Server {
             let registered = self.port.register(&mut stream);
             let settings = &self.clients.settings;
             let opened =
-                registered.and_then(|number| Ok((number, Stream::open(stream, settings)?)));
+                registered.and_then(|number| Ok((number, ClientStream::open(stream, settings)?)));
             match opened {
                 Ok((number, stream)) => {
                     self.streams.insert(number, stream);

@@ -16,7 +16,7 @@ use crate::types::acl::Id;
 #[cfg(feature = "tls")]
 const KEPT_BYTES: usize = 4 << 10;
 
-pub(super) struct Stream {
+pub(super) struct ClientStream {
     pub(super) socket: TcpStream,
     #[cfg(feature = "tls")]
     tls: Option<Box<TlsChannel>>,
@@ -24,15 +24,15 @@ pub(super) struct Stream {
     sealed: Vec<u8>,
 }
 
-impl Stream {
+impl ClientStream {
     #[cfg_attr(
         not(feature = "tls"),
         allow(unused_variables, reason = "it decides whether the stream uses TLS")
     )]
-    pub(super) fn open(socket: TcpStream, settings: &GatewayBuilder) -> io::Result<Stream> {
+    pub(super) fn open(socket: TcpStream, settings: &GatewayBuilder) -> io::Result<ClientStream> {
         #[cfg(feature = "tls")]
         let channel = settings.tls.as_ref().map(|tls| TlsChannel::listen(tls.config()));
-        Ok(Stream {
+        Ok(ClientStream {
             socket,
             #[cfg(feature = "tls")]
             tls: channel.transpose()?.map(Box::new),
@@ -67,7 +67,7 @@ impl Stream {
     }
 }
 
-impl ByteStream for Stream {
+impl ByteStream for ClientStream {
     fn certified(&self) -> Option<Id> {
         #[cfg(feature = "tls")]
         if let Some(subject) = self.tls.as_ref().and_then(|channel| channel.subject()) {

@@ -58,7 +58,7 @@ pub enum ClientCertificates {
 #[derive(Clone)]
 pub struct GatewayTls {
     files: Files,
-    loaded: Arc<Shared>,
+    loaded: Arc<SharedCertificates>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ struct Files {
     clients: Option<(ClientCertificates, PathBuf)>,
 }
 
-struct Shared {
+struct SharedCertificates {
     loaded: ArcSwap<Loaded>,
     /// The reason why the files could not be used at the last reading; logged once.
     reported: Mutex<Option<String>>,
@@ -127,7 +127,7 @@ impl GatewayTls {
         let pem = files.read().map_err(invalid)?;
         let config = files.configure(&pem).map_err(invalid)?;
         let (loaded, reported) = (ArcSwap::from_pointee(Loaded { pem, config }), Mutex::default());
-        Ok(GatewayTls { files, loaded: Arc::new(Shared { loaded, reported }) })
+        Ok(GatewayTls { files, loaded: Arc::new(SharedCertificates { loaded, reported }) })
     }
 
     /// The configuration for a new connection.
@@ -160,14 +160,14 @@ impl GatewayTls {
 /// Reads the files again when that is due. A disk may be slow, so a thread of its own, `quorate-pem`, reads
 /// them; there is one at a time.
 #[derive(Debug)]
-pub(super) struct Renewal {
+pub(super) struct CertificateRenewal {
     next: Duration,
     reads: Option<JoinHandle<()>>,
 }
 
-impl Renewal {
-    pub(super) fn new(now: Duration) -> Renewal {
-        Renewal { next: now + RENEWAL, reads: None }
+impl CertificateRenewal {
+    pub(super) fn new(now: Duration) -> CertificateRenewal {
+        CertificateRenewal { next: now + RENEWAL, reads: None }
     }
 
     /// Called regularly.

@@ -25,7 +25,7 @@ pub(super) type Part = (Zxid, Result<Answer>);
 
 /// A request that waits for its answers, or for the turn of its reply.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRequest {
     pub(super) xid: i32,
     pub(super) op: i32,
     pub(super) arrived: Duration,
@@ -40,15 +40,15 @@ pub(super) struct Waiting {
     shared: Vec<SharedData>,
 }
 
-impl Waiting {
+impl WaitingRequest {
     /// A request whose reply has this many parts, as it arrived with the op and these bytes.
     pub(super) fn new(
         (xid, op, bytes): (i32, i32, usize),
         arrived: Duration,
         what: ReplyKind,
         parts: usize,
-    ) -> Waiting {
-        Waiting {
+    ) -> WaitingRequest {
+        WaitingRequest {
             xid,
             op,
             arrived,

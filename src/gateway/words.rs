@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::clients::{Client, Clients};
+use super::clients::{Clients, GatewayClient};
 use super::files::files_max;
 use super::quorum::Service;
 use super::wire::codes::OpCode;
-use crate::api::support::Sessions;
+use crate::api::support::ReplicaSessions;
 use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -74,7 +74,7 @@ impl Clients {
 
     /// The ephemeral znodes, by session.
     fn ephemerals(&self) -> BTreeMap<SessionId, Vec<String>> {
-        Sessions::of(&self.shared).iter().flat_map(Sessions::ephemerals).collect()
+        ReplicaSessions::of(&self.shared).iter().flat_map(ReplicaSessions::ephemerals).collect()
     }
 
     /// A time of the clock as milliseconds since 1970.
@@ -84,7 +84,7 @@ impl Clients {
     }
 }
 
-impl Client {
+impl GatewayClient {
     fn session(&self) -> u64 {
         self.connection.session.as_ref().map_or(0, |session| session.id.0)
     }
@@ -115,7 +115,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Clients) -> String {
         }
         b"wchs" => watch_summary(&mut text, seen),
         b"wchc" => {
-            let of = |client: &Client| {
+            let of = |client: &GatewayClient| {
                 let paths = client.connection.watches.paths().map(str::to_owned);
                 (format!("{:#x}", client.session()), paths.collect::<Vec<_>>())
             };
@@ -199,8 +199,8 @@ fn server(text: &mut String, seen: &Clients, with_clients: bool) {
     let _ = writeln!(text, "Node count: {znodes}");
 }
 
-fn connection(text: &mut String, seen: &Clients, client: &Client, in_full: bool) {
-    let Client { address, connection, counts, since, .. } = client;
+fn connection(text: &mut String, seen: &Clients, client: &GatewayClient, in_full: bool) {
+    let GatewayClient { address, connection, counts, since, .. } = client;
     let session = connection.session.as_ref();
     let _ = write!(
         text,
@@ -289,7 +289,7 @@ fn monitor(text: &mut String, seen: &Clients) {
     let watches = seen.connected.values().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
-        let sessions = Sessions::of(&seen.shared);
+        let sessions = ReplicaSessions::of(&seen.shared);
         let ephemerals = sessions.map_or(0, |sessions| sessions.ephemeral_count());
         line("ephemerals_count", &ephemerals);
         line("approximate_data_size", &seen.shared.tree().bytes());
@@ -359,7 +359,7 @@ fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
 fn dump(text: &mut String, seen: &Clients) {
     let sessions =
         || seen.connected.values().filter_map(|client| client.connection.session.as_ref());
-    let _ = writeln!(text, "SessionTracker dump:\nGlobal Sessions({}):", sessions().count());
+    let _ = writeln!(text, "SessionTracker dump:\nGlobal ReplicaSessions({}):", sessions().count());
     for session in sessions() {
         let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());
     }

@@ -16,7 +16,7 @@ use crate::types::counter::CounterForm;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
-use crate::types::queue::Order;
+use crate::types::queue::QueueOrder;
 #[cfg(any(test, feature = "simulator"))]
 use crate::types::version::INVENTED;
 use crate::types::version::{FIRST, is_above};
@@ -229,7 +229,7 @@ pub(crate) enum Op {
         from: SessionId,
     },
     /// Puts an item into the queue at this path, which exists: see `machine::queue`.
-    Put { path: String, data: Data, order: Box<Order> },
+    Put { path: String, data: Data, order: Box<QueueOrder> },
     /// Takes the first item of the queue at this path: with a claim, or else for good.
     Take { path: String, claims: bool },
     /// Adds to the number that the data of this znode show in this form.
@@ -646,7 +646,7 @@ mod tests {
                 Command::Op(Op::Put {
                     path: "/a".to_owned(),
                     data: "data".into(),
-                    order: Box::new(Order {
+                    order: Box::new(QueueOrder {
                         priority: -1,
                         delay_ms: 300,
                         id: "ix".into(),

@@ -67,9 +67,9 @@ use self::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Outcome, Reply, Request, SessionChange,
     TIMEOUT_KEPT,
 };
-use self::ops::Write;
+use self::ops::WriteInProgress;
 use self::prepare::Prepared;
-use self::sessions::{Admission, Sessions};
+use self::sessions::{DuplicateCheck, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
 use self::tree::{UNDOS_KEPT_MAX, hash_words};
@@ -80,7 +80,7 @@ use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{Part, PastTree, Tree, Undo, Znode};
+pub(crate) use self::tree::{PastTree, Tree, TreePart, Undo, Znode};
 
 /// The state, and its changes since it was last saved.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub(crate) struct State {
     version: u16,
     /// The number of calls of `take_dirty`. A znode that has it as its mark is already among the changes for
     /// the next call. It differs between replicas, and is neither hashed nor saved.
-    era: u32,
+    dirty_epoch: u32,
 }
 
 /// The znodes and sessions that changed between two moments.
@@ -160,7 +160,7 @@ impl Machine {
             tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
-            era: 0,
+            dirty_epoch: 0,
         })
     }
 
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     pub(crate) fn from_state(mut state: State) -> Machine {
-        state.era += 1;
+        state.dirty_epoch += 1;
         Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos: Vec::new() }
     }
 
@@ -278,7 +278,7 @@ impl Machine {
         if planted!(CheckpointLosesSessions) {
             self.dirty.sessions.clear();
         }
-        self.state.era += 1;
+        self.state.dirty_epoch += 1;
         std::mem::take(&mut self.dirty)
     }
 
@@ -362,13 +362,15 @@ impl Machine {
             .ok_or(OpError::SessionExpired)?;
         self.dirty.sessions.insert(id);
         match (admission, &request.command) {
-            (Admission::OutOfOrder, _) => Err(OpError::OutOfOrder),
-            (Admission::Known(_), Command::Op(_) | Command::Multi(_)) if planted!(RunAgain) => {
+            (DuplicateCheck::OutOfOrder, _) => Err(OpError::OutOfOrder),
+            (DuplicateCheck::Known(_), Command::Op(_) | Command::Multi(_))
+                if planted!(RunAgain) =>
+            {
                 self.execute(id, ops, false, applied)
             }
-            (Admission::Known(result), _) => result,
-            (Admission::Run, Command::Close) => Ok(self.close(request, applied)),
-            (Admission::Run, command) => {
+            (DuplicateCheck::Known(result), _) => result,
+            (DuplicateCheck::Run, Command::Close) => Ok(self.close(request, applied)),
+            (DuplicateCheck::Run, command) => {
                 let refused = command.unsupported(self.state.version);
                 let result = match (refused, command) {
                     (Some(refused), _) => Err(refused),
@@ -455,7 +457,7 @@ impl Machine {
     /// Ends a session, and deletes its ephemerals.
     fn close(&mut self, request: &Request, applied: &mut Applied) -> Reply {
         let id = request.session;
-        let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
+        let mut write = WriteInProgress::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.tombstones.add(id, write.zxid);
         let mut holder = 0;
         let staying = usize::from(planted!(EphemeralsStay));
@@ -487,7 +489,7 @@ impl Machine {
         if !is_due {
             return Err(OpError::StaleReap);
         }
-        let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
+        let mut write = WriteInProgress::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
         write.delete(&mut self.state.tree, path);
         self.commit(write, applied);
         Ok(Reply::Done)
@@ -501,7 +503,7 @@ impl Machine {
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
         let text = Roster::new(seats.to_vec()).text(self.next_zxid());
-        let write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
+        let write = WriteInProgress::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
         let write = write.configure(&mut self.state.tree, version, text.as_bytes())?;
         self.commit(write, applied);
         Ok(Reply::Done)
@@ -527,7 +529,7 @@ impl Machine {
         is_multi: bool,
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
-        let mut write = Write::new(id, self.next_zxid(), self.state.time, ops);
+        let mut write = WriteInProgress::new(id, self.next_zxid(), self.state.time, ops);
         if let Some(record) = self.session(id) {
             write.ids = Arc::clone(&record.ids);
         }
@@ -567,8 +569,8 @@ impl Machine {
 
     /// Notes that a znode was created, changed or deleted.
     fn note(&mut self, path: &str, is_new: bool) {
-        let State { tree, era, .. } = &mut self.state;
-        match tree.mark(path, *era) {
+        let State { tree, dirty_epoch, .. } = &mut self.state;
+        match tree.mark(path, *dirty_epoch) {
             Some(is_first) => {
                 if is_first {
                     self.dirty.written.push(Tree::path_hash(path));
@@ -589,7 +591,7 @@ impl Machine {
     }
 
     /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
-    fn commit(&mut self, write: Write, applied: &mut Applied) {
+    fn commit(&mut self, write: WriteInProgress, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
         self.state.tree.take_undos(write.zxid, &mut self.undos);
         for change in &write.ephemerals {

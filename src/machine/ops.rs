@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use super::command::{Change, ChangeKind, Op, OpError};
 use super::data::Data;
-use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
+use super::tree::{CONFIG, Fields, RESERVED, Tree, Znode, ZnodeKind};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::error::Error;
@@ -44,7 +44,7 @@ const NANOS_PER_MS: u64 = 1_000_000;
 
 /// A write in progress: its session, its time, and its changes so far.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct WriteInProgress {
     pub(super) session: SessionId,
     pub(super) zxid: Zxid,
     pub(super) time: u64,
@@ -67,9 +67,9 @@ pub(super) struct EphemeralChange {
     pub(super) exists: bool,
 }
 
-impl Write {
-    pub(super) fn new(session: SessionId, zxid: Zxid, time: u64, ops: &[Op]) -> Write {
-        Write {
+impl WriteInProgress {
+    pub(super) fn new(session: SessionId, zxid: Zxid, time: u64, ops: &[Op]) -> WriteInProgress {
+        WriteInProgress {
             session,
             zxid,
             time,
@@ -244,7 +244,7 @@ impl Write {
     fn or_nothing<T>(
         &mut self,
         tree: &mut Tree,
-        part: impl FnOnce(&mut Write, &mut Tree) -> Result<T, OpError>,
+        part: impl FnOnce(&mut WriteInProgress, &mut Tree) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
         let (before, formers) = (tree.clone(), tree.mark_formers());
         let (changes, unwatched) = (self.changes.len(), self.unwatched.len());
@@ -265,7 +265,7 @@ impl Write {
         tree: &mut Tree,
         version: u64,
         text: &[u8],
-    ) -> Result<Write, OpError> {
+    ) -> Result<WriteInProgress, OpError> {
         check_version(tree, CONFIG, Some(version))?;
         let more = (0, text.len() as i64 - find(tree, CONFIG)?.data().len() as i64);
         tree.set(CONFIG, &Data::from(text), self.zxid, self.time);
@@ -321,7 +321,7 @@ impl Write {
         }
     }
 
-    /// As [`Write::permitted`], for the parent.
+    /// As [`WriteInProgress::permitted`], for the parent.
     fn permitted_in_parent(
         &self,
         tree: &Tree,
@@ -360,22 +360,22 @@ impl Write {
         self.check_quota(tree, path, more)?;
         let acl = znode.acl().map(|acl| (**acl).clone());
         self.delete(tree, path);
-        Ok(self.insert(tree, path, data, Kind::Ephemeral(self.session), acl))
+        Ok(self.insert(tree, path, data, ZnodeKind::Ephemeral(self.session), acl))
     }
 
-    fn kind(&self, path: &str, mode: CreateMode) -> Result<Kind, OpError> {
+    fn kind(&self, path: &str, mode: CreateMode) -> Result<ZnodeKind, OpError> {
         Ok(match mode {
-            CreateMode::Persistent | CreateMode::PersistentSequential => Kind::Persistent,
+            CreateMode::Persistent | CreateMode::PersistentSequential => ZnodeKind::Persistent,
             CreateMode::Ephemeral | CreateMode::EphemeralSequential => {
-                Kind::Ephemeral(self.session)
+                ZnodeKind::Ephemeral(self.session)
             }
-            CreateMode::Container => Kind::Container,
+            CreateMode::Container => ZnodeKind::Container,
             CreateMode::PersistentWithTtl(ttl) | CreateMode::PersistentSequentialWithTtl(ttl) => {
                 let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
                 if ms == 0 || ttl > CreateMode::TTL_MAX {
                     return Err(OpError::InvalidTtl { path: path.to_owned(), ttl });
                 }
-                Kind::Ttl(ms)
+                ZnodeKind::Ttl(ms)
             }
         })
     }
@@ -385,7 +385,7 @@ impl Write {
         tree: &mut Tree,
         path: &str,
         data: &Data,
-        kind: Kind,
+        kind: ZnodeKind,
         acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
         let exists = || OpError::NodeExists { path: path.to_owned() };
@@ -412,7 +412,7 @@ impl Write {
         tree: &mut Tree,
         path: &str,
         data: &Data,
-        kind: Kind,
+        kind: ZnodeKind,
         acl: Option<AccessList>,
     ) -> OpResult {
         let more = (1, data.len() as i64);
@@ -420,7 +420,7 @@ impl Write {
             quota::of_stats(path).map(|of| Data::from(tree.usage(of).to_string().as_bytes()));
         let data = usage.as_ref().unwrap_or(data);
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
-        if let Kind::Ephemeral(owner) = kind {
+        if let ZnodeKind::Ephemeral(owner) = kind {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
         }
         self.note(tree, ChangeKind::Created, path);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Op, OpError, Request};
-use crate::machine::ops::Write;
+use crate::machine::ops::WriteInProgress;
 use crate::machine::tree::Tree;
 use crate::types::path;
 use crate::types::znode::Zxid;
@@ -32,7 +32,7 @@ pub(super) struct Prepared {
     base: Zxid,
     time: u64,
     tree: Tree,
-    write: Write,
+    write: WriteInProgress,
     rest: Rest,
 }
 
@@ -93,7 +93,7 @@ impl Machine {
         if record.holder != request.holder {
             return None;
         }
-        let mut write = Write::new(request.session, self.next_zxid(), time, &[]);
+        let mut write = WriteInProgress::new(request.session, self.next_zxid(), time, &[]);
         let rest = match &request.command {
             Command::Op(Op::DeleteTree { path }) => {
                 write.ids = Arc::clone(&record.ids);
@@ -111,7 +111,7 @@ impl Machine {
     pub(super) fn take_prepared(
         &mut self,
         request: &Request,
-    ) -> Option<Result<(Tree, Write), OpError>> {
+    ) -> Option<Result<(Tree, WriteInProgress), OpError>> {
         let prepared = self.prepared.take()?;
         let is_it = prepared.is_for(request, self.zxid(), self.state.time);
         (is_it && prepared.is_done(self)).then_some(match prepared.rest {

@@ -18,12 +18,12 @@
 
 use super::command::{Op, OpError};
 use super::data::Data;
-use super::ops::{Write, find, invalid_path, no_node};
-use super::tree::{Kind, Tree, Znode};
+use super::ops::{WriteInProgress, find, invalid_path, no_node};
+use super::tree::{Tree, Znode, ZnodeKind};
 use crate::types::acl::Permissions;
 use crate::types::path;
 use crate::types::queue::{
-    CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, Order, TAKEN, due_name, split_due,
+    CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, QueueOrder, TAKEN, due_name, split_due,
 };
 use crate::types::znode::OpResult;
 
@@ -31,7 +31,7 @@ use crate::types::znode::OpResult;
 /// wait for the next takes.
 const DUE_MAX: usize = 64;
 
-impl Write {
+impl WriteInProgress {
     /// Puts an item: see [`Op::Put`].
     pub(super) fn put(
         &mut self,
@@ -39,7 +39,7 @@ impl Write {
         op: &Op,
         queue: &str,
         data: &Data,
-        order: &Order,
+        order: &QueueOrder,
     ) -> Result<OpResult, OpError> {
         path::validate(queue).map_err(invalid_path)?;
         self.check_size(op)?;
@@ -60,7 +60,7 @@ impl Write {
         let item = path::join(&parent, &name);
         self.container(tree, &parent)?;
         path::validate(&item).map_err(invalid_path)?;
-        self.create(tree, &item, data, Kind::Persistent, None)
+        self.create(tree, &item, data, ZnodeKind::Persistent, None)
     }
 
     /// Takes the first item: see [`Op::Take`].
@@ -92,7 +92,8 @@ impl Write {
             (to, claim) = (item.clone(), format!("{claim}-{}", self.session));
         }
         let nothing = Data::from(&b""[..]);
-        let created = self.create(tree, &claim, &nothing, Kind::Ephemeral(self.session), None)?;
+        let created =
+            self.create(tree, &claim, &nothing, ZnodeKind::Ephemeral(self.session), None)?;
         if planted!(QueueItemLost) {
             self.delete(tree, &item);
         } else if item != to {
@@ -166,7 +167,7 @@ impl Write {
         let data = if znode.is_null() { Data::from(None) } else { Data::from(znode.data()) };
         let acl = znode.acl().map(|acl| (**acl).clone());
         self.delete(tree, from);
-        self.insert(tree, to, &data, Kind::Persistent, acl);
+        self.insert(tree, to, &data, ZnodeKind::Persistent, acl);
         Ok(())
     }
 
@@ -175,7 +176,7 @@ impl Write {
         if tree.get(path).is_some() {
             return Ok(());
         }
-        self.create(tree, path, &Data::from(&b""[..]), Kind::Container, None).map(drop)
+        self.create(tree, path, &Data::from(&b""[..]), ZnodeKind::Container, None).map(drop)
     }
 }
 

@@ -68,7 +68,7 @@ struct Remembered {
 
 /// What to do with a numbered request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum DuplicateCheck {
     /// It is the next one: run it, then [`SessionRecord::remember`] the result.
     Run,
     /// It was run before, with this result.
@@ -137,9 +137,9 @@ impl SessionRecord {
     }
 
     /// Decides what to do with a request. If the request is out of order, its `acked` has no effect either.
-    pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
+    pub(super) fn admit(&mut self, seq: u64, acked: u64) -> DuplicateCheck {
         if seq > self.last_seq && seq - self.last_seq > 1 && !planted!(OrderIgnored) {
-            return Admission::OutOfOrder;
+            return DuplicateCheck::OutOfOrder;
         }
         while !self.results.is_empty() && self.first_kept() < acked {
             if let Some(forgotten) = self.results.pop_front() {
@@ -147,11 +147,11 @@ impl SessionRecord {
             }
         }
         if seq > self.last_seq {
-            return Admission::Run;
+            return DuplicateCheck::Run;
         }
         seq.checked_sub(self.first_kept())
             .and_then(|place| self.results.get(usize::try_from(place).ok()?))
-            .map_or(Admission::OutOfOrder, |kept| Admission::Known(kept.result.clone()))
+            .map_or(DuplicateCheck::OutOfOrder, |kept| DuplicateCheck::Known(kept.result.clone()))
     }
 
     /// Keeps the result of the request that was run.
@@ -369,33 +369,33 @@ mod tests {
     #[test]
     fn requests_run_once_and_in_order() {
         let mut record = record();
-        assert_eq!(record.admit(0, 0), Admission::OutOfOrder);
-        assert_eq!(record.admit(2, 0), Admission::OutOfOrder);
-        assert_eq!(record.admit(u64::MAX, 0), Admission::OutOfOrder);
-        assert_eq!(record.admit(1, 0), Admission::Run);
+        assert_eq!(record.admit(0, 0), DuplicateCheck::OutOfOrder);
+        assert_eq!(record.admit(2, 0), DuplicateCheck::OutOfOrder);
+        assert_eq!(record.admit(u64::MAX, 0), DuplicateCheck::OutOfOrder);
+        assert_eq!(record.admit(1, 0), DuplicateCheck::Run);
         record.remember(Ok(Reply::Done));
-        assert_eq!(record.admit(1, 0), Admission::Known(Ok(Reply::Done)));
-        assert_eq!(record.admit(2, 1), Admission::Run);
+        assert_eq!(record.admit(1, 0), DuplicateCheck::Known(Ok(Reply::Done)));
+        assert_eq!(record.admit(2, 1), DuplicateCheck::Run);
         record.remember(error("/a"));
-        assert_eq!(record.admit(1, 1), Admission::Known(Ok(Reply::Done)));
-        assert_eq!(record.admit(2, 1), Admission::Known(error("/a")));
+        assert_eq!(record.admit(1, 1), DuplicateCheck::Known(Ok(Reply::Done)));
+        assert_eq!(record.admit(2, 1), DuplicateCheck::Known(error("/a")));
     }
 
     #[test]
     fn acknowledged_results_are_forgotten_except_by_requests_out_of_order() {
         let mut record = record();
         for seq in 1..=3 {
-            assert_eq!(record.admit(seq, 0), Admission::Run);
+            assert_eq!(record.admit(seq, 0), DuplicateCheck::Run);
             record.remember(error(&seq.to_string()));
         }
-        assert_eq!(record.admit(5, 4), Admission::OutOfOrder);
+        assert_eq!(record.admit(5, 4), DuplicateCheck::OutOfOrder);
         assert_eq!(record.result_count(), 3);
-        assert_eq!(record.admit(3, 3), Admission::Known(error("3")));
+        assert_eq!(record.admit(3, 3), DuplicateCheck::Known(error("3")));
         assert_eq!(record.result_count(), 1);
-        assert_eq!(record.admit(2, 3), Admission::OutOfOrder);
-        assert_eq!(record.admit(3, u64::MAX), Admission::OutOfOrder);
+        assert_eq!(record.admit(2, 3), DuplicateCheck::OutOfOrder);
+        assert_eq!(record.admit(3, u64::MAX), DuplicateCheck::OutOfOrder);
         assert_eq!((record.result_count(), record.results_hash), (0, 0));
-        assert_eq!(record.admit(4, 4), Admission::Run);
+        assert_eq!(record.admit(4, 4), DuplicateCheck::Run);
     }
 
     #[test]

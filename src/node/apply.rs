@@ -4,20 +4,20 @@
 //! A part of a batch that has to be prepared, and entries beyond a bounded number, wait for the next step.
 
 use super::Node;
-use super::io::{DiskOp, Holding};
+use super::io::{DiskOp, SessionHolder};
 use super::membership::REMOVED;
 use super::message::PeerMessage;
-use super::raft::configuration::{Part, VotingChange};
+use super::raft::configuration::{NodeRole, VotingChange};
 use super::raft::core::Raft;
 use super::raft::divergence::{self, Hashes, Verdict};
-use super::raft::ready::{Committed, Sender, TakenState};
-use super::raft::snapshot_transfer::Received;
+use super::raft::ready::{CommittedEntry, Sender, TakenState};
+use super::raft::snapshot_transfer::ReceivedSnapshot;
 use super::replica::watches::Fired;
 use crate::machine::Tree;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Request, SessionChange,
 };
-use crate::node::sessions::fate::Fate;
+use crate::node::sessions::status::SessionStatus;
 use crate::node::sessions::users::is_expiry;
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -80,10 +80,11 @@ impl Node {
     /// it durable.
     fn install(&mut self, state: TakenState) -> Result<u64, String> {
         let TakenState { position, voting, hard_state } = state;
-        let staged = self.raft.incoming.staged.take().filter(|Received { meta, .. }| {
-            meta.index == position.index && meta.term == position.term
-        });
-        let Some(Received { meta, machine, bytes }) = staged else {
+        let staged =
+            self.raft.incoming.staged.take().filter(|ReceivedSnapshot { meta, .. }| {
+                meta.index == position.index && meta.term == position.term
+            });
+        let Some(ReceivedSnapshot { meta, machine, bytes }) = staged else {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
         tracing::info!(index = meta.index, zxid = meta.zxid, "the state of a leader was received");
@@ -162,7 +163,7 @@ impl Node {
     }
 
     /// Returns whether the entry is applied. If not, the next step goes on with it.
-    fn apply_entry(&mut self, entry: &Committed) -> Result<bool, String> {
+    fn apply_entry(&mut self, entry: &CommittedEntry) -> Result<bool, String> {
         if self.applying.applied_now >= APPLIED_MAX {
             return Ok(false);
         }
@@ -220,7 +221,7 @@ impl Node {
                 tracing::info!(index, ?change, "the voters have changed");
                 self.members_changed();
                 for (node, part) in &change.steps {
-                    if *part == Part::Gone
+                    if *part == NodeRole::Gone
                         && let Some(leading) = &mut self.leading
                     {
                         leading.members.forget(*node);
@@ -277,19 +278,19 @@ impl Node {
     fn reconcile_sessions(&mut self) {
         let (now, zxid) = (self.cx.now.mono, self.machine.zxid());
         for claim in self.local.claims() {
-            let session = claim.holding.session;
-            match Fate::of(claim, &self.machine) {
-                Fate::Held(_, outcomes) => {
+            let session = claim.session_holder.session;
+            match SessionStatus::of(claim, &self.machine) {
+                SessionStatus::Held(_, outcomes) => {
                     for outcome in outcomes {
                         self.local.outcome(&outcome, now, zxid, &mut self.cx.effects);
                     }
                 }
-                Fate::Over(state) => {
+                SessionStatus::Over(state) => {
                     let reason = "the session ended while this replica was out of reach";
                     self.local.end_unknown(session, state, reason, &mut self.cx.effects);
                     self.end_watches(session);
                 }
-                Fate::Unseen => self.local.unseen(session),
+                SessionStatus::Unseen => self.local.unseen(session),
             }
         }
     }
@@ -389,8 +390,8 @@ impl Node {
                 }
             };
             let is_gone = record.is_none();
-            let holding = Holding { session, holder };
-            self.replica.client_session_changed(holding, is_gone, &mut self.cx.effects);
+            let session_holder = SessionHolder { session, holder };
+            self.replica.client_session_changed(session_holder, is_gone, &mut self.cx.effects);
             if let Some(leading) = &mut self.leading {
                 match record {
                     Some(record) => leading.session_held(session, record, self.cx.now.mono),

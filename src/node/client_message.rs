@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
-use crate::node::io::{Holding, QuorumState};
-use crate::node::query::{Answer, EventData, Query, Refusal, ZnodeRead};
+use crate::node::io::{QuorumState, SessionHolder};
+use crate::node::query::{Answer, EventData, Query, QueryError, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -32,7 +32,7 @@ pub(crate) enum FromClient {
         name: String,
     },
     /// A session that it holds.
-    Claim(Claim),
+    Claim(SessionClaim),
     /// A watch that it holds.
     Watch(HeldWatch),
     /// All claims and watches were sent.
@@ -41,7 +41,7 @@ pub(crate) enum FromClient {
     Write(Request),
     /// Answered in the session's turn.
     Query {
-        call: Call,
+        call: RequestHeader,
         query: Query,
         /// A sync, or a watch from a zxid that the member has not reached, waits for this ReadIndex
         /// request or a later one.
@@ -52,7 +52,7 @@ pub(crate) enum FromClient {
     },
     /// The session is over for the client.
     Leave {
-        holding: Holding,
+        session_holder: SessionHolder,
     },
     /// As [`PeerMessage::ReadIndex`](crate::node::message::PeerMessage::ReadIndex).
     ReadIndex {
@@ -67,8 +67,8 @@ pub(crate) enum FromClient {
 
 /// A session of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Claim {
-    pub(crate) holding: Holding,
+pub(crate) struct SessionClaim {
+    pub(crate) session_holder: SessionHolder,
     /// The last write whose result it has.
     pub(crate) applied: u64,
     pub(crate) opened: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
-    pub(crate) holding: Holding,
+    pub(crate) session_holder: SessionHolder,
     pub(crate) path: Arc<str>,
     pub(crate) kind: WatchKind,
     /// Whether the znode was there when it was read.
@@ -92,9 +92,9 @@ pub(crate) struct HeldWatch {
 
 /// The session of a request, and its place among the session's requests: after the write `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub(crate) struct RequestHeader {
     pub(crate) request: u64,
-    pub(crate) holding: Holding,
+    pub(crate) session_holder: SessionHolder,
     pub(crate) after: u64,
 }
 
@@ -105,20 +105,20 @@ pub(crate) enum ToClient {
     Attached,
     /// The session is its holder's.
     Held {
-        holding: Holding,
+        session_holder: SessionHolder,
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
     Outcome(Outcome),
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
-        holding: Holding,
+        session_holder: SessionHolder,
         moved: bool,
         known: bool,
     },
     /// The session's open is not in the log yet, or the session was opened and has ended.
     Unseen {
-        holding: Holding,
+        session_holder: SessionHolder,
     },
     Event {
         watch: u64,
@@ -141,7 +141,7 @@ pub(crate) enum ToClient {
     },
     Answer {
         request: u64,
-        answer: Result<Answer, Refusal>,
+        answer: Result<Answer, QueryError>,
     },
     Confirmed {
         boot: u64,
@@ -166,7 +166,7 @@ pub(crate) enum ToClient {
 
 /// The members of a cluster, sent to a client by a member that has no room for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Elsewhere {
+pub(crate) struct Redirect {
     pub(crate) cluster: u64,
     pub(crate) members: Vec<Member>,
     pub(crate) availability: QuorumState,
@@ -248,9 +248,9 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
             Ok(Answer::Below(zxid, in_pieces(znodes, ZnodeRead::size, piece)))
         }
         Ok(Answer::Tree(_) | Answer::Past(_)) => {
-            Err(Refusal::Other { reason: "a whole tree".to_owned() })
+            Err(QueryError::Other { reason: "a whole tree".to_owned() })
         }
-        answer => answer.map_err(Refusal::of),
+        answer => answer.map_err(QueryError::of),
     };
     updates.push(ToClient::Answer { request, answer });
     updates

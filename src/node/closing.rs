@@ -22,15 +22,15 @@ use crate::types::membership::NodeId;
 
 /// The members that are being closed.
 #[derive(Debug, Default)]
-pub(super) struct Closing {
+pub(super) struct ClosingMembers {
     /// This member, if it is being closed: whether its sessions are closed.
     pub(super) own: Option<bool>,
     /// The others, and until when each report holds.
-    others: BTreeMap<NodeId, (Progress, Time)>,
+    others: BTreeMap<NodeId, (ClosingProgress, Time)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ClosingProgress {
     /// Its sessions are being closed.
     Busy,
     Done,
@@ -38,7 +38,7 @@ pub(super) enum Progress {
     Gone,
 }
 
-impl Closing {
+impl ClosingMembers {
     /// The host closes this member: `done` once its sessions are closed.
     pub(super) fn close(&mut self, done: bool, raft: &Raft, cx: &mut Context) {
         if self.own.replace(done) != Some(done) {
@@ -62,7 +62,7 @@ impl Closing {
 
     /// A member reports that it is being closed.
     pub(super) fn note(&mut self, member: NodeId, done: bool, cx: &Context) {
-        let progress = if done { Progress::Done } else { Progress::Busy };
+        let progress = if done { ClosingProgress::Done } else { ClosingProgress::Busy };
         self.others.insert(member, (progress, cx.now.mono + cx.patience()));
     }
 
@@ -78,7 +78,7 @@ impl Closing {
     /// The connection to a peer has ended.
     pub(super) fn gone(&mut self, peer: NodeId, cx: &Context) {
         if let Some(known) = self.others.get_mut(&peer) {
-            *known = (Progress::Gone, cx.now.mono + cx.patience());
+            *known = (ClosingProgress::Gone, cx.now.mono + cx.patience());
         }
     }
 
@@ -92,13 +92,13 @@ impl Closing {
         self.others.contains_key(&node) && !planted!(ClosersLead)
     }
 
-    pub(super) fn is(&self, node: NodeId, progress: Progress) -> bool {
+    pub(super) fn is(&self, node: NodeId, progress: ClosingProgress) -> bool {
         self.others.get(&node).is_some_and(|(known, _)| *known == progress)
     }
 
     /// Whether nothing can be decided any more, since a majority has been closed.
     pub(super) fn is_abandoned(&self, raft: &Raft) -> bool {
-        let gone = |node| self.is(node, Progress::Gone);
+        let gone = |node| self.is(node, ClosingProgress::Gone);
         let voting = raft.log().voting();
         let lacks = |voters: &[NodeId]| {
             let left = voters.iter().filter(|voter| !gone(**voter)).count();

@@ -58,7 +58,7 @@ impl WatchId {
 /// A session and one of its holders. Two handles on one node may hold the same session, one after
 /// the other, and messages for the first must not reach the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(crate) struct Holding {
+pub(crate) struct SessionHolder {
     #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
@@ -231,11 +231,11 @@ pub(crate) struct Effects {
     /// Published for local reads.
     pub(crate) tree: Option<Tree>,
     /// Until when (exclusive) this node may count a session as alive for this holder.
-    pub(crate) leases: Vec<(Holding, Time)>,
+    pub(crate) leases: Vec<(SessionHolder, Time)>,
     /// Changes of state of this node's sessions, before the replies that depend on them.
-    pub(crate) sessions: Vec<(Holding, SessionState)>,
+    pub(crate) sessions: Vec<(SessionHolder, SessionState)>,
     /// The new ids of this node's sessions, before the replies that show them.
-    pub(crate) ids: Vec<(Holding, Vec<Id>)>,
+    pub(crate) ids: Vec<(SessionHolder, Vec<Id>)>,
     /// Answers to requests.
     pub(crate) replies: Vec<Answered>,
     /// The last write in the state from which the next requests are answered.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Consecutive entries of one term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct TermRun {
     first: u64,
     term: u64,
     bytes: u64,
@@ -16,7 +16,7 @@ const RUN_BYTES: u64 = 64 << 10;
 /// Contiguous entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogOutline {
-    runs: VecDeque<Run>,
+    runs: VecDeque<TermRun>,
     /// The index after the last entry.
     end: u64,
     bytes: u64,
@@ -30,7 +30,7 @@ impl LogOutline {
         self.bytes += bytes;
         match self.runs.back_mut() {
             Some(last) if last.term == term && last.bytes < RUN_BYTES => last.bytes += bytes,
-            _ => self.runs.push_back(Run { first: index, term, bytes }),
+            _ => self.runs.push_back(TermRun { first: index, term, bytes }),
         }
     }
 

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::closing::{Closing, Progress};
+use super::closing::{ClosingMembers, ClosingProgress};
 use super::context::Context;
 use super::io::{Problem, Time};
 use super::leader::preference::Preference;
@@ -47,7 +47,7 @@ pub(super) struct Membership {
     pub(super) versions: Versions,
     /// All other members, each with what keeps this node from reaching it.
     pub(super) problems: Vec<(NodeId, Option<Problem>)>,
-    pub(super) closing: Closing,
+    pub(super) closing: ClosingMembers,
     /// The offers of the lead that this node has made.
     pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
@@ -84,7 +84,7 @@ impl Membership {
             me,
             versions: Versions::new(version),
             problems: others.map(|member| (member, Some(Problem::not_yet()))).collect(),
-            closing: Closing::default(),
+            closing: ClosingMembers::default(),
             preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
             leaving: false,
@@ -229,7 +229,7 @@ impl Membership {
     }
 
     /// Notes whether this node is settled: it is up to date and votes, with no joint change under
-    /// way, or it is a learner and the leader reports that it is to stay one (`View::placed`).
+    /// way, or it is a learner and the leader reports that it is to stay one (`PlanInputs::placed`).
     ///
     /// An instance with an empty disk at a voter's address begins as a learner, while its former
     /// self still counts as the voter. Until the instance has the vote, losing one more voter may
@@ -303,13 +303,14 @@ impl Membership {
             let mut known = self.problems.iter();
             known.any(|(peer, problem)| *peer == node && problem.is_none())
         };
-        let heir = raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
-        (heir && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
+        let successor =
+            raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
+        (successor && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
     }
 
     /// Whether other members that are being closed still close sessions, and cannot do so without this one.
     pub(super) fn is_needed_by_closers(&self, raft: &Raft, cx: &Context) -> bool {
-        let busy = |node| self.closing.is(node, Progress::Busy);
+        let busy = |node| self.closing.is(node, ClosingProgress::Busy);
         // All others that are being closed may be done, and stop, at the same moment as this one: the last entries
         // would lack a majority.
         let stays = |node| self.answers(node, cx) && !self.closing.is_closing(node);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::Request;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
-use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
+use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
 use crate::node::stored::{LogEntry, SnapshotMeta};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
@@ -100,7 +100,7 @@ pub(crate) enum PeerMessage {
     ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
     /// A member to a client that it does not serve, or no longer serves. A member without room for
     /// the client names the others.
-    LetGo { attachment: u64, reason: String, elsewhere: Option<Box<Elsewhere>> },
+    LetGo { attachment: u64, reason: String, redirect: Option<Box<Redirect>> },
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
     /// As `ReadIndex`, for a member's client.
@@ -239,10 +239,10 @@ mod tests {
     use crate::machine::command::{Command, Outcome, Reply};
     use std::time::Duration;
 
-    use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
-    use crate::node::client_message::{Call, Claim, HeldWatch};
-    use crate::node::io::{Holding, Problem, QuorumState, WatchId};
-    use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeContent, ZnodeRead};
+    use crate::node::admin::message::{Action, ImageEnd, LatencySummary, Report, SessionReport};
+    use crate::node::client_message::{HeldWatch, RequestHeader, SessionClaim};
+    use crate::node::io::{Problem, QuorumState, SessionHolder, WatchId};
+    use crate::node::query::{Answer, EventData, Query, QueryError, Read, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::node::stored::{EntryKind, Voting};
     use crate::types::acl::{Acl, Id, Permissions};
@@ -260,7 +260,7 @@ mod tests {
             admin: Some("[::1]:300".parse().unwrap()),
             not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
             disk_free: Some(300),
-            disk_sync: Some(Latency {
+            disk_sync: Some(LatencySummary {
                 count: 300,
                 p50: Duration::from_millis(1),
                 p99: Duration::from_millis(300),
@@ -310,17 +310,14 @@ mod tests {
         let announcement = Announcement { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
         let requests = vec![request.clone()];
-        let elsewhere = Box::new(Elsewhere {
+        let redirect = Box::new(Redirect {
             cluster: 7,
             members: vec![Member::new(300, "here:7400")],
             availability: QuorumState { learners: vec![300], ..QuorumState::default() },
             leader: 301,
         });
-        let let_go = |elsewhere| PeerMessage::LetGo {
-            attachment: 5,
-            reason: "reason".to_owned(),
-            elsewhere,
-        };
+        let let_go =
+            |redirect| PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned(), redirect };
         let mut messages = vec![
             (
                 "append",
@@ -407,7 +404,7 @@ mod tests {
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             ("let go", let_go(None)),
-            ("let go elsewhere", let_go(Some(elsewhere))),
+            ("let go elsewhere", let_go(Some(redirect))),
             ("client forward", PeerMessage::ClientForward { client: 300, requests }),
             (
                 "client read index",
@@ -475,8 +472,8 @@ mod tests {
     fn client_messages(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
-        let holding = Holding { session, holder };
-        let call = Call { request: 7, holding, after: 9 };
+        let session_holder = SessionHolder { session, holder };
+        let call = RequestHeader { request: 7, session_holder, after: 9 };
         let reads = [
             Read::Get { path: "/a".into() },
             Read::Exists { path: "/a".into() },
@@ -489,10 +486,15 @@ mod tests {
         ];
         let mut messages = vec![
             FromClient::Begin { seen: 350, cluster: 77, name: "name".to_owned() },
-            FromClient::Claim(Claim { holding, applied: 8, opened: true, base: Some(300) }),
+            FromClient::Claim(SessionClaim {
+                session_holder,
+                applied: 8,
+                opened: true,
+                base: Some(300),
+            }),
             FromClient::Watch(HeldWatch {
                 watch: 6,
-                holding,
+                session_holder,
                 path: path().into(),
                 kind: WatchKind::Recursive,
                 existed: true,
@@ -502,7 +504,7 @@ mod tests {
             FromClient::Begun,
             FromClient::Write(request.clone()),
             FromClient::Unwatch { watch: 6 },
-            FromClient::Leave { holding },
+            FromClient::Leave { session_holder },
             FromClient::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
             FromClient::End,
         ];
@@ -528,7 +530,7 @@ mod tests {
     /// One of each.
     fn updates() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
-        let holding = Holding { session, holder };
+        let session_holder = SessionHolder { session, holder };
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
             kind: EventKind::DataChanged,
@@ -545,7 +547,7 @@ mod tests {
         let path = || "/a".to_owned();
         let mut updates = vec![
             ToClient::Attached,
-            ToClient::Held { holding, ids: ids.clone() },
+            ToClient::Held { session_holder, ids: ids.clone() },
             ToClient::Outcome(Outcome {
                 session,
                 holder,
@@ -553,8 +555,8 @@ mod tests {
                 zxid: 12,
                 result: Ok(Reply::Done),
             }),
-            ToClient::Ended { holding, moved: true, known: true },
-            ToClient::Unseen { holding },
+            ToClient::Ended { session_holder, moved: true, known: true },
+            ToClient::Unseen { session_holder },
             ToClient::Event { watch, event },
             ToClient::Over { watch },
             ToClient::Names { request, names: vec!["a".to_owned()] },
@@ -588,13 +590,13 @@ mod tests {
             Ok(Answer::Watching),
             Ok(Answer::Synced(350)),
             Ok(Answer::Below(350, Vec::new())),
-            Err(Refusal::NoNode { path: path() }),
-            Err(Refusal::NoAuth { path: path(), permission: Permissions::READ }),
-            Err(Refusal::NoWatch { path: path() }),
-            Err(Refusal::TooOld { path: path(), zxid: 1, oldest: 2 }),
-            Err(Refusal::FutureZxid { path: path(), zxid: 2, last: 1 }),
-            Err(Refusal::TooLarge { path: path(), size: 2, limit: 1 }),
-            Err(Refusal::Other { reason: "reason".to_owned() }),
+            Err(QueryError::NoNode { path: path() }),
+            Err(QueryError::NoAuth { path: path(), permission: Permissions::READ }),
+            Err(QueryError::NoWatch { path: path() }),
+            Err(QueryError::TooOld { path: path(), zxid: 1, oldest: 2 }),
+            Err(QueryError::FutureZxid { path: path(), zxid: 2, last: 1 }),
+            Err(QueryError::TooLarge { path: path(), size: 2, limit: 1 }),
+            Err(QueryError::Other { reason: "reason".to_owned() }),
         ];
         updates.extend(answers.map(|answer| ToClient::Answer { request, answer }));
         updates

@@ -77,22 +77,22 @@ use std::time::Duration;
 use self::admin::Administration;
 use self::apply::Applying;
 use self::bootstrap::driver::Bootstrap;
-use self::bootstrap::{Founding, Outcome};
+use self::bootstrap::{BootstrapOutcome, Founding};
 use self::client_message::UpTo;
 pub(crate) use self::config::{LogLimits, NodeConfig, TimeoutBounds};
 use self::context::Context;
 use self::io::{DiskOp, Effects, Input, Now, Time};
 use self::leader::Leading;
-use self::leader::members::Plan;
-use self::leader::planner::Action;
+use self::leader::members::MembershipPlan;
 pub(crate) use self::leader::planner::MembershipPolicy;
-use self::leader::read_index::Asked;
+use self::leader::planner::PlannedAction;
+use self::leader::read_index::ReceivedReadIndex;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
 use self::message::{PeerMessage, in_parts};
 use self::raft::core::Raft;
-use self::raft::state::Leadership;
+use self::raft::state::KnownLeader;
 use self::random::mixed;
 use self::replica::Replica;
 use self::replica::history::History;
@@ -313,15 +313,15 @@ impl Node {
         let Some(leading) = &mut self.leading else { return };
         let (raft, machine) = (&mut self.raft, &self.machine);
         let plan = leading.observe_members(raft, machine, &self.membership, &self.room, &self.cx);
-        let Some(Plan { placed, action }) = plan else { return };
+        let Some(MembershipPlan { placed, action }) = plan else { return };
         let membership = &mut self.membership;
         let disks = leading.report_health(placed, raft, membership, &self.room, &mut self.cx);
         if let Some((low, refuses_writes)) = disks {
             self.note_room(low, refuses_writes);
         }
         let now = self.cx.now.mono;
-        let is_due = |action: &Action| match action {
-            Action::Prefer(heir) => self.membership.preference.offers(*heir, now),
+        let is_due = |action: &PlannedAction| match action {
+            PlannedAction::Prefer(successor) => self.membership.preference.offers(*successor, now),
             _ => true,
         };
         if let Some(action) = action.filter(is_due)
@@ -355,8 +355,8 @@ impl Node {
     fn step_bootstrap(&mut self) -> Result<(), String> {
         match self.bootstrap.step(&mut self.raft.persistence, &mut self.cx) {
             None => Ok(()),
-            Some(Outcome::Found(genesis)) => self.found(&genesis),
-            Some(Outcome::Join { cluster }) => {
+            Some(BootstrapOutcome::Found(genesis)) => self.found(&genesis),
+            Some(BootstrapOutcome::Join { cluster }) => {
                 let node = self.membership.own_name();
                 tracing::info!(%node, cluster = format_args!("{cluster:016x}"), "joining a cluster");
                 self.bootstrap.joins = true;
@@ -464,17 +464,17 @@ impl Node {
         };
         let boot = self.local.read_index.boot();
         if leader == self.cx.id {
-            self.take_read_index(Asked::new(leader, None, boot, read_index), sessions);
+            self.take_read_index(ReceivedReadIndex::new(leader, None, boot, read_index), sessions);
         } else {
             self.cx.send(leader, PeerMessage::ReadIndex { boot, read_index, sessions });
         }
     }
 
     fn observe_leader(&mut self) {
-        let leadership = Leadership { term: self.raft.term(), leader: self.raft.leader() };
+        let leadership = KnownLeader { term: self.raft.term(), leader: self.raft.leader() };
         if leadership != self.raft.elections.observed {
             self.raft.elections.observed = leadership;
-            let Leadership { term, leader } = leadership;
+            let KnownLeader { term, leader } = leadership;
             let leads = leader == self.cx.id;
             self.raft.elections.knew_leader |= leader != 0;
             self.leading = leads.then(|| Leading::new(term, self.cx.now, &self.cx.config));

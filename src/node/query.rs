@@ -127,28 +127,28 @@ pub(crate) struct ZnodeContent {
     pub(crate) stat: Stat,
 }
 
-/// Declares [`Refusal`] with the variants of [`Error`] that it has.
+/// Declares [`QueryError`] with the variants of [`Error`] that it has.
 macro_rules! refusals {
     ($($name:ident { $($(#[$form:meta])* $field:ident: $type:ty,)* },)*) => {
         /// The error of a failed query, on the wire. Errors without a variant here are sent as texts.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub(crate) enum Refusal {
+        pub(crate) enum QueryError {
             $($name { $($(#[$form])* $field: $type,)* },)*
             Other { reason: String },
         }
 
-        impl Refusal {
-            pub(crate) fn of(error: Error) -> Refusal {
+        impl QueryError {
+            pub(crate) fn of(error: Error) -> QueryError {
                 match error {
-                    $(Error::$name { $($field,)* } => Refusal::$name { $($field,)* },)*
-                    other => Refusal::Other { reason: other.to_string() },
+                    $(Error::$name { $($field,)* } => QueryError::$name { $($field,)* },)*
+                    other => QueryError::Other { reason: other.to_string() },
                 }
             }
 
             pub(crate) fn into_error(self) -> Error {
                 match self {
-                    $(Refusal::$name { $($field,)* } => Error::$name { $($field,)* },)*
-                    Refusal::Other { reason } => Error::Stopped { reason },
+                    $(QueryError::$name { $($field,)* } => Error::$name { $($field,)* },)*
+                    QueryError::Other { reason } => Error::Stopped { reason },
                 }
             }
         }

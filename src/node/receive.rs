@@ -5,13 +5,13 @@ use super::io::{ClientRequest, Input};
 use super::message::{PeerMessage, RaftBody, in_parts};
 use crate::machine::Machine;
 use crate::machine::command::Request;
-use crate::node::admin::Asker;
-use crate::node::client_message::{Elsewhere, FromClient};
-use crate::node::leader::read_index::Asked;
+use crate::node::admin::ReplyReceiver;
+use crate::node::client_message::{FromClient, Redirect};
+use crate::node::leader::read_index::ReceivedReadIndex;
 use crate::node::leader::{self, Leading};
-use crate::node::raft::guard::{self, View, Violation};
+use crate::node::raft::guard::{self, GuardInputs, Violation};
 use crate::node::raft::log::Position;
-use crate::node::raft::snapshot_transfer::Received;
+use crate::node::raft::snapshot_transfer::ReceivedSnapshot;
 use crate::node::replica::server::serve::{AskedOfLeader, Attaching};
 use crate::node::{FORWARD_BYTES_MAX, versions};
 use crate::types::error::Error;
@@ -140,7 +140,9 @@ impl Node {
                 let zxid = self.machine.zxid();
                 self.local.query(request, session, query, zxid, &mut self.cx.effects);
             }
-            ClientRequest::Admin { request, asked } => self.gather(Asker::User(request), &asked),
+            ClientRequest::Admin { request, asked } => {
+                self.gather(ReplyReceiver::User(request), &asked)
+            }
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
             ClientRequest::AdminEndpoint { address, listens } => {
                 self.administration.set_endpoint(address, listens);
@@ -172,7 +174,10 @@ impl Node {
             PeerMessage::Raft { term, body } => self.take_raft(from, term, &body, None)?,
             PeerMessage::Forward { requests } => self.take_forwarded(from, requests),
             PeerMessage::ReadIndex { boot, read_index, sessions } => {
-                self.take_read_index(Asked::new(from, None, boot, read_index), sessions);
+                self.take_read_index(
+                    ReceivedReadIndex::new(from, None, boot, read_index),
+                    sessions,
+                );
             }
             PeerMessage::FromClient { attachment, number, received, messages } => {
                 self.take_client_messages(from, attachment, number, received, messages);
@@ -181,7 +186,10 @@ impl Node {
                 self.take_forwarded(client, requests)
             }
             PeerMessage::ClientReadIndex { client, boot, read_index, sessions } => {
-                self.take_read_index(Asked::new(from, Some(client), boot, read_index), sessions);
+                self.take_read_index(
+                    ReceivedReadIndex::new(from, Some(client), boot, read_index),
+                    sessions,
+                );
             }
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);
@@ -258,7 +266,7 @@ impl Node {
             PeerMessage::Closing { done } => {
                 if self.raft.is_member(from) {
                     self.membership.closing.note(from, done, &self.cx);
-                    if self.raft.heir() == Some(from) {
+                    if self.raft.successor() == Some(from) {
                         // It refuses the lead.
                         self.resign();
                     }
@@ -303,7 +311,7 @@ impl Node {
         from: NodeId,
         term: u64,
         body: &RaftBody,
-        received: Option<Received>,
+        received: Option<ReceivedSnapshot>,
     ) -> Result<(), String> {
         // A message of a leader of a later term counts, also if the sender is not known as a
         // member.
@@ -326,7 +334,7 @@ impl Node {
             return Ok(());
         }
         let raft = &self.raft;
-        let view = View {
+        let view = GuardInputs {
             id: self.cx.id,
             term: raft.term(),
             leader: raft.leader(),
@@ -401,7 +409,7 @@ impl Node {
         }
     }
 
-    pub(super) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
+    pub(super) fn take_read_index(&mut self, asked: ReceivedReadIndex, sessions: Vec<SessionId>) {
         if let Some(leading) = &mut self.leading {
             leading.take_read_index(asked, sessions, self.cx.now.mono);
         }
@@ -412,7 +420,7 @@ impl Node {
         let boot = self.local.read_index.boot();
         let Some(leading) = &mut self.leading else { return };
         for asked in leading.reads_confirmed(context, boot) {
-            let Asked { from, client, boot, read_index, refused } = asked;
+            let ReceivedReadIndex { from, client, boot, read_index, refused } = asked;
             if from == self.cx.id {
                 match client {
                     Some(client) => self.client_confirmed(client, boot, read_index, index, refused),
@@ -465,7 +473,7 @@ impl Node {
             match self.replica.attach(from, attachment, (seen, name), refused, &mut self.cx) {
                 Attaching::Begins => {}
                 Attaching::Refused => return,
-                Attaching::Full => return self.send_elsewhere(from, attachment),
+                Attaching::Full => return self.send_redirect(from, attachment),
             }
         } else if !self.replica.comes_next(from, (attachment, number), received, &mut self.cx) {
             return;
@@ -495,7 +503,7 @@ impl Node {
     ) {
         let leader = self.raft.elections.observed.leader;
         if leader == self.cx.id {
-            let asked = Asked::new(self.cx.id, Some(client), boot, read_index);
+            let asked = ReceivedReadIndex::new(self.cx.id, Some(client), boot, read_index);
             self.take_read_index(asked, sessions);
         } else if leader != 0 {
             let message = PeerMessage::ClientReadIndex { client, boot, read_index, sessions };
@@ -537,16 +545,16 @@ impl Node {
     }
 
     /// Refuses a client for which there is no room, and names the other members.
-    fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
-        let elsewhere = Elsewhere {
+    fn send_redirect(&mut self, client: NodeId, attachment: u64) {
+        let redirect = Redirect {
             cluster: self.bootstrap.cluster(),
             members: self.membership.members().to_vec(),
             availability: self.availability(),
             leader: self.raft.elections.observed.leader,
         };
         let reason = "it serves too many already".to_owned();
-        let elsewhere = Some(Box::new(elsewhere));
-        self.cx.send(client, PeerMessage::LetGo { attachment, reason, elsewhere });
+        let redirect = Some(Box::new(redirect));
+        self.cx.send(client, PeerMessage::LetGo { attachment, reason, redirect });
     }
 
     fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {

@@ -19,7 +19,7 @@ use crate::node::io::Time;
 use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
 use crate::node::raft::core::Raft;
-use crate::node::raft::state::Leadership;
+use crate::node::raft::state::KnownLeader;
 use crate::node::sessions::LocalSessions;
 use crate::node::timings::REQUEST_PERIOD;
 use crate::types::error::Error;
@@ -149,8 +149,8 @@ impl Room {
     }
 
     /// Reports to the leader that this member's disk has little room, or has room again.
-    pub(super) fn report(&mut self, leadership: &Leadership, cx: &mut Context) {
-        let (Leadership { leader, term }, now) = (*leadership, cx.now.mono);
+    pub(super) fn report(&mut self, leadership: &KnownLeader, cx: &mut Context) {
+        let (KnownLeader { leader, term }, now) = (*leadership, cx.now.mono);
         if leader == cx.id || leader == 0 {
             self.is_reported = false;
             return;

@@ -8,12 +8,12 @@ use crate::node::Node;
 use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport,
 };
-use crate::node::admin::{Asker, GATHERED_MAX, GATHERED_OF_CLIENTS_MAX};
+use crate::node::admin::{GATHERED_MAX, GATHERED_OF_CLIENTS_MAX, ReplyReceiver};
 use crate::node::bootstrap::Founding;
 use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
-use crate::node::raft::state::Role;
+use crate::node::raft::state::RaftRole;
 use crate::node::reason::is_fresh;
 use crate::node::sessions::audit;
 use crate::node::stored::Identity;
@@ -112,7 +112,7 @@ impl Node {
     /// The term, the leader (0: none known) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
         let raft = &self.raft;
-        let wrong = planted!(PreCandidateLeads) && raft.role() == Role::PreCandidate;
+        let wrong = planted!(PreCandidateLeads) && raft.role() == RaftRole::PreCandidate;
         (raft.term(), raft.leader(), raft.leads() || wrong)
     }
 
@@ -211,7 +211,7 @@ impl Node {
         asked: &AdminRequest,
     ) {
         if cluster != 0 && cluster != self.bootstrap.cluster() {
-            return Asker::Peer { node: from, number }.reply(Vec::new(), &mut self.cx);
+            return ReplyReceiver::Peer { node: from, number }.reply(Vec::new(), &mut self.cx);
         }
         if let Some(reason) = self.replica.clients.rights.refusal(from, asked) {
             let named = self.membership.named(from);
@@ -228,13 +228,13 @@ impl Node {
                 );
             }
             let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
-            return Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
+            return ReplyReceiver::Peer { node: from, number }.reply(replies, &mut self.cx);
         }
         if relay && !matches!(asked, AdminRequest::Image { .. }) {
-            return self.gather(Asker::Peer { node: from, number }, asked);
+            return self.gather(ReplyReceiver::Peer { node: from, number }, asked);
         }
         let replies = vec![(self.cx.id, self.admin_reply(from, asked))];
-        Asker::Peer { node: from, number }.reply(replies, &mut self.cx);
+        ReplyReceiver::Peer { node: from, number }.reply(replies, &mut self.cx);
     }
 
     /// All members, each with whether it votes. An instance that is no member yet knows itself and, while it
@@ -252,9 +252,9 @@ impl Node {
         met.chain([&self.membership.me]).map(|member| (member.clone(), false)).collect()
     }
 
-    pub(super) fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
+    pub(super) fn gather(&mut self, asker: ReplyReceiver, asked: &AdminRequest) {
         let is_client = |node| self.replica.clients.rights.of(node) == Right::Client;
-        let crowds = matches!(asker, Asker::Peer { node, .. } if is_client(node))
+        let crowds = matches!(asker, ReplyReceiver::Peer { node, .. } if is_client(node))
             && self.administration.of_clients(is_client) >= GATHERED_OF_CLIENTS_MAX;
         if crowds || self.administration.is_full() {
             let reason =

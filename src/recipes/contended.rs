@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use crate::api::session::Session;
 use crate::recipes::blocking::forever;
 use crate::recipes::contenders::{
-    Contenders, Kind, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ, TAKER, WRITE,
-    is_random, parse,
+    ContenderKind, Contenders, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ,
+    TAKER, WRITE, is_random, parse,
 };
 use crate::recipes::errors::children_or_none;
 use crate::recipes::semaphore;
@@ -19,7 +19,7 @@ use crate::types::znode::SessionId;
 const READS_MAX: usize = 256;
 
 /// The recipes that have contenders, and the kinds of these.
-const RECIPES: &[(&str, &[&Kind])] = &[
+const RECIPES: &[(&str, &[&ContenderKind])] = &[
     (READ_WRITE_LOCK, &[&READ, &WRITE]),
     (ELECTION, &[&LATCH]),
     ("lock", &[&LOCK]),
@@ -141,13 +141,13 @@ fn is_contender(name: &str) -> bool {
     is_random(name) && RECIPES.iter().any(|(_, kinds)| is_one(kinds, name))
 }
 
-fn is_one(kinds: &[&'static Kind], name: &str) -> bool {
+fn is_one(kinds: &[&'static ContenderKind], name: &str) -> bool {
     parse(name, kinds).is_some()
 }
 
 /// Whether the name tells that this is the recipe. kazoo's writers and candidates have the names of its locks,
 /// and the candidates of Curator's selector those of its mutex.
-fn is_of(recipe: &str, kinds: &[&'static Kind], name: &str) -> bool {
+fn is_of(recipe: &str, kinds: &[&'static ContenderKind], name: &str) -> bool {
     let is_lock = || is_one(&[&LOCK], name);
     is_one(kinds, name)
         && match recipe {

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) use self::contender::{Contender, change};
 pub use self::name::Naming;
 pub(super) use self::name::{
-    Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits, is_random,
-    parse,
+    ContenderKind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits,
+    is_random, parse,
 };
 pub(super) use self::place::{Standing, behind, between, random};
 use crate::api::session::Session;
@@ -53,7 +53,7 @@ const UNKNOWN_MAX: usize = 64;
 pub(super) struct Contenders {
     session: Session,
     path: String,
-    kinds: &'static [&'static Kind],
+    kinds: &'static [&'static ContenderKind],
     naming: Naming,
     /// Whether a line in the log says that other znodes are among them.
     is_logged: Arc<AtomicBool>,
@@ -81,7 +81,7 @@ impl Contenders {
     pub(super) fn new(
         session: &Session,
         path: &str,
-        kinds: &'static [&'static Kind],
+        kinds: &'static [&'static ContenderKind],
     ) -> Result<Contenders> {
         path::validate(path)?;
         for kind in kinds {
@@ -125,12 +125,17 @@ impl Contenders {
     }
 
     /// Adds a contender, at the end.
-    pub(super) async fn join(&self, kind: &Kind, data: &[u8]) -> Result<Contender> {
+    pub(super) async fn join(&self, kind: &ContenderKind, data: &[u8]) -> Result<Contender> {
         self.join_as(kind, "", data).await
     }
 
     /// As [`Contenders::join`], with something in its name that everybody sees.
-    pub(super) async fn join_as(&self, kind: &Kind, shown: &str, data: &[u8]) -> Result<Contender> {
+    pub(super) async fn join_as(
+        &self,
+        kind: &ContenderKind,
+        shown: &str,
+        data: &[u8],
+    ) -> Result<Contender> {
         let create = || async {
             let name = name::new(kind, self.naming, entropy::number()?, shown);
             let path = path::join(&self.path, &name);
@@ -141,7 +146,13 @@ impl Contenders {
     }
 
     /// The path of a contender with this random part, and the number of another one.
-    pub(super) fn path_of(&self, kind: &Kind, random: u64, shown: &str, number: &str) -> String {
+    pub(super) fn path_of(
+        &self,
+        kind: &ContenderKind,
+        random: u64,
+        shown: &str,
+        number: &str,
+    ) -> String {
         let name = name::new(kind, self.naming, random, shown);
         path::join(&self.path, &format!("{name}{number}"))
     }
@@ -257,7 +268,7 @@ impl Contenders {
     /// Adds a contender and waits until nothing blocks it.
     pub(super) async fn acquire(
         &self,
-        kind: &Kind,
+        kind: &ContenderKind,
         data: &[u8],
         blocked_by: BlockedBy,
     ) -> Result<Held> {
@@ -269,7 +280,7 @@ impl Contenders {
     /// As [`Contenders::acquire`], if nothing blocks it now.
     pub(super) async fn try_acquire(
         &self,
-        kind: &Kind,
+        kind: &ContenderKind,
         data: &[u8],
         blocked_by: BlockedBy,
     ) -> Result<Option<Held>> {

@@ -260,7 +260,7 @@ pub enum Strategy {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChooserState {
     last: Option<String>,
     /// When each instance last failed, by this node's clock; only existing instances.
     failed: BTreeMap<String, Duration>,
@@ -291,7 +291,7 @@ pub struct Chooser {
     path: String,
     strategy: Strategy,
     time_out: Duration,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ChooserState>>,
 }
 
 impl Chooser {
@@ -310,7 +310,7 @@ impl Chooser {
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ChooserState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

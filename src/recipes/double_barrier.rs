@@ -74,7 +74,7 @@ pub struct DoubleBarrier {
 }
 
 /// A participant as a snapshot shows it.
-struct Participant {
+struct BarrierParticipant {
     path: String,
     czxid: Zxid,
     /// The name of its round; empty while the participant waits.
@@ -173,7 +173,7 @@ impl DoubleBarrier {
     }
 }
 
-impl Participant {
+impl BarrierParticipant {
     /// Whether this is the contender's znode, and not another one at its path.
     fn is(&self, contender: &Contender) -> bool {
         self.path == contender.path() && self.czxid == contender.czxid()
@@ -181,15 +181,18 @@ impl Participant {
 }
 
 /// All participants in order, as of the session's earlier calls.
-async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
+async fn participants(contenders: &Contenders) -> Result<Vec<BarrierParticipant>> {
     let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
     participants_in(contenders, &snapshot)
 }
 
-fn participants_in(contenders: &Contenders, snapshot: &Snapshot) -> Result<Vec<Participant>> {
+fn participants_in(
+    contenders: &Contenders,
+    snapshot: &Snapshot,
+) -> Result<Vec<BarrierParticipant>> {
     let participant = |path: String| {
         let (round, stat) = snapshot.get(&path)?;
-        Ok(Participant { path, czxid: stat.czxid, round })
+        Ok(BarrierParticipant { path, czxid: stat.czxid, round })
     };
     let listed = contenders.list_in(snapshot)?;
     listed.into_iter().map(|contender| participant(contender.path)).collect()
@@ -250,7 +253,8 @@ impl Inside {
         let Inside { contenders, contender, round } = self;
         loop {
             let all = participants(&contenders).await?;
-            let inside: Vec<&Participant> = all.iter().filter(|one| one.round == round).collect();
+            let inside: Vec<&BarrierParticipant> =
+                all.iter().filter(|one| one.round == round).collect();
             let wait_for = match inside.as_slice() {
                 // Joining a round requires a participant inside it, so nobody can join any more.
                 [] => {

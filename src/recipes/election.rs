@@ -15,7 +15,7 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
-    Contenders, Kind, LATCH, ListedContender, Naming, Standing, predecessor,
+    ContenderKind, Contenders, LATCH, ListedContender, Naming, Standing, predecessor,
 };
 use crate::recipes::errors::if_exists;
 use crate::recipes::held::{Held, guard};
@@ -66,7 +66,7 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 #[derive(Clone, Debug)]
 pub struct LeaderLatch {
     contenders: Contenders,
-    kind: &'static Kind,
+    kind: &'static ContenderKind,
     id: Arc<[u8]>,
     priority: i32,
 }
@@ -126,7 +126,7 @@ impl LeaderLatch {
         session: &Session,
         path: &str,
         id: &[u8],
-        kinds: &'static [&'static Kind; 1],
+        kinds: &'static [&'static ContenderKind; 1],
     ) -> Result<LeaderLatch> {
         check_data(path, id.len())?;
         let contenders = Contenders::new(session, path, kinds)?;

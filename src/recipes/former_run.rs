@@ -23,21 +23,21 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
 /// An ephemeral znode that a former run has left.
-pub(super) struct Left {
+pub(super) struct FormerEphemeral {
     czxid: Zxid,
     owner: SessionId,
 }
 
-impl Left {
+impl FormerEphemeral {
     /// Returns the znode at this path, if a former run of this instance has left it.
-    pub(super) async fn at(session: &Session, path: &str) -> Result<Option<Left>> {
+    pub(super) async fn at(session: &Session, path: &str) -> Result<Option<FormerEphemeral>> {
         if !session.has_replica() {
             return Ok(None);
         }
         let Some(stat) = session.nonblocking().exists(path).await? else { return Ok(None) };
         let Some(owner) = stat.ephemeral_owner else { return Ok(None) };
         let left = session.shared().has_left(owner).await?;
-        Ok(left.then_some(Left { czxid: stat.czxid, owner }))
+        Ok(left.then_some(FormerEphemeral { czxid: stat.czxid, owner }))
     }
 
     /// Replaces the znode by one of this session, unless it has changed hands.
@@ -69,7 +69,7 @@ pub(super) async fn create_or_take_over(
             Err(error @ Error::NodeExists { .. }) => error,
             created => return created,
         };
-        let Some(left) = Left::at(session, path).await? else { return Err(error) };
+        let Some(left) = FormerEphemeral::at(session, path).await? else { return Err(error) };
         let taken = created_in_multi(session, left.take_over(session, path, data)).await;
         // Otherwise the former session has expired just now.
         if let Some(taken) = unless_overtaken(taken)? {

@@ -7,7 +7,9 @@ use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
+use crate::recipes::two_phase::{
+    DecodedValue, Phase, Site, TransactionHeader, TwoPhaseCommit, Vote, alive, read,
+};
 use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;
 
@@ -86,7 +88,7 @@ impl Participant {
             let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
             let header = transaction.header(&snapshot)?;
             let phase = header.value.phase;
-            let site: Read<Site> = read(&snapshot, &self.path)?;
+            let site: DecodedValue<Site> = read(&snapshot, &self.path)?;
             match site.value {
                 Site::Voted(given) if given != vote => return Err(self.has_voted(given)),
                 // A committed transaction has the votes of all.
@@ -151,7 +153,7 @@ impl Participant {
         let TwoPhaseCommit { session, path } = &self.transaction;
         loop {
             let (data, _, watch) = session.nonblocking().get_and_watch(path).await?;
-            let header: Header = Postcard::decode(&data)
+            let header: TransactionHeader = Postcard::decode(&data)
                 .map_err(|reason| Error::InvalidData { path: path.clone(), reason })?;
             if header.phase != Phase::Voting {
                 return Ok(unless!(OutcomeMistold, header.phase, Phase::Aborted));

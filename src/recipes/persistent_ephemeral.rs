@@ -19,7 +19,7 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::recipes::Lost;
 use crate::recipes::errors::{if_exists, unless_overtaken};
-use crate::recipes::former_run::Left;
+use crate::recipes::former_run::FormerEphemeral;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::{Either, either, until_changed};
@@ -234,8 +234,8 @@ impl PersistentEphemeral {
 
     /// Returns the znode at the path if a former run of this instance has left it. Otherwise waits until
     /// the znode there, if there is one, is changed or deleted.
-    async fn find_left(&self, session: &Session) -> Result<Option<Left>> {
-        let left = Left::at(session, &self.handle.path).await?;
+    async fn find_left(&self, session: &Session) -> Result<Option<FormerEphemeral>> {
+        let left = FormerEphemeral::at(session, &self.handle.path).await?;
         if left.is_none() {
             until_changed(session, &self.handle.path).await?;
         }
@@ -246,7 +246,7 @@ impl PersistentEphemeral {
     async fn create(
         &self,
         session: &Session,
-        left: Option<Left>,
+        left: Option<FormerEphemeral>,
     ) -> Result<Option<Arc<OwnedEphemeral>>> {
         let handle = &self.handle;
         let creating = {

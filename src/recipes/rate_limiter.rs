@@ -79,18 +79,18 @@ pub struct RateLimiter {
     /// In nanoseconds.
     interval: u64,
     burst: u32,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLimiter>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedLimiter {
+    state: Mutex<LimiterState>,
     /// The callers that wait for the answer to a request.
     waiting: Arc<Wakers>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LimiterState {
     /// The oldest first.
     blocks: Vec<Block>,
     /// How many permits the next block has at least.
@@ -105,7 +105,7 @@ struct State {
     /// How many permits the callers need that wait for another one's request.
     wanted: u32,
     /// Why the last request got nothing, if so.
-    refusal: Option<Refusal>,
+    refusal: Option<NoPermits>,
 }
 
 /// Permits that were granted together.
@@ -121,14 +121,14 @@ struct Block {
 }
 
 #[derive(Clone, Debug)]
-enum Refusal {
+enum NoPermits {
     /// The last one of the permits would come so many nanoseconds too late.
     TooLate(u64),
     Failed(Error),
 }
 
 /// What a caller does next.
-enum Next {
+enum CallerStep {
     Use(Grant),
     /// Permits are there, from this time of the instance's clock on.
     Wait(Duration),
@@ -233,7 +233,7 @@ impl RateLimiter {
         self.session.shared().clock.now()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,22 +250,22 @@ impl RateLimiter {
         loop {
             let next = self.lock().next(permits, (self.now(), by), self.block_max());
             let refused = match next {
-                Next::Use(grant) => return Ok(Some(grant)),
-                Next::TooLate => return Ok(None),
-                Next::Wait(until) => {
+                CallerStep::Use(grant) => return Ok(Some(grant)),
+                CallerStep::TooLate => return Ok(None),
+                CallerStep::Wait(until) => {
                     if !self.sleep(until, by).await? {
                         return Ok(None);
                     }
                     continue;
                 }
-                Next::Join => {
+                CallerStep::Join => {
                     let _joined = Joined::new(self, permits);
                     if !self.answered(None, by).await? {
                         return Ok(None);
                     }
                     continue;
                 }
-                Next::Ask { number, permits: asked } => {
+                CallerStep::Ask { number, permits: asked } => {
                     self.ask(asked, by);
                     if !self.answered(Some(number), by).await? {
                         return Ok(None);
@@ -277,11 +277,11 @@ impl RateLimiter {
             };
             match refused {
                 None => {}
-                Some((Refusal::Failed(Error::NoNode { .. }), _)) => {
+                Some((NoPermits::Failed(Error::NoNode { .. }), _)) => {
                     create_unless_there(&self.session, &self.path).await?;
                 }
-                Some((Refusal::Failed(error), _)) => return Err(self.session.root.error(error)),
-                Some((Refusal::TooLate(late), asked)) => {
+                Some((NoPermits::Failed(error), _)) => return Err(self.session.root.error(error)),
+                Some((NoPermits::TooLate(late), asked)) => {
                     let fits = asked - late.div_ceil(self.interval).min(u64::from(asked)) as u32;
                     let now = self.now();
                     let until = |own| {
@@ -356,9 +356,9 @@ impl RateLimiter {
                     None
                 }
                 Err(Error::QuotaExceeded { limit, needed, .. }) => {
-                    Some(Refusal::TooLate(needed.saturating_sub(limit)))
+                    Some(NoPermits::TooLate(needed.saturating_sub(limit)))
                 }
-                Err(error) => Some(Refusal::Failed(error)),
+                Err(error) => Some(NoPermits::Failed(error)),
             };
             drop(state);
             shared.waiting.wake();
@@ -398,7 +398,7 @@ impl Block {
     }
 }
 
-impl State {
+impl LimiterState {
     /// Takes note that no more than `most` are to be had, or nothing at all before a time.
     fn refused(&mut self, most: u32, nothing_before: Option<Duration>) {
         self.most = Some(most);
@@ -410,7 +410,7 @@ impl State {
         permits: u32,
         (now, by): (Duration, Option<Duration>),
         block_max: u32,
-    ) -> Next {
+    ) -> CallerStep {
         if !planted!(PermitsKept) {
             let next = &mut self.next;
             self.blocks.retain(|block| {
@@ -425,7 +425,7 @@ impl State {
         let enough = self.blocks.iter_mut().find(|block| block.left >= permits);
         if let Some(block) = enough {
             if now < block.from {
-                return Next::Wait(block.from);
+                return CallerStep::Wait(block.from);
             }
             let grant = Grant { at: block.granted };
             let twice = planted!(PermitTwice) && block.left == permits && block.size > 1;
@@ -437,20 +437,20 @@ impl State {
                 self.next = if quick { size.saturating_mul(2) } else { size };
                 self.blocks.retain(|block| block.left > 0);
             }
-            return Next::Use(grant);
+            return CallerStep::Use(grant);
         }
         if by.is_some_and(|by| by < self.nothing_before) {
-            return Next::TooLate;
+            return CallerStep::TooLate;
         }
         if self.asks {
-            return Next::Join;
+            return CallerStep::Join;
         }
         self.asks = true;
         self.asked += 1;
         let wanted = permits.saturating_add(self.wanted);
         let most = block_max.min(self.most.unwrap_or(block_max));
         let permits = self.next.max(wanted).min(most).max(permits);
-        Next::Ask { number: self.asked, permits }
+        CallerStep::Ask { number: self.asked, permits }
     }
 }
 
@@ -491,24 +491,25 @@ mod tests {
         Block { left, size: left, granted: 7, from, until: from + USABLE }
     }
 
-    fn asked(state: &mut State, permits: u32, now: Duration) -> Option<u32> {
+    fn asked(state: &mut LimiterState, permits: u32, now: Duration) -> Option<u32> {
         match state.next(permits, (now, None), 100) {
-            Next::Ask { permits, .. } => Some(permits),
+            CallerStep::Ask { permits, .. } => Some(permits),
             _ => None,
         }
     }
 
     #[test]
     fn a_block_is_used_in_its_time_only() {
-        let mut state = State { blocks: vec![block(3, 100 * MS)], ..State::default() };
+        let mut state =
+            LimiterState { blocks: vec![block(3, 100 * MS)], ..LimiterState::default() };
         let early = state.next(1, (99 * MS, None), 100);
-        assert!(matches!(early, Next::Wait(until) if until == 100 * MS));
-        assert!(matches!(state.next(1, (100 * MS, None), 100), Next::Use(Grant { at: 7 })));
-        assert!(matches!(state.next(1, (900 * MS, None), 100), Next::Use(_)));
+        assert!(matches!(early, CallerStep::Wait(until) if until == 100 * MS));
+        assert!(matches!(state.next(1, (100 * MS, None), 100), CallerStep::Use(Grant { at: 7 })));
+        assert!(matches!(state.next(1, (900 * MS, None), 100), CallerStep::Use(_)));
         assert_eq!(asked(&mut state, 1, 901 * MS), Some(2), "two of three were used");
         assert!(state.blocks.is_empty());
         // Others wait for that answer, and the next block has their permits, too.
-        assert!(matches!(state.next(1, (901 * MS, None), 100), Next::Join));
+        assert!(matches!(state.next(1, (901 * MS, None), 100), CallerStep::Join));
         (state.asks, state.wanted) = (false, 5);
         assert_eq!(asked(&mut state, 2, 901 * MS), Some(7));
     }
@@ -529,7 +530,7 @@ mod tests {
 
     #[test]
     fn blocks_grow_while_they_are_used_quickly() {
-        let mut state = State::default();
+        let mut state = LimiterState::default();
         let (mut sizes, mut now) = (Vec::new(), Duration::ZERO);
         for _ in 0..10 {
             let size = asked(&mut state, 1, now).unwrap();
@@ -537,7 +538,7 @@ mod tests {
             state.asks = false;
             state.blocks.push(block(size, now));
             for _ in 0..size {
-                assert!(matches!(state.next(1, (now, None), 100), Next::Use(_)));
+                assert!(matches!(state.next(1, (now, None), 100), CallerStep::Use(_)));
             }
             now += MS;
         }
@@ -546,9 +547,9 @@ mod tests {
 
     #[test]
     fn who_wants_it_now_does_not_ask_for_what_was_refused() {
-        let mut state = State { nothing_before: 50 * MS, ..State::default() };
-        assert!(matches!(state.next(1, (49 * MS, Some(49 * MS)), 100), Next::TooLate));
-        assert!(matches!(state.next(1, (49 * MS, Some(60 * MS)), 100), Next::Ask { .. }));
+        let mut state = LimiterState { nothing_before: 50 * MS, ..LimiterState::default() };
+        assert!(matches!(state.next(1, (49 * MS, Some(49 * MS)), 100), CallerStep::TooLate));
+        assert!(matches!(state.next(1, (49 * MS, Some(60 * MS)), 100), CallerStep::Ask { .. }));
     }
 
     #[test]

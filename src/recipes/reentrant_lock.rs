@@ -42,33 +42,33 @@ use crate::types::error::Result;
 #[derive(Clone, Debug)]
 pub struct ReentrantLock {
     lock: Lock,
-    owner: Arc<Owner>,
+    owner: Arc<SharedLock>,
 }
 
 /// The state that the clones share.
 #[derive(Debug, Default)]
-struct Owner {
-    holding: Mutex<Holding>,
+struct SharedLock {
+    holding: Mutex<LockUse>,
     /// The clones that wait for the one that acquires the lock.
     waiting: Arc<Wakers>,
 }
 
 #[derive(Debug, Default)]
-struct Holding {
+struct LockUse {
     held: Weak<LockGuard>,
     /// Whether one of the clones is acquiring the lock, on behalf of all.
     acquiring: bool,
 }
 
 /// How an acquisition continues.
-enum Turn<'a> {
+enum Acquisition<'a> {
     Held(Arc<LockGuard>),
     /// This clone has to acquire the lock.
     Acquire(Acquiring<'a>),
 }
 
 /// The right to acquire the lock for all clones. When it is dropped, another clone may acquire.
-struct Acquiring<'a>(&'a Owner);
+struct Acquiring<'a>(&'a SharedLock);
 
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
@@ -77,24 +77,24 @@ impl Drop for Acquiring<'_> {
     }
 }
 
-impl Owner {
-    fn holding(&self) -> MutexGuard<'_, Holding> {
+impl SharedLock {
+    fn holding(&self) -> MutexGuard<'_, LockUse> {
         // No change of the state is ever left half done.
         self.holding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `None` while another clone acquires the lock.
-    fn turn(&self) -> Option<Turn<'_>> {
+    fn turn(&self) -> Option<Acquisition<'_>> {
         let mut holding = self.holding();
         let is_ours = |guard: &Arc<LockGuard>| guard.is_held() || planted!(LostHoldingShared);
         if let Some(guard) = holding.held.upgrade().filter(is_ours) {
-            return Some(Turn::Held(guard));
+            return Some(Acquisition::Held(guard));
         }
         if holding.acquiring && !planted!(CloneQueues) && !planted!(CloneHoldsApart) {
             return None;
         }
         holding.acquiring = true;
-        Some(Turn::Acquire(Acquiring(self)))
+        Some(Acquisition::Acquire(Acquiring(self)))
     }
 }
 
@@ -144,8 +144,8 @@ impl ReentrantLock {
             turn
         });
         match turn.await {
-            Turn::Held(guard) => Ok(ReentrantGuard { guard }),
-            Turn::Acquire(acquiring) => {
+            Acquisition::Held(guard) => Ok(ReentrantGuard { guard }),
+            Acquisition::Acquire(acquiring) => {
                 let guard = self.held(self.lock.acquire_async().await?);
                 drop(acquiring);
                 Ok(guard)
@@ -163,8 +163,8 @@ impl ReentrantLock {
     async fn trying(&self) -> Result<Option<ReentrantGuard>> {
         match self.owner.turn() {
             None => Ok(None),
-            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
-            Some(Turn::Acquire(acquiring)) => {
+            Some(Acquisition::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
+            Some(Acquisition::Acquire(acquiring)) => {
                 let guard = self.lock.try_acquire_async().await?;
                 let guard = guard.map(|guard| self.held(guard));
                 drop(acquiring);

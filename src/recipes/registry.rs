@@ -67,7 +67,7 @@ impl Instance {
 
 /// A registration's data. More variants may be appended.
 #[derive(Serialize, Deserialize)]
-enum Record {
+enum RegistrationRecord {
     Instance(#[serde(with = "InstanceForm")] Instance),
 }
 
@@ -84,18 +84,20 @@ struct InstanceForm {
 
 /// The form in which a registry writes its instances.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum InstanceEncoding {
     Postcard,
     #[cfg(feature = "json")]
     Json,
 }
 
-impl Form {
+impl InstanceEncoding {
     fn encode(self, path: &str, instance: &Instance) -> Result<Vec<u8>> {
         let data = match self {
-            Form::Postcard => Postcard::encode(&Record::Instance(instance.clone())),
+            InstanceEncoding::Postcard => {
+                Postcard::encode(&RegistrationRecord::Instance(instance.clone()))
+            }
             #[cfg(feature = "json")]
-            Form::Json => Json::encode(&InJson::new(path, instance)),
+            InstanceEncoding::Json => Json::encode(&InJson::new(path, instance)),
         };
         data.map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
     }
@@ -107,7 +109,7 @@ pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
     if let Some(b'{') = data.trim_ascii_start().first() {
         return Json::decode(data).and_then(InJson::instance);
     }
-    let Record::Instance(instance) = Postcard::decode(data)?;
+    let RegistrationRecord::Instance(instance) = Postcard::decode(data)?;
     Ok(instance)
 }
 
@@ -151,7 +153,7 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 pub struct Registry {
     session: Session,
     path: String,
-    form: Form,
+    form: InstanceEncoding,
 }
 
 impl Registry {
@@ -169,7 +171,11 @@ impl Registry {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Registry> {
         path::validate(path)?;
-        Ok(Registry { session: session.for_recipe(), path: path.to_owned(), form: Form::Postcard })
+        Ok(Registry {
+            session: session.for_recipe(),
+            path: path.to_owned(),
+            form: InstanceEncoding::Postcard,
+        })
     }
 
     /// Returns the same registry, which writes instances as the JSON objects of Curator's service discovery, for
@@ -195,7 +201,7 @@ impl Registry {
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     #[must_use]
     pub fn in_json(mut self) -> Registry {
-        self.form = Form::Json;
+        self.form = InstanceEncoding::Json;
         self
     }
 
@@ -248,7 +254,7 @@ impl Registry {
 #[derive(Debug)]
 pub struct Registration {
     held: Held,
-    form: Form,
+    form: InstanceEncoding,
 }
 
 guard!(Registration, held: Held);
@@ -304,7 +310,7 @@ mod tests {
     #[test]
     fn an_instance_is_read_whole_or_not_at_all() {
         let instance = Instance::new("one", "10.0.0.7", u16::MAX).with("zone", "a").with("", "");
-        let data = Form::Postcard.encode("/s/one", &instance).unwrap();
+        let data = InstanceEncoding::Postcard.encode("/s/one", &instance).unwrap();
         assert_eq!(decode(&data), Ok(instance));
         for len in 0..data.len() {
             assert!(decode(&data[..len]).is_err(), "the first {len} bytes");
@@ -318,7 +324,7 @@ mod tests {
     #[test]
     fn both_forms_are_read() {
         let instance = Instance::new("one", "10.0.0.7", u16::MAX).with("zone", "a");
-        for form in [Form::Postcard, Form::Json] {
+        for form in [InstanceEncoding::Postcard, InstanceEncoding::Json] {
             assert_eq!(decode(&form.encode("/s/one", &instance).unwrap()), Ok(instance.clone()));
         }
         // Of Curator: by its serializer, and as Jackson writes a payload of a class.

@@ -81,7 +81,7 @@ pub struct Semaphore {
 }
 
 /// How a contender continues.
-enum Turn {
+enum QueuePosition {
     /// It holds. `true` if others wait behind it.
     Holds(bool),
     /// It is the first waiter.
@@ -165,9 +165,9 @@ impl Semaphore {
         let mut changes: Option<Watch> = None;
         loop {
             let before = match self.turn(&contender, permits).await? {
-                Turn::Holds(others) => return self.held(contender, permits, others).await,
-                Turn::First => None,
-                Turn::Behind(before) => Some(before),
+                QueuePosition::Holds(others) => return self.held(contender, permits, others).await,
+                QueuePosition::First => None,
+                QueuePosition::Behind(before) => Some(before),
             };
             let calls = self.session().nonblocking();
             if let Some(before) = before {
@@ -200,8 +200,8 @@ impl Semaphore {
     async fn trying(&self, permits: u32) -> Result<Option<Permits>> {
         let contender = self.join(permits).await?;
         match self.turn(&contender, permits).await? {
-            Turn::Holds(others) => self.held(contender, permits, others).await.map(Some),
-            Turn::First | Turn::Behind(_) => Ok(None),
+            QueuePosition::Holds(others) => self.held(contender, permits, others).await.map(Some),
+            QueuePosition::First | QueuePosition::Behind(_) => Ok(None),
         }
     }
 
@@ -224,7 +224,7 @@ impl Semaphore {
         Ok(Permits { held: contender.held().await?, permits })
     }
 
-    async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
+    async fn turn(&self, contender: &Contender, permits: u32) -> Result<QueuePosition> {
         let calls = self.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
@@ -242,9 +242,9 @@ impl Semaphore {
             return Err(Error::InvalidSetting { setting: "permits", reason });
         }
         Ok(match holders(&listed, all) {
-            holders if at < holders => Turn::Holds(at + 1 < listed.len()),
-            holders if at == holders => Turn::First,
-            _ => Turn::Behind(listed[at - 1].path.clone()),
+            holders if at < holders => QueuePosition::Holds(at + 1 < listed.len()),
+            holders if at == holders => QueuePosition::First,
+            _ => QueuePosition::Behind(listed[at - 1].path.clone()),
         })
     }
 

@@ -92,7 +92,7 @@ pub enum Vote {
 
 /// The data of the transaction's znode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Header {
+pub(super) struct TransactionHeader {
     #[serde(with = "PhaseForm")]
     pub(super) phase: Phase,
     pub(super) participants: Vec<String>,
@@ -127,7 +127,7 @@ enum VoteForm {
 }
 
 /// A decoded value, and the zxid of the write that made it.
-pub(super) struct Read<T> {
+pub(super) struct DecodedValue<T> {
     pub(super) value: T,
     pub(super) mzxid: Zxid,
 }
@@ -227,7 +227,7 @@ impl TwoPhaseCommit {
             let reason = "nobody would vote".to_owned();
             return Err(Error::InvalidSetting { setting: "participants", reason });
         }
-        let header = Header {
+        let header = TransactionHeader {
             phase: Phase::Voting,
             participants: participants.iter().map(|name| (*name).to_owned()).collect(),
             proposal: proposal.to_vec(),
@@ -252,7 +252,7 @@ impl TwoPhaseCommit {
         Postcard::encode(value).map_err(|reason| Error::InvalidData { path: path(), reason })
     }
 
-    pub(super) fn header(&self, snapshot: &Snapshot) -> Result<Read<Header>> {
+    pub(super) fn header(&self, snapshot: &Snapshot) -> Result<DecodedValue<TransactionHeader>> {
         read(snapshot, &self.path)
     }
 
@@ -341,21 +341,25 @@ impl TwoPhaseCommit {
     pub(super) fn deciding<'a>(
         &self,
         multi: Multi<'a>,
-        header: &Read<Header>,
+        header: &DecodedValue<TransactionHeader>,
         phase: Phase,
     ) -> Result<Multi<'a>> {
-        let decided = self.encode(&Header { phase, ..header.value.clone() })?;
+        let decided = self.encode(&TransactionHeader { phase, ..header.value.clone() })?;
         Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
     }
 
     /// Returns the decision that follows from the votes, and the votes on which it depends; `None`
     /// if some are missing.
-    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Option<(Phase, Votes)>> {
+    fn tally(
+        &self,
+        snapshot: &Snapshot,
+        header: &TransactionHeader,
+    ) -> Result<Option<(Phase, Votes)>> {
         let mut votes = Vec::new();
         let mut waits = false;
         for name in &header.participants {
             let path = path::join(&self.path, name);
-            let site: Read<Site> = read(snapshot, &path)?;
+            let site: DecodedValue<Site> = read(snapshot, &path)?;
             match site.value {
                 Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
                 Site::Voted(Vote::No) => return Ok(Some((Phase::Aborted, Vec::new()))),
@@ -412,7 +416,7 @@ impl TwoPhaseCommit {
         loop {
             let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
             let header = self.header(&snapshot)?;
-            let site: Read<Site> = read(&snapshot, &site_path)?;
+            let site: DecodedValue<Site> = read(&snapshot, &site_path)?;
             let mut alive = None;
             let votes = matches!(site.value, Site::Invited | Site::Joined);
             if votes && header.value.phase == Phase::Voting {
@@ -459,7 +463,7 @@ impl TwoPhaseCommit {
             return Ok(false);
         }
         for name in &header.value.participants {
-            let site: Read<Site> = read(&snapshot, &path::join(&self.path, name))?;
+            let site: DecodedValue<Site> = read(&snapshot, &path::join(&self.path, name))?;
             if site.value == Site::Voted(Vote::Yes) {
                 return Ok(false);
             }
@@ -477,14 +481,14 @@ pub(super) fn alive(site: &str) -> String {
     path::join(site, "alive")
 }
 
-pub(super) fn read<T>(snapshot: &Snapshot, path: &str) -> Result<Read<T>>
+pub(super) fn read<T>(snapshot: &Snapshot, path: &str) -> Result<DecodedValue<T>>
 where
     Postcard: Codec<T>,
 {
     let (data, stat) = snapshot.get(path)?;
     let value = Postcard::decode(&data)
         .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })?;
-    Ok(Read { value, mzxid: stat.mzxid })
+    Ok(DecodedValue { value, mzxid: stat.mzxid })
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::encryption::{
-    Context, DataKeys, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
+    AssociatedData, DataKeys, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
 };
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
@@ -63,7 +63,7 @@ pub(super) struct Header {
 
 /// Why a backup cannot be read.
 #[derive(Debug)]
-pub(super) enum Unreadable {
+pub(super) enum UnreadableBackup {
     Io(io::Error),
     /// The file is damaged, or of an unknown version.
     Bad(String),
@@ -71,17 +71,17 @@ pub(super) enum Unreadable {
     Key(String),
 }
 
-impl From<KeyError> for Unreadable {
-    fn from(KeyError(reason): KeyError) -> Unreadable {
-        Unreadable::Key(reason)
+impl From<KeyError> for UnreadableBackup {
+    fn from(KeyError(reason): KeyError) -> UnreadableBackup {
+        UnreadableBackup::Key(reason)
     }
 }
 
-impl From<io::Error> for Unreadable {
-    fn from(error: io::Error) -> Unreadable {
+impl From<io::Error> for UnreadableBackup {
+    fn from(error: io::Error) -> UnreadableBackup {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => Unreadable::Bad("it is cut short".to_owned()),
-            _ => Unreadable::Io(error),
+            io::ErrorKind::UnexpectedEof => UnreadableBackup::Bad("it is cut short".to_owned()),
+            _ => UnreadableBackup::Io(error),
         }
     }
 }
@@ -107,16 +107,16 @@ impl BackupKey {
 }
 
 /// The place of an encrypted header.
-fn header_context() -> Context {
-    Context::new(b'H', [0; 7])
+fn header_context() -> AssociatedData {
+    AssociatedData::new(b'H', [0; 7])
 }
 
-fn chunk_context(number: u32) -> Context {
-    Context::new(b'B', [number.into(), 0, 0, 0, 0, 0, 0])
+fn chunk_context(number: u32) -> AssociatedData {
+    AssociatedData::new(b'B', [number.into(), 0, 0, 0, 0, 0, 0])
 }
 
 /// Encrypts bytes of a backup, if it is sealed.
-fn sealed(key: Option<&BackupKey>, context: &Context, bytes: Vec<u8>) -> Vec<u8> {
+fn sealed(key: Option<&BackupKey>, context: &AssociatedData, bytes: Vec<u8>) -> Vec<u8> {
     let Some(BackupKey { keys, .. }) = key else { return bytes };
     let mut buffer = Vec::with_capacity(bytes.len() + SEALED_MORE as usize);
     buffer.resize(HEAD_BYTES, 0);
@@ -128,13 +128,13 @@ fn sealed(key: Option<&BackupKey>, context: &Context, bytes: Vec<u8>) -> Vec<u8>
 /// Decrypts bytes of a backup, if it is sealed.
 fn opened(
     keys: Option<&DataKeys>,
-    context: &Context,
+    context: &AssociatedData,
     bytes: Vec<u8>,
     what: impl Display,
-) -> Result<Vec<u8>, Unreadable> {
+) -> Result<Vec<u8>, UnreadableBackup> {
     let Some(keys) = keys else { return Ok(bytes) };
     keys.unseal(context, &bytes)
-        .map_err(|KeyError(reason)| Unreadable::Key(format!("{what}: {reason}")))
+        .map_err(|KeyError(reason)| UnreadableBackup::Key(format!("{what}: {reason}")))
 }
 
 /// Writes a backup durably, and returns its length. After a failure or a crash, `path` has its
@@ -150,7 +150,7 @@ pub(super) fn write(
     let tmp = path.with_file_name(name);
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let written = private().open(&tmp).and_then(|file| {
-        let mut sink = Sink { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
+        let mut sink = HashingWriter { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
         encode(&mut sink, header, ChunkWriter::full(state), key)?;
         let bytes = sink.bytes;
         sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -194,9 +194,9 @@ pub(super) struct ReadBackup {
 }
 
 /// Reads a backup to its end and checks all of it. If it is sealed, this needs keys.
-pub(super) fn read(path: &Path, ring: Option<&KeyRing>) -> Result<ReadBackup, Unreadable> {
+pub(super) fn read(path: &Path, ring: Option<&KeyRing>) -> Result<ReadBackup, UnreadableBackup> {
     let file = File::open(path)?;
-    let mut source = Source { inner: BufReader::new(file), hash: Xxh3::new(), bytes: 0 };
+    let mut source = HashingReader { inner: BufReader::new(file), hash: Xxh3::new(), bytes: 0 };
     let (header, machine, under) = decode(&mut source, ring)?;
     Ok(ReadBackup { header, machine, bytes: source.bytes, under })
 }
@@ -212,21 +212,23 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     };
     #[cfg(not(feature = "encryption"))]
     let (ring, key) = (None::<KeyRing>, None::<BackupKey>);
-    let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
+    let _ = decode(&mut HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
     // The bytes also as the only chunk of an otherwise valid backup.
     let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
     for key in [None, key.as_ref()] {
-        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        let mut sink = HashingWriter { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
         if encode(&mut sink, &header, [bytes.to_vec()].into_iter(), key).is_ok() {
             let bytes = sink.inner.as_slice();
-            let _ =
-                decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
+            let _ = decode(
+                &mut HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 },
+                ring.as_ref(),
+            );
         }
     }
 }
 
 fn encode<W: Write>(
-    sink: &mut Sink<W>,
+    sink: &mut HashingWriter<W>,
     header: &Header,
     chunks: impl Iterator<Item = Vec<u8>>,
     key: Option<&BackupKey>,
@@ -266,10 +268,10 @@ fn length(bytes: &[u8], max: u32) -> io::Result<u32> {
     }
 }
 
-type Decoded = Result<(Header, Machine, Option<String>), Unreadable>;
+type Decoded = Result<(Header, Machine, Option<String>), UnreadableBackup>;
 
-fn decode<R: Read>(source: &mut Source<R>, ring: Option<&KeyRing>) -> Decoded {
-    let bad = |reason: String| Err(Unreadable::Bad(reason));
+fn decode<R: Read>(source: &mut HashingReader<R>, ring: Option<&KeyRing>) -> Decoded {
+    let bad = |reason: String| Err(UnreadableBackup::Bad(reason));
     if source.take(MAGIC.len())? != MAGIC {
         return bad("it is no backup".to_owned());
     }
@@ -354,13 +356,13 @@ fn decode<R: Read>(source: &mut Source<R>, ring: Option<&KeyRing>) -> Decoded {
 }
 
 /// The destination of a backup, with the checksum of everything written.
-struct Sink<W> {
+struct HashingWriter<W> {
     inner: W,
     hash: Xxh3,
     bytes: u64,
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> HashingWriter<W> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
@@ -369,13 +371,13 @@ impl<W: Write> Sink<W> {
 }
 
 /// The source of a backup, with the checksum of everything read.
-struct Source<R> {
+struct HashingReader<R> {
     inner: R,
     hash: Xxh3,
     bytes: u64,
 }
 
-impl<R: Read> Source<R> {
+impl<R: Read> HashingReader<R> {
     fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         // The buffer grows with the bytes that exist, whatever a damaged length claims.
@@ -409,13 +411,13 @@ mod tests {
         let machine = Machine::new();
         let (zxid, hash, time_ms) = (machine.zxid(), machine.hash(), 1_700_000_000_000);
         let header = Header { cluster: 7, zxid, hash, time_ms, version: machine.version() };
-        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        let mut sink = HashingWriter { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
         encode(&mut sink, &header, ChunkWriter::full(machine.state()), None).unwrap();
         (header, sink.inner)
     }
 
-    fn read(bytes: &[u8]) -> Result<Header, Unreadable> {
-        let mut source = Source { inner: bytes, hash: Xxh3::new(), bytes: 0 };
+    fn read(bytes: &[u8]) -> Result<Header, UnreadableBackup> {
+        let mut source = HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 };
         decode(&mut source, None).map(|(header, ..)| header)
     }
 
@@ -433,22 +435,22 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(read(&flipped), Err(Unreadable::Bad(_))), "bit {bit}");
+            assert!(matches!(read(&flipped), Err(UnreadableBackup::Bad(_))), "bit {bit}");
         }
         for cut in 0..bytes.len() {
-            assert!(matches!(read(&bytes[..cut]), Err(Unreadable::Bad(_))), "cut to {cut}");
+            assert!(matches!(read(&bytes[..cut]), Err(UnreadableBackup::Bad(_))), "cut to {cut}");
         }
         let longer = [bytes.as_slice(), &[0]].concat();
-        assert!(matches!(read(&longer), Err(Unreadable::Bad(_))));
+        assert!(matches!(read(&longer), Err(UnreadableBackup::Bad(_))));
     }
 
     #[test]
     fn a_backup_of_a_later_version_is_refused_with_the_reason() {
         let (header, _) = sample();
         let header = Header { version: VERSION + 1, ..header };
-        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        let mut sink = HashingWriter { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
         encode(&mut sink, &header, [b"unknown".to_vec()].into_iter(), None).unwrap();
-        let Err(Unreadable::Bad(reason)) = read(&sink.inner) else { panic!() };
+        let Err(UnreadableBackup::Bad(reason)) = read(&sink.inner) else { panic!() };
         assert_eq!(reason, too_old(VERSION + 1, VERSION));
     }
 }

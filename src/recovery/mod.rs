@@ -39,7 +39,7 @@ pub use self::plan::{Loss, Plan, recover, recover_damaged};
 #[cfg(feature = "encryption")]
 pub use self::with_keys::WithKeys;
 
-use self::backup::{BackupKey, Header, ReadBackup, Unreadable};
+use self::backup::{BackupKey, Header, ReadBackup, UnreadableBackup};
 use crate::api::coordinator::Coordinator;
 use crate::api::snapshot::Snapshot;
 use crate::encryption::{AtRest, KeyError};
@@ -180,9 +180,9 @@ fn read_backup_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Snapshot> {
 fn read(file: &Path, at_rest: Option<&AtRest>) -> Result<ReadBackup> {
     let ring = at_rest.map(AtRest::ring).transpose().map_err(|error| key_error(file, error))?;
     backup::read(file, ring.as_ref()).map_err(|error| match error {
-        Unreadable::Key(reason) => key_error(file, KeyError(reason)),
-        Unreadable::Io(error) => unusable(file, &error),
-        Unreadable::Bad(reason) => {
+        UnreadableBackup::Key(reason) => key_error(file, KeyError(reason)),
+        UnreadableBackup::Io(error) => unusable(file, &error),
+        UnreadableBackup::Bad(reason) => {
             Error::Start(StartError::BackupDamaged { file: file.to_owned(), reason })
         }
     })

@@ -15,7 +15,7 @@ const CHANGES: usize = 16;
 
 /// The subscribers.
 #[derive(Debug, Default)]
-pub(crate) struct Readers {
+pub(crate) struct Subscribers {
     subscribed: Mutex<Subscribed>,
     /// The tasks that wait for a change.
     waiting: Arc<Wakers>,
@@ -23,22 +23,22 @@ pub(crate) struct Readers {
 
 #[derive(Debug, Default)]
 struct Subscribed {
-    readers: Vec<Reader>,
+    readers: Vec<Subscriber>,
     /// Whether no change will follow: the node has stopped.
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Reader {
+struct Subscriber {
     changes: Sender<Availability>,
     reported: Option<Availability>,
 }
 
-impl Readers {
+impl Subscribers {
     /// Adds a subscriber, which first gets the current value.
     pub(crate) fn add(&self, now: &Availability) -> Receiver<Availability> {
         let (changes, receiver) = bounded(CHANGES);
-        let mut reader = Reader { changes, reported: None };
+        let mut reader = Subscriber { changes, reported: None };
         reader.send(now);
         let mut subscribed = self.subscribed();
         if !subscribed.ended {
@@ -74,7 +74,7 @@ impl Readers {
     }
 }
 
-impl Reader {
+impl Subscriber {
     /// Sends a change. Returns whether the reader still exists.
     fn send(&mut self, now: &Availability) -> bool {
         if self.reported.as_ref() == Some(now) {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_may_miss_changes_but_not_the_last() {
-        let readers = Readers::default();
+        let readers = Subscribers::default();
         let changes = readers.add(&at_risk(0));
         for n in 0..100 {
             readers.notify(&at_risk(n));

@@ -13,18 +13,18 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
-    Answered, ClientRequest, Dial, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId,
-    Write,
+    Answered, ClientRequest, Dial, DiskOp, Effects, Input, Now, RequestId, SessionHolder, Time,
+    WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::holder;
-use crate::runtime::mailbox::{AnswerSink, Outgoing, WatchSink};
+use crate::runtime::mailbox::{AnswerSink, MailboxDeliveries, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, CLOSED, Call, Limits, NodeShared, Request};
-use crate::runtime::timers::Timers;
+use crate::runtime::shared::{CLOSED, HostMessage, HostRequest, Limits, NodeShared, RequestOrigin};
+use crate::runtime::timers::CallerTimers;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
@@ -87,15 +87,15 @@ struct PendingRequest {
 pub(crate) struct Host {
     engine: Engine,
     shared: Arc<NodeShared>,
-    calls: Receiver<Call>,
+    calls: Receiver<HostMessage>,
     inputs: Vec<Input>,
     answers: BTreeMap<RequestId, PendingRequest>,
     watches: BTreeMap<WatchId, WatchSink>,
     /// Deliveries for mailboxes, sent at the end of the step.
-    outgoing: Outgoing,
-    /// The sessions with their holders: see [`Holding`].
+    outgoing: MailboxDeliveries,
+    /// The sessions with their holders: see [`SessionHolder`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
-    timers: Timers,
+    timers: CallerTimers,
     /// Whether a slow reader of a session's states missed the latest one.
     readers_behind: bool,
     status_at: Time,
@@ -125,9 +125,9 @@ impl Host {
             inputs: Vec::new(),
             answers: BTreeMap::new(),
             watches: BTreeMap::new(),
-            outgoing: Outgoing::default(),
+            outgoing: MailboxDeliveries::default(),
             sessions: BTreeMap::new(),
-            timers: Timers::new(),
+            timers: CallerTimers::new(),
             readers_behind: false,
             status_at: Time::ZERO,
             status_key: ((0, 0, false), 0, false),
@@ -138,7 +138,7 @@ impl Host {
     }
 
     /// The inbox, for waiting for calls.
-    pub(crate) fn calls(&self) -> Receiver<Call> {
+    pub(crate) fn calls(&self) -> Receiver<HostMessage> {
         self.calls.clone()
     }
 
@@ -165,13 +165,13 @@ impl Host {
     }
 
     /// Handles a call. Returns `false` if the host should be dropped now.
-    pub(crate) fn call(&mut self, call: Call) -> bool {
+    pub(crate) fn call(&mut self, call: HostMessage) -> bool {
         match call {
-            Call::Request(request) => self.request(request),
-            Call::Look(look) => look(self),
-            Call::Leave => self.inputs.push(Input::Leave),
-            Call::Timer(timer) => self.timers.add(timer),
-            Call::Close(closed) => return self.begin_close(closed),
+            HostMessage::Request(request) => self.request(request),
+            HostMessage::Look(look) => look(self),
+            HostMessage::Leave => self.inputs.push(Input::Leave),
+            HostMessage::Timer(timer) => self.timers.add(timer),
+            HostMessage::Close(closed) => return self.begin_close(closed),
         }
         true
     }
@@ -229,17 +229,19 @@ impl Host {
         elects || self.engine.status().leader.is_some()
     }
 
-    fn request(&mut self, mut call: Request) {
+    fn request(&mut self, mut call: HostRequest) {
         let Some(request) = call.request.take() else {
             return;
         };
         let asker = call.asker.take();
-        let counts = !matches!(asker, Some(Asker::Recipe(_)))
+        let counts = !matches!(asker, Some(RequestOrigin::Recipe(_)))
             && matches!(request, ClientRequest::Write { .. });
         let admitted = match asker {
             None => Ok(()),
-            Some(Asker::Holder(session) | Asker::Recipe(session)) => self.check_holder(&session),
-            Some(Asker::Opener(session)) => self.open(&session),
+            Some(RequestOrigin::Holder(session) | RequestOrigin::Recipe(session)) => {
+                self.check_holder(&session)
+            }
+            Some(RequestOrigin::Opener(session)) => self.open(&session),
         };
         if let Err(error) = admitted {
             let closes = matches!(request, ClientRequest::Write { command: Write::Close, .. });
@@ -434,7 +436,7 @@ impl Host {
     }
 
     /// The session, if it still has this holder.
-    fn session_of(&self, of: Holding) -> Option<&Weak<SessionShared>> {
+    fn session_of(&self, of: SessionHolder) -> Option<&Weak<SessionShared>> {
         let (holder, session) = self.sessions.get(&of.session)?;
         (*holder == of.holder).then_some(session)
     }

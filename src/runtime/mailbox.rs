@@ -148,7 +148,7 @@ impl Recipient {
 
 /// The deliveries of a step for mailboxes.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing(Vec<OfMailbox>);
+pub(crate) struct MailboxDeliveries(Vec<OfMailbox>);
 
 #[derive(Debug)]
 struct OfMailbox {
@@ -157,7 +157,7 @@ struct OfMailbox {
     events: Events,
 }
 
-impl Outgoing {
+impl MailboxDeliveries {
     pub(crate) fn add(&mut self, to: &Recipient, delivery: Delivery) {
         self.of(&to.mailbox).deliveries.push((to.connection, delivery));
     }
@@ -208,7 +208,7 @@ pub(crate) enum AnswerSink {
 }
 
 impl AnswerSink {
-    pub(crate) fn complete(self, answered: Answered, outgoing: &mut Outgoing) {
+    pub(crate) fn complete(self, answered: Answered, outgoing: &mut MailboxDeliveries) {
         let Answered { zxid, answer, .. } = answered;
         match self {
             AnswerSink::Slot(slot, span) => fill(&slot, span, answer),
@@ -251,7 +251,7 @@ impl WatchSink {
         &mut self,
         watch: WatchId,
         event: WatchEvent,
-        outgoing: &mut Outgoing,
+        outgoing: &mut MailboxDeliveries,
     ) -> bool {
         match self {
             WatchSink::Channel(sender) => sender.deliver(event),

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
-use crate::addressing::discovery::Discovery;
+use crate::addressing::discovery::PeerDiscovery;
 use crate::addressing::listening::Listening;
 use crate::addressing::names::Resolver;
-use crate::addressing::naming::Naming;
+use crate::addressing::naming::PeerLookups;
 use crate::node::io::{Dial, Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
@@ -24,7 +24,7 @@ use crate::runtime::disk_watch::DiskWatch;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::own_thread;
-use crate::runtime::shared::{Call, Limits, NodeShared};
+use crate::runtime::shared::{HostMessage, Limits, NodeShared};
 use crate::runtime::watchdog::GAP_MAX;
 use crate::security::Security;
 use crate::security::auth::Schemes;
@@ -51,9 +51,9 @@ pub(crate) struct Start {
     pub(crate) remote: Vec<RemotePeer>,
     pub(crate) seeds: Vec<String>,
     /// For a member that has no cluster yet.
-    pub(crate) naming: Option<Naming>,
+    pub(crate) naming: Option<PeerLookups>,
     /// For a member whose peers are not listed.
-    pub(crate) discovery: Option<Discovery>,
+    pub(crate) discovery: Option<PeerDiscovery>,
     /// For a member that cannot listen yet.
     pub(crate) listening: Option<Listening>,
     pub(crate) clock: Clock,
@@ -92,11 +92,11 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
 
 struct NodeThread {
     host: Host,
-    calls: Receiver<Call>,
+    calls: Receiver<HostMessage>,
     written: Receiver<Input>,
     disk: Option<Disk>,
-    naming: Option<Naming>,
-    discovery: Option<Discovery>,
+    naming: Option<PeerLookups>,
+    discovery: Option<PeerDiscovery>,
     listening: Option<Listening>,
     clock: Clock,
     disk_watch: DiskWatch,
@@ -322,7 +322,7 @@ mod tests {
     use crate::runtime::ask::Ask;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
-    use crate::runtime::shared::{Asker, NodeShared};
+    use crate::runtime::shared::{NodeShared, RequestOrigin};
     use crate::security::auth::Schemes;
     use crate::storage::MemoryDisk;
     use crate::types::membership::Genesis;
@@ -434,9 +434,9 @@ mod tests {
             let shared = Arc::clone(&members[leader].1);
             let (id, secret, timeout) = (SessionId(term.unwrap()), [0; 16], CLOSE_TIME * 10);
             let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
-            let opener = Asker::Opener(Arc::clone(&session));
+            let opener = RequestOrigin::Opener(Arc::clone(&session));
             let opened = shared.ask(opener, Ask::open(&session, timeout), None, |_| Ok(()));
-            let closed = shared.ask(Asker::Holder(session), Ask::close(), None, Ok);
+            let closed = shared.ask(RequestOrigin::Holder(session), Ask::close(), None, Ok);
             for mut answer in [opened, closed] {
                 while answer.try_take().is_none() {
                     turn(&mut members);
@@ -449,7 +449,7 @@ mod tests {
         let (mut leader, _) = members.remove(leader);
         // The first step of closing hands over. It is also the last one, since the time is up.
         let (closed, closes) = bounded(0);
-        assert!(leader.host.call(Call::Close(closed)));
+        assert!(leader.host.call(HostMessage::Close(closed)));
         clock.advance(CLOSE_TIME);
         let mut sent = Outbox::default();
         assert_eq!(leader.turn(&mut sent), None);
@@ -471,7 +471,7 @@ mod tests {
         let (mut member, shared) = member(0, &founding, &clock);
         let (id, secret, timeout) = (SessionId(1), [0; 16], Duration::from_secs(10));
         let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
-        let opener = Asker::Opener(Arc::clone(&session));
+        let opener = RequestOrigin::Opener(Arc::clone(&session));
         let mut opened = shared.ask(opener, Ask::open(&session, timeout), None, Ok);
         while opened.try_take().is_none() {
             clock.advance(Duration::from_millis(50));
@@ -479,7 +479,7 @@ mod tests {
         }
         // The node stops after the call was sent and before it handles the call.
         let set = Op::Set { path: "/a".to_owned(), data: "a".into(), version: None };
-        let mut answer = shared.ask(Asker::Holder(session), Ask::set(set), None, Ok);
+        let mut answer = shared.ask(RequestOrigin::Holder(session), Ask::set(set), None, Ok);
         member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
         let _ = member.turn(&mut Outbox::default());
         while let Ok(call) = member.calls.try_recv() {
@@ -503,7 +503,7 @@ mod tests {
             member.turn(&mut Outbox::default()).unwrap();
         };
         let opener = Arc::new(SessionShared::new(id, 1, [1; 16], timeout));
-        let asker = Asker::Opener(Arc::clone(&opener));
+        let asker = RequestOrigin::Opener(Arc::clone(&opener));
         let mut opened = shared.ask(asker, Ask::open(&opener, timeout), None, Ok);
         while opened.try_take().is_none() {
             turn();
@@ -513,7 +513,7 @@ mod tests {
         turn();
         let resume = |holder, secret| {
             let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
-            let asker = Asker::Opener(Arc::clone(&session));
+            let asker = RequestOrigin::Opener(Arc::clone(&session));
             (shared.ask(asker, Ask::resume(&session, Some(timeout)), None, Ok), session)
         };
         let (_wrong, _its_session) = resume(2, [2; 16]);

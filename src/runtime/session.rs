@@ -11,7 +11,7 @@ use once_cell::sync::OnceCell;
 
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
-use crate::runtime::mailbox::{Delivery, Outgoing, Recipient};
+use crate::runtime::mailbox::{Delivery, MailboxDeliveries, Recipient};
 use crate::sync::states::States;
 use crate::sync::wakers::Wakers;
 use crate::types::acl::Id;
@@ -106,7 +106,7 @@ impl SessionShared {
     }
 
     /// Reports the state to the session's gateway connection, if it has one.
-    pub(crate) fn report(&self, state: SessionState, outgoing: &mut Outgoing) {
+    pub(crate) fn report(&self, state: SessionState, outgoing: &mut MailboxDeliveries) {
         if let Some(recipient) = self.recipient.get() {
             outgoing.add(recipient, Delivery::State(state));
         }

@@ -19,7 +19,7 @@ use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
 use crate::runtime::ask::Ask;
-use crate::runtime::availability::{Readers, spare};
+use crate::runtime::availability::{Subscribers, spare};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
@@ -27,7 +27,7 @@ use crate::runtime::host::Host;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
-use crate::runtime::timers::Timer;
+use crate::runtime::timers::CallerTimer;
 use crate::runtime::turns::Turns;
 use crate::runtime::watch_sender::WatchSender;
 use crate::runtime::{own_thread, spans, thread_end};
@@ -47,10 +47,10 @@ use crate::types::znode::{SessionId, Zxid};
 pub(crate) const CLOSED: &str = "it was closed";
 
 /// A message from a handle to the host.
-pub(crate) enum Call {
-    Request(Request),
+pub(crate) enum HostMessage {
+    Request(HostRequest),
     /// Sets a timer.
-    Timer(Timer),
+    Timer(CallerTimer),
     /// Runs a function on the host's state.
     Look(Box<dyn FnOnce(&Host) + Send>),
     /// Makes the node leave the cluster.
@@ -60,7 +60,7 @@ pub(crate) enum Call {
 }
 
 /// The origin of a request.
-pub(crate) enum Asker {
+pub(crate) enum RequestOrigin {
     /// A handle of the session.
     Holder(Arc<SessionShared>),
     /// A recipe, which expects that some of its writes fail.
@@ -69,21 +69,23 @@ pub(crate) enum Asker {
     Opener(Arc<SessionShared>),
 }
 
-impl Asker {
+impl RequestOrigin {
     pub(super) fn session(&self) -> &Arc<SessionShared> {
         match self {
-            Asker::Holder(session) | Asker::Recipe(session) | Asker::Opener(session) => session,
+            RequestOrigin::Holder(session)
+            | RequestOrigin::Recipe(session)
+            | RequestOrigin::Opener(session) => session,
         }
     }
 }
 
-pub(crate) struct Request {
+pub(crate) struct HostRequest {
     pub(super) request: Option<ClientRequest>,
     /// Where the answer goes, if anybody waits for it.
     pub(super) sink: Option<(RequestId, AnswerSink)>,
     /// The watch that the request sets.
     pub(super) watch: Option<(WatchId, WatchSink)>,
-    pub(super) asker: Option<Asker>,
+    pub(super) asker: Option<RequestOrigin>,
 }
 
 /// The limits of a host.
@@ -102,7 +104,7 @@ pub(crate) struct Limits {
 
 /// What the host measures itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct HostMeasurements {
     pub(super) apply: Histogram,
     pub(super) watch_delivery: Histogram,
     pub(super) requests_refused: u64,
@@ -114,7 +116,7 @@ type Meter = Box<dyn Fn(&mut Metrics) + Send + Sync>;
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the requests in the channel and at the node.
-    calls: Sender<Call>,
+    calls: Sender<HostMessage>,
     pub(super) waiting: AtomicUsize,
     pub(super) next_id: AtomicU64,
     pub(super) tree: Published<Tree>,
@@ -135,12 +137,12 @@ pub(crate) struct NodeShared {
     own_address: OnceCell<String>,
     /// The members, as this replica or a client's member knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
-    pub(crate) availability: Readers,
+    pub(crate) availability: Subscribers,
     pub(crate) not_listening: NotListening,
     meter: OnceCell<Meter>,
     /// The connections of gateways that have ended, by reason.
     ended: Mutex<BTreeMap<&'static str, u64>>,
-    measured: Mutex<Measured>,
+    measured: Mutex<HostMeasurements>,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]
     pub(crate) published: Mutex<Metrics>,
@@ -173,7 +175,7 @@ impl NodeShared {
         limits: Limits,
         members: Vec<Member>,
         schemes: Schemes,
-    ) -> (NodeShared, Receiver<Call>) {
+    ) -> (NodeShared, Receiver<HostMessage>) {
         let (sender, calls) = unbounded();
         let shared = NodeShared {
             calls: sender,
@@ -191,7 +193,7 @@ impl NodeShared {
             cluster: AtomicU64::new(0),
             own_address: OnceCell::new(),
             members: ArcSwap::from_pointee(members),
-            availability: Readers::default(),
+            availability: Subscribers::default(),
             not_listening: NotListening::default(),
             meter: OnceCell::new(),
             ended: Mutex::default(),
@@ -256,7 +258,7 @@ impl NodeShared {
     /// Sends a request; the answer is converted for the caller.
     pub(crate) fn ask<A: 'static, T>(
         &self,
-        asker: Asker,
+        asker: RequestOrigin,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
@@ -268,7 +270,7 @@ impl NodeShared {
     pub(crate) fn ask_within<A: 'static, T>(
         &self,
         limit: usize,
-        asker: impl Into<Option<Asker>>,
+        asker: impl Into<Option<RequestOrigin>>,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
@@ -288,14 +290,14 @@ impl NodeShared {
         let convert = |answer| read(answer).and_then(convert);
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let span = spans::of(&request);
-        let request = Request {
+        let request = HostRequest {
             request: Some(request),
             sink: Some((id, AnswerSink::Slot(slot, span))),
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
             asker,
         };
         // If the host is gone, dropping the request answers it.
-        self.call(Call::Request(request));
+        self.call(HostMessage::Request(request));
         pending
     }
 
@@ -309,7 +311,7 @@ impl NodeShared {
     pub(crate) fn ask_at(
         &self,
         (to, number): (Recipient, u64),
-        asker: Asker,
+        asker: RequestOrigin,
         request: impl FnOnce(RequestId) -> ClientRequest,
         watch: Option<WatchId>,
     ) {
@@ -321,33 +323,38 @@ impl NodeShared {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (request, asker) = (Some(request(id)), Some(asker));
-        self.call(Call::Request(Request { request, sink: Some((id, sink)), watch, asker }));
+        self.call(HostMessage::Request(HostRequest {
+            request,
+            sink: Some((id, sink)),
+            watch,
+            asker,
+        }));
     }
 
     /// Closes a session without waiting for the answer. The holder must not use it any more.
     pub(crate) fn close_session(&self, session: &Arc<SessionShared>) {
         session.give_up();
-        self.ask_and_forget(Asker::Holder(Arc::clone(session)), Ask::close());
+        self.ask_and_forget(RequestOrigin::Holder(Arc::clone(session)), Ask::close());
     }
 
     /// Asks without waiting for the answer.
-    pub(crate) fn ask_and_forget<A>(&self, asker: Asker, ask: Ask<A>) {
+    pub(crate) fn ask_and_forget<A>(&self, asker: RequestOrigin, ask: Ask<A>) {
         let (request, _) = ask.numbered(RequestId(0), asker.session().id);
         self.send(Some(asker), request);
     }
 
     /// Sends a request without waiting for the answer.
-    pub(crate) fn send(&self, asker: Option<Asker>, request: ClientRequest) {
+    pub(crate) fn send(&self, asker: Option<RequestOrigin>, request: ClientRequest) {
         if self.clock.is_forked() {
             return;
         }
-        let request = Request { request: Some(request), sink: None, watch: None, asker };
+        let request = HostRequest { request: Some(request), sink: None, watch: None, asker };
         // If the node has ended, the request is not needed.
-        self.call(Call::Request(request));
+        self.call(HostMessage::Request(request));
     }
 
     /// Puts a call into the inbox. If the host is gone, it is dropped.
-    fn call(&self, call: Call) {
+    fn call(&self, call: HostMessage) {
         if self.calls.send(call).is_ok()
             && let Some(wake) = self.wake.get()
         {
@@ -373,7 +380,7 @@ impl NodeShared {
         }
         let (sender, seen) = bounded(1);
         let look = move |host: &Host| drop(sender.send(look(host)));
-        self.call(Call::Look(Box::new(look)));
+        self.call(HostMessage::Look(Box::new(look)));
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
@@ -388,8 +395,8 @@ impl NodeShared {
         let convert = move |_| Ok(seen.load(Ordering::Acquire));
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         // If the host is gone, dropping the timer answers it.
-        let answer = Timer::new(Duration::ZERO, slot);
-        self.call(Call::Look(Box::new(move |host| {
+        let answer = CallerTimer::new(Duration::ZERO, slot);
+        self.call(HostMessage::Look(Box::new(move |host| {
             left.store(host.has_left(session), Ordering::Release);
             answer.fire();
         })));
@@ -402,7 +409,7 @@ impl NodeShared {
         let until = self.clock.now() + limit;
         let sessions = self.look_at_host(Host::sessions).unwrap_or_default();
         let waiting = sessions.into_iter().map(|session| {
-            let asker = Asker::Holder(Arc::clone(&session));
+            let asker = RequestOrigin::Holder(Arc::clone(&session));
             let answered = self.ask_within(usize::MAX, asker, Ask::ids(), None, Ok);
             (session, answered)
         });
@@ -419,7 +426,7 @@ impl NodeShared {
     pub(crate) fn detach(&self, session: &Arc<SessionShared>) -> bool {
         let detaches = session.detach();
         if detaches {
-            let (session, asker) = (session.id, Asker::Holder(Arc::clone(session)));
+            let (session, asker) = (session.id, RequestOrigin::Holder(Arc::clone(session)));
             let state = SessionState::Detached;
             self.send(Some(asker), ClientRequest::Abandon { session, state });
         }
@@ -433,9 +440,9 @@ impl NodeShared {
         }
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), |_| Ok(()));
-        let timer = Timer::new(self.clock.now().saturating_add(after), slot);
+        let timer = CallerTimer::new(self.clock.now().saturating_add(after), slot);
         // If the host is gone, dropping the timer answers it.
-        self.call(Call::Timer(timer));
+        self.call(HostMessage::Timer(timer));
         pending
     }
 
@@ -450,7 +457,7 @@ impl NodeShared {
         if self.clock.is_forked() {
             return closes;
         }
-        self.call(Call::Close(closed));
+        self.call(HostMessage::Close(closed));
         closes
     }
 
@@ -575,7 +582,7 @@ impl NodeShared {
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
             self.leaves.store(true, Ordering::Relaxed);
-            self.call(Call::Leave);
+            self.call(HostMessage::Leave);
         }
     }
 
@@ -597,7 +604,7 @@ impl NodeShared {
     }
 
     /// What the host measures itself.
-    pub(super) fn measured(&self) -> MutexGuard<'_, Measured> {
+    pub(super) fn measured(&self) -> MutexGuard<'_, HostMeasurements> {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -609,7 +616,7 @@ impl NodeShared {
         let now = self.clock.now();
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = ended.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
-        let Measured { apply, watch_delivery, requests_refused } = self.measured().clone();
+        let HostMeasurements { apply, watch_delivery, requests_refused } = self.measured().clone();
         let mut metrics = Metrics {
             has_leader: status.leader.is_some(),
             is_leader: status.is_leader,
@@ -644,10 +651,10 @@ impl NodeShared {
     }
 }
 
-impl Drop for Request {
+impl Drop for HostRequest {
     fn drop(&mut self) {
         // The request was never handled: the inbox was dropped with the host.
-        if let Some(Asker::Opener(session)) = self.asker.take() {
+        if let Some(RequestOrigin::Opener(session)) = self.asker.take() {
             session.set_state(SessionState::Expired);
         }
         if let Some((_, sink)) = self.sink.take() {

@@ -15,13 +15,13 @@ use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
 
 thread_local! {
-    static LEFT: Left = const { Left(RefCell::new(Vec::new())) };
+    static LEFT: UnjoinedThreads = const { UnjoinedThreads(RefCell::new(Vec::new())) };
 }
 
 /// The threads that this thread waits for at its end.
-struct Left(RefCell<Vec<(Clock, JoinHandle<()>)>>);
+struct UnjoinedThreads(RefCell<Vec<(Clock, JoinHandle<()>)>>);
 
-impl Drop for Left {
+impl Drop for UnjoinedThreads {
     fn drop(&mut self) {
         for (clock, thread) in self.0.take() {
             match clock.is_forked() {
@@ -44,7 +44,7 @@ pub(crate) fn wait(clock: &Clock, later: bool, thread: JoinHandle<()>) {
     let mut thread = Some(thread);
     if later {
         // If this thread is ending already, nobody is left to wait.
-        let _ = LEFT.try_with(|Left(left)| {
+        let _ = LEFT.try_with(|UnjoinedThreads(left)| {
             let mut left = left.borrow_mut();
             left.retain(|(_, thread)| !thread.is_finished());
             left.extend(thread.take().map(|thread| (clock.clone(), thread)));

@@ -15,14 +15,14 @@ const CLEAN_FROM: usize = 64;
 
 /// The wait of a caller until some moment.
 #[derive(Debug)]
-pub(crate) struct Timer {
+pub(crate) struct CallerTimer {
     pub(crate) at: Time,
     slot: Option<Arc<Slot>>,
 }
 
-impl Timer {
-    pub(crate) fn new(at: Time, slot: Arc<Slot>) -> Timer {
-        Timer { at, slot: Some(slot) }
+impl CallerTimer {
+    pub(crate) fn new(at: Time, slot: Arc<Slot>) -> CallerTimer {
+        CallerTimer { at, slot: Some(slot) }
     }
 
     fn is_waited_for(&self) -> bool {
@@ -37,7 +37,7 @@ impl Timer {
     }
 }
 
-impl Drop for Timer {
+impl Drop for CallerTimer {
     fn drop(&mut self) {
         // The timer has not fired: the host is gone.
         if let Some(slot) = self.slot.take() {
@@ -47,18 +47,18 @@ impl Drop for Timer {
 }
 
 #[derive(Debug)]
-pub(crate) struct Timers {
-    waiting: BTreeMap<(Time, u64), Timer>,
+pub(crate) struct CallerTimers {
+    waiting: BTreeMap<(Time, u64), CallerTimer>,
     next: u64,
     clean_at: usize,
 }
 
-impl Timers {
-    pub(crate) fn new() -> Timers {
-        Timers { waiting: BTreeMap::new(), next: 0, clean_at: CLEAN_FROM }
+impl CallerTimers {
+    pub(crate) fn new() -> CallerTimers {
+        CallerTimers { waiting: BTreeMap::new(), next: 0, clean_at: CLEAN_FROM }
     }
 
-    pub(crate) fn add(&mut self, timer: Timer) {
+    pub(crate) fn add(&mut self, timer: CallerTimer) {
         if self.waiting.len() >= self.clean_at {
             self.waiting.retain(|_, timer| timer.is_waited_for());
             self.clean_at = CLEAN_FROM.max(self.waiting.len() * 2);
@@ -91,15 +91,15 @@ mod tests {
 
     const S: Time = Time::from_secs(1);
 
-    fn timer(timers: &mut Timers, at: Time) -> Arc<Slot> {
+    fn timer(timers: &mut CallerTimers, at: Time) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
-        timers.add(Timer::new(at, Arc::clone(&slot)));
+        timers.add(CallerTimer::new(at, Arc::clone(&slot)));
         slot
     }
 
     #[test]
     fn each_fires_when_it_is_due_and_not_before() {
-        let mut timers = Timers::new();
+        let mut timers = CallerTimers::new();
         let slots = [3, 1, 2, 1].map(|at| timer(&mut timers, at * S));
         let rung = || slots.each_ref().map(|slot| slot.take().is_some_and(|ok| ok.is_ok()));
         assert_eq!(timers.next(), Some(S));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn abandoned_timers_do_not_accumulate() {
-        let mut timers = Timers::new();
+        let mut timers = CallerTimers::new();
         let kept: Vec<_> = (0..10).map(|_| timer(&mut timers, S)).collect();
         for _ in 0..10_000 {
             drop(timer(&mut timers, S));

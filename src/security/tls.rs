@@ -76,7 +76,10 @@ impl Tls {
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Tls> {
-        Tls::of_files([authority.as_ref(), certificate.as_ref(), key.as_ref()], Owner::Member)
+        Tls::of_files(
+            [authority.as_ref(), certificate.as_ref(), key.as_ref()],
+            CertificateOwner::Member,
+        )
     }
 
     /// As [`Tls::from_pem_files`], for an operator or a client without a replica whose certificate is of
@@ -101,11 +104,14 @@ impl Tls {
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Tls> {
-        Tls::of_files([authority.as_ref(), certificate.as_ref(), key.as_ref()], Owner::Client)
+        Tls::of_files(
+            [authority.as_ref(), certificate.as_ref(), key.as_ref()],
+            CertificateOwner::Client,
+        )
     }
 
-    fn of_files(files: [&Path; 3], owner: Owner) -> Result<Tls> {
-        let [authority, certificate, key] = files.map(Source::read);
+    fn of_files(files: [&Path; 3], owner: CertificateOwner) -> Result<Tls> {
+        let [authority, certificate, key] = files.map(PemSource::read);
         let (authority, certificate, key) =
             (authority.map_err(invalid)?, certificate.map_err(invalid)?, key.map_err(invalid)?);
         Tls::of(Sources::new(authority, certificate, key, owner))
@@ -122,8 +128,8 @@ impl Tls {
         key: impl AsRef<[u8]>,
     ) -> Result<Tls> {
         let [authority, certificate, key] =
-            [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(Source::given);
-        Tls::of(Sources::new(authority, certificate, key, Owner::Member))
+            [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(PemSource::given);
+        Tls::of(Sources::new(authority, certificate, key, CertificateOwner::Member))
     }
 
     /// On members: also accepts clients without a replica whose certificates this authority (a PEM file,
@@ -135,7 +141,7 @@ impl Tls {
     /// [`Error::InvalidSetting`] if the file cannot be read or used, or has a certificate of the members' or
     /// operators' authority.
     pub fn with_clients(self, authority: impl AsRef<Path>) -> Result<Tls> {
-        let clients = Some(Source::read(authority.as_ref()).map_err(invalid)?);
+        let clients = Some(PemSource::read(authority.as_ref()).map_err(invalid)?);
         Tls::of(Sources { clients, ..(*self.sources).clone() })
     }
 
@@ -145,7 +151,7 @@ impl Tls {
     /// # Errors
     /// As for [`Tls::with_clients`].
     pub fn with_operators(self, authority: impl AsRef<Path>) -> Result<Tls> {
-        let operators = Some(Source::read(authority.as_ref()).map_err(invalid)?);
+        let operators = Some(PemSource::read(authority.as_ref()).map_err(invalid)?);
         Tls::of(Sources { operators, ..(*self.sources).clone() })
     }
 
@@ -157,7 +163,7 @@ impl Tls {
     /// # Errors
     /// [`Error::InvalidSetting`] if the file cannot be read, or has a line that is no subject.
     pub fn with_refused(self, subjects: impl AsRef<Path>) -> Result<Tls> {
-        let refused = Some(Source::read(subjects.as_ref()).map_err(invalid)?);
+        let refused = Some(PemSource::read(subjects.as_ref()).map_err(invalid)?);
         Tls::of(Sources { refused, ..(*self.sources).clone() })
     }
 
@@ -180,8 +186,8 @@ impl Tls {
     #[cfg(test)]
     pub(crate) fn unverified(authority: &str, certificate: &str, key: &str) -> Tls {
         let [authority, certificate, key] =
-            [authority, certificate, key].map(|pem| Source::given(pem.as_bytes()));
-        let sources = Sources::new(authority, certificate, key, Owner::Member);
+            [authority, certificate, key].map(|pem| PemSource::given(pem.as_bytes()));
+        let sources = Sources::new(authority, certificate, key, CertificateOwner::Member);
         let keys = sources.keys(None).unwrap();
         Tls { sources: Arc::new(sources), keys }
     }
@@ -235,32 +241,32 @@ fn invalid(reason: String) -> Error {
 
 /// Some content, and the file that it came from.
 #[derive(Clone, PartialEq, Eq)]
-struct Source {
+struct PemSource {
     file: Option<PathBuf>,
     content: Vec<u8>,
 }
 
-impl Source {
+impl PemSource {
     fn is_blank(&self) -> bool {
         self.content.trim_ascii().is_empty()
     }
 
-    fn read(file: &Path) -> std::result::Result<Source, String> {
-        Ok(Source { file: Some(file.to_owned()), content: pem::read(file)? })
+    fn read(file: &Path) -> std::result::Result<PemSource, String> {
+        Ok(PemSource { file: Some(file.to_owned()), content: pem::read(file)? })
     }
 
-    fn given(content: &[u8]) -> Source {
-        Source { file: None, content: content.to_vec() }
+    fn given(content: &[u8]) -> PemSource {
+        PemSource { file: None, content: content.to_vec() }
     }
 
-    fn read_again(&self) -> std::result::Result<Source, String> {
-        self.file.as_deref().map_or_else(|| Ok(self.clone()), Source::read)
+    fn read_again(&self) -> std::result::Result<PemSource, String> {
+        self.file.as_deref().map_or_else(|| Ok(self.clone()), PemSource::read)
     }
 }
 
 /// Whose certificate it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum CertificateOwner {
     Member,
     /// An operator or a client, whose authority it need not know.
     Client,
@@ -269,23 +275,29 @@ enum Owner {
 /// All that the configuration of connections is made from.
 #[derive(Clone, PartialEq, Eq)]
 struct Sources {
-    authority: Source,
-    certificate: Source,
-    key: Source,
-    operators: Option<Source>,
-    clients: Option<Source>,
-    refused: Option<Source>,
-    owner: Owner,
+    authority: PemSource,
+    certificate: PemSource,
+    key: PemSource,
+    operators: Option<PemSource>,
+    clients: Option<PemSource>,
+    refused: Option<PemSource>,
+    owner: CertificateOwner,
 }
 
 impl Sources {
-    fn new(authority: Source, certificate: Source, key: Source, owner: Owner) -> Sources {
+    fn new(
+        authority: PemSource,
+        certificate: PemSource,
+        key: PemSource,
+        owner: CertificateOwner,
+    ) -> Sources {
         let (operators, clients, refused) = (None, None, None);
         Sources { authority, certificate, key, operators, clients, refused, owner }
     }
 
     fn read_again(&self) -> std::result::Result<Sources, String> {
-        let again = |source: &Option<Source>| source.as_ref().map(Source::read_again).transpose();
+        let again =
+            |source: &Option<PemSource>| source.as_ref().map(PemSource::read_again).transpose();
         Ok(Sources {
             authority: self.authority.read_again()?,
             certificate: self.certificate.read_again()?,
@@ -323,7 +335,7 @@ impl Sources {
         let algorithms = provider.signature_verification_algorithms;
         let listening = Arc::new(Verifier { roots: members, algorithms });
         if let Some(now) = now
-            && self.owner == Owner::Member
+            && self.owner == CertificateOwner::Member
         {
             // The certificate serves both on a listening member and on a connecting one.
             listening.check(own, intermediates, now).map_err(refused)?;
@@ -333,7 +345,7 @@ impl Sources {
         let keys = Keys::new(provider, accepted, listening, chain, key, subject)
             .map_err(|error| format!("the certificate and key of this member: {error}"))?;
         if let Some(now) = now
-            && self.owner == Owner::Member
+            && self.owner == CertificateOwner::Member
         {
             // Otherwise all others would refuse this member, or disconnect it when their files change.
             let right = keys.right(&certified, now)?;

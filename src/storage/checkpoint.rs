@@ -41,7 +41,7 @@ pub(super) struct Checkpoints {
     next_part: u64,
     /// Parts that were begun and never committed.
     stale: Vec<u64>,
-    pending: Option<Pending>,
+    pending: Option<PendingCheckpoint>,
     /// The expected size of the full image in bytes, when it was begun; `None` if the image was written
     /// before the store was opened.
     base_bytes: Option<u64>,
@@ -53,7 +53,7 @@ pub(super) struct Checkpoints {
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
-struct Pending {
+struct PendingCheckpoint {
     /// The new generation of a full checkpoint. A delta is written to the current one.
     target: Option<Generation>,
     part: CheckpointPart,
@@ -88,13 +88,13 @@ impl Checkpoints {
         if !full && !self.full_is_due(bytes)? {
             let part = empty_part(self.log_id, number, self.next_part);
             self.next_part += 1;
-            self.pending = Some(Pending { target: None, part, bytes, is_finished });
+            self.pending = Some(PendingCheckpoint { target: None, part, bytes, is_finished });
             return Ok(CheckpointKind::Delta);
         }
         self.paths.have_room_for(bytes)?;
         let target = Some(self.paths.create(number + 1).map_err(retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
-        self.pending = Some(Pending { target, part, bytes, is_finished });
+        self.pending = Some(PendingCheckpoint { target, part, bytes, is_finished });
         Ok(CheckpointKind::Full)
     }
 
@@ -131,7 +131,7 @@ impl Checkpoints {
             || self.generation.file_bytes()? > file_max)
     }
 
-    fn pending(&mut self) -> Result<&mut Pending> {
+    fn pending(&mut self) -> Result<&mut PendingCheckpoint> {
         match &mut self.pending {
             Some(pending) => Ok(pending),
             None => refuse("no checkpoint was begun".to_owned()),
@@ -214,7 +214,7 @@ impl Checkpoints {
     /// generation that it replaces, if any.
     pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<Generation> {
         self.parts = parts;
-        let Pending { target, bytes, .. } = self.pending.take()?;
+        let PendingCheckpoint { target, bytes, .. } = self.pending.take()?;
         let target = target?;
         self.base_bytes = Some(bytes);
         // Parts of a new generation are numbered from the start.

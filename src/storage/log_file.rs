@@ -42,7 +42,7 @@ use super::file_system::FsPath;
 use super::file_thread::{EntriesDone, FileThread, Order, VerifyDone};
 use super::files::io_error;
 use super::generation::Generation;
-use super::log_index::Place;
+use super::log_index::SegmentRange;
 use super::log_record::{
     CHECKSUM_BYTES, FIRST_SEGMENT, FORM, MAGIC, PREFIX_BYTES, RecordKind, RecordPosition, SEALED,
     checksum, context, record_bytes,
@@ -148,7 +148,11 @@ impl LogFile {
     }
 
     /// Appends a record, durably. Returns where it is.
-    pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<Place> {
+    pub(super) fn append(
+        &mut self,
+        kind: RecordKind,
+        body: &impl Serialize,
+    ) -> Result<SegmentRange> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let (head, tail) = self.sealing.around();
@@ -161,7 +165,7 @@ impl LogFile {
         }
         let at = self.seal(kind, &mut buffer);
         let (segment, offset) = (self.segment.number, self.offset as u64);
-        let place = Place { segment, offset, bytes: buffer.len() as u64 };
+        let place = SegmentRange { segment, offset, bytes: buffer.len() as u64 };
         let written = self.write(&buffer, at);
         // A very large record must not hold its memory forever.
         buffer.shrink_to(BUFFER_BYTES_MAX);

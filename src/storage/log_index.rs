@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// The place of records: a range of bytes in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SegmentRange {
     pub(super) segment: u64,
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -22,7 +22,7 @@ pub(super) struct Span {
     /// The index of the first entry, and the index after the last one that was not replaced.
     pub(super) first: u64,
     pub(super) end: u64,
-    pub(super) place: Place,
+    pub(super) place: SegmentRange,
 }
 
 /// A span is extended up to this many bytes.
@@ -35,7 +35,7 @@ impl Span {
 
     /// Joins a later span to this one if it continues this one. Returns whether it does.
     fn take(&mut self, later: &Span) -> bool {
-        let Place { segment, offset, bytes } = self.place;
+        let SegmentRange { segment, offset, bytes } = self.place;
         let place = later.place;
         let adjoins = segment == place.segment && offset + bytes == place.offset;
         let follows = later.is_empty() || (!self.is_empty() && self.end == later.first);
@@ -119,7 +119,7 @@ mod tests {
         let mut index = LogIndex::default();
         for (seq, &(first, end)) in ranges.iter().enumerate() {
             // Each in a segment of its own.
-            let place = Place { segment: seq as u64, offset: 512, bytes: 80 };
+            let place = SegmentRange { segment: seq as u64, offset: 512, bytes: 80 };
             index.push(Span { seq: seq as u64, first, end, place });
         }
         index
@@ -140,7 +140,7 @@ mod tests {
     fn log_index_joins_consecutive_records() {
         let mut index = LogIndex::default();
         let mut push = |seq: u64, first, end| {
-            let place = Place { segment: 1, offset: seq * 80, bytes: 80 };
+            let place = SegmentRange { segment: 1, offset: seq * 80, bytes: 80 };
             index.push(Span { seq, first, end, place });
         };
         push(1, 1, 3);

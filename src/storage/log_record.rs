@@ -2,14 +2,14 @@
 
 use serde::de::DeserializeOwned;
 
-use super::log_index::Place;
+use super::log_index::SegmentRange;
 use super::record::{corrupt, hash, u64_at};
 use super::sealing::Sealing;
 #[cfg(any(test, fuzzing))]
 use super::segments::check_header;
 use super::segments::{HEADER_BYTES, SegmentId};
 use super::{Result, StorageError};
-use crate::encryption::Context;
+use crate::encryption::AssociatedData;
 
 pub(super) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;
@@ -52,7 +52,7 @@ pub(super) struct LogRecord<'a> {
     /// The chain before it.
     previous: u64,
     pub(super) at: RecordPosition,
-    pub(super) place: Place,
+    pub(super) place: SegmentRange,
     log: u64,
     form: u8,
     body: &'a [u8],
@@ -76,7 +76,7 @@ impl LogRecord<'_> {
                 return Err(StorageError::Version { what });
             }
         };
-        let Place { segment: number, offset, .. } = self.place;
+        let SegmentRange { segment: number, offset, .. } = self.place;
         let segment = SegmentId { log: self.log, number };
         let context = context(segment, offset as usize, self.kind, self.at.seq, self.previous);
         let name = format_args!("log record {seq}");
@@ -167,7 +167,8 @@ impl<'a> SegmentReader<'a> {
         }
         let at = RecordPosition { seq: field(16)?, chain };
         let SegmentId { log, number: segment } = self.segment;
-        let place = Place { segment, offset: place as u64, bytes: record_bytes(length) as u64 };
+        let place =
+            SegmentRange { segment, offset: place as u64, bytes: record_bytes(length) as u64 };
         let (form, body) = (prefix[FORM], &sealed[PREFIX_BYTES..]);
         Some(LogRecord { kind, previous: field(24)?, at, place, log, form, body })
     }
@@ -189,9 +190,9 @@ pub(super) fn context(
     kind: RecordKind,
     seq: u64,
     previous: u64,
-) -> Context {
+) -> AssociatedData {
     let SegmentId { log, number } = segment;
-    Context::new(b'L', [log, number, offset as u64, kind as u64, seq, previous, 0])
+    AssociatedData::new(b'L', [log, number, offset as u64, kind as u64, seq, previous, 0])
 }
 
 /// Reads arbitrary bytes as records.

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use super::file_system::FsPath;
 use super::files::io_error;
 use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_index::{Place, Span};
+use super::log_index::{SegmentRange, Span};
 use super::log_record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
 use super::record::corrupt;
 use super::sealing::Sealing;
@@ -85,7 +85,7 @@ pub(super) struct Needed {
     pub(super) named: RecordPosition,
     pub(super) checkpoint: CheckpointBody,
     /// The place of the first record that the checkpoint keeps.
-    pub(super) from: Place,
+    pub(super) from: SegmentRange,
 }
 
 /// Finds the last checkpoint that a log names, and what it needs of the log. Reads the log backwards, so
@@ -109,7 +109,7 @@ pub(super) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Ne
             return Err(error);
         }
         let mut reader = SegmentReader::new(segment, &bytes);
-        let mut places: Vec<(u64, Place)> = Vec::new();
+        let mut places: Vec<(u64, SegmentRange)> = Vec::new();
         let mut checkpoint: Option<LogRecord<'_>> = None;
         while let Some(record) = reader.next_sound() {
             places.push((record.at.seq, record.place));
@@ -147,7 +147,7 @@ pub(super) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Ne
 pub(super) fn scan(
     dir: &FsPath,
     id: u64,
-    from: Place,
+    from: SegmentRange,
     mut sink: impl FnMut(&LogRecord<'_>) -> Result<()>,
 ) -> Result<Scan> {
     let io = io_error("reading the log");
@@ -306,7 +306,7 @@ fn read_span(
     entries: &mut Vec<LogEntry>,
     left: &mut u64,
 ) -> Result<bool> {
-    let Place { segment: number, offset, bytes } = span.place;
+    let SegmentRange { segment: number, offset, bytes } = span.place;
     let segment = Segment::open(dir, number, 0)?;
     let mut records = vec![0; bytes as usize];
     segment.file.read_all_at(&mut records, offset).map_err(io_error("reading the log"))?;

@@ -26,12 +26,12 @@ pub(crate) struct MemoryDisk {
 struct Disk {
     /// Counts the opens: only the store that made the last one may write.
     opened: u64,
-    image: Option<Image>,
+    image: Option<DiskImage>,
 }
 
 /// What a founded store holds.
 #[derive(Clone, Debug)]
-struct Image {
+struct DiskImage {
     identity: Identity,
     promise: Promise,
     removed: bool,
@@ -113,7 +113,7 @@ impl MemoryStore {
 }
 
 /// The image of a disk that must have been founded.
-fn founded(disk: &mut Disk) -> Result<&mut Image> {
+fn founded(disk: &mut Disk) -> Result<&mut DiskImage> {
     match disk.image.as_mut() {
         Some(image) => Ok(image),
         None => refuse("the store is blank".to_owned()),
@@ -169,7 +169,7 @@ impl LogStore for MemoryStore {
             }
             let before = Bounds::empty(meta.index);
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
-            disk.image = Some(Image {
+            disk.image = Some(DiskImage {
                 identity: identity.clone(),
                 promise: Promise::default(),
                 removed: false,
@@ -198,7 +198,7 @@ impl LogStore for MemoryStore {
         if let Err(reason) = chunks.try_for_each(|chunk| sink(chunk)) {
             return self.call(|_, _| corrupt(format!("a chunk of the checkpoint: {reason}")));
         }
-        let Image { hard_state, checkpoint, entries, .. } = image;
+        let DiskImage { hard_state, checkpoint, entries, .. } = image;
         let (earlier, entries): (Vec<LogEntry>, _) =
             entries.into_iter().partition(|entry| entry.index <= checkpoint.index);
         let mut outline = LogOutline::default();

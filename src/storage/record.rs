@@ -30,7 +30,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Result, StorageError};
-use crate::encryption::Context;
+use crate::encryption::AssociatedData;
 
 /// What the body of a chunk is. Its tag is the format of the record: this version reads no other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,8 @@ where
             return Ok(None);
         };
         let (id, part) = ChunkId::parse(key.as_ref())?;
-        let Opened { parts, previous, form, piece, checksum } = open(id, part, value.as_ref())?;
+        let VerifiedValue { parts, previous, form, piece, checksum } =
+            open(id, part, value.as_ref())?;
         if part != 0 {
             return corrupt(format!("{id}: begins with part {part}"));
         }
@@ -214,7 +215,7 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
 }
 
 /// A verified value.
-struct Opened<'a> {
+struct VerifiedValue<'a> {
     parts: u32,
     previous: u64,
     form: Form,
@@ -222,7 +223,7 @@ struct Opened<'a> {
     checksum: u64,
 }
 
-fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
+fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<VerifiedValue<'_>> {
     let short = || StorageError::Corrupt { what: format!("{id}: part {part} is cut short") };
     let (sealed, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(short)?;
     let (header, piece) = sealed.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
@@ -240,7 +241,7 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
             return Err(StorageError::Version { what });
         }
     };
-    Ok(Opened {
+    Ok(VerifiedValue {
         parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
         previous: u64::from_le_bytes(array(&header[5..]).ok_or_else(short)?),
         form,
@@ -262,9 +263,14 @@ pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
 }
 
 /// The place of an encrypted chunk: it comes after this chain.
-pub(super) fn chunk_context(log: u64, generation: u64, id: ChunkId, previous: u64) -> Context {
+pub(super) fn chunk_context(
+    log: u64,
+    generation: u64,
+    id: ChunkId,
+    previous: u64,
+) -> AssociatedData {
     let ChunkId { group, number } = id;
-    Context::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
+    AssociatedData::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
 }
 
 /// The XXH3 of numbers and of the bytes after them.

@@ -17,7 +17,7 @@ use super::file_system::FsPath;
 use super::files::io_error;
 use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_index::{LogIndex, Place, Span};
+use super::log_index::{LogIndex, SegmentRange, Span};
 use super::log_record::{LogRecord, RecordKind, RecordPosition};
 use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
 use super::record::{Form, Record, chunk_context, corrupt, first_chunk_chain};
@@ -295,7 +295,7 @@ impl ReadLog {
         Ok(())
     }
 
-    fn append(&mut self, seq: u64, place: Place, body: LogBody) -> Result<()> {
+    fn append(&mut self, seq: u64, place: SegmentRange, body: LogBody) -> Result<()> {
         let (mut first, mut end) = (0, 0);
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));

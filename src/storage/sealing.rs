@@ -34,7 +34,8 @@ use super::incarnation::Incarnation;
 use super::record::corrupt;
 use super::{Result, StorageError};
 use crate::encryption::{
-    Context, DataKeys, GIVE_KEYS, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey, no_keys,
+    AssociatedData, DataKeys, GIVE_KEYS, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey,
+    no_keys,
 };
 
 pub(super) const KEYS: Format = Format { name: "KEYS", magic: b"qrdkeys\n", number: 1 };
@@ -72,7 +73,12 @@ impl Sealing {
 
     /// Encrypts the end of a buffer in place: the free bytes from `start` on, and the body behind them. Returns whether it
     /// is encrypted.
-    pub(super) fn seal(&self, context: &Context, buffer: &mut Vec<u8>, start: usize) -> bool {
+    pub(super) fn seal(
+        &self,
+        context: &AssociatedData,
+        buffer: &mut Vec<u8>,
+        start: usize,
+    ) -> bool {
         if let Some(keys) = &self.keys {
             keys.seal(context, buffer, start);
         }
@@ -80,7 +86,7 @@ impl Sealing {
     }
 
     /// An encrypted copy of a body; `None` if it stays in clear.
-    pub(super) fn sealed(&self, context: &Context, body: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn sealed(&self, context: &AssociatedData, body: &[u8]) -> Option<Vec<u8>> {
         let keys = self.keys.as_ref()?;
         let mut buffer = Vec::with_capacity(HEAD_BYTES + body.len() + TAG_BYTES);
         buffer.resize(HEAD_BYTES, 0);
@@ -92,7 +98,7 @@ impl Sealing {
     /// The body in clear. Its checksum is correct.
     pub(super) fn opened<'a>(
         &self,
-        context: &Context,
+        context: &AssociatedData,
         is_sealed: bool,
         body: &'a [u8],
         name: impl Display,
@@ -134,7 +140,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let key = ring.new_data_key(1).expect("the system has random numbers");
     let keys = DataKeys::open(&ring, &[key]).expect("this key is of this ring");
     let sealing = Sealing { keys: Some(Arc::new(keys)), given: true };
-    let context = Context::new(b'L', [1; 7]);
+    let context = AssociatedData::new(b'L', [1; 7]);
     let opened = sealing.opened(&context, true, bytes, "it");
     assert!(matches!(opened, Err(StorageError::Key { .. })), "{opened:?}");
     // A body that was encrypted is decrypted, and no change of it is.

@@ -49,12 +49,12 @@ pub(crate) struct EventReceiver<E> {
 #[derive(Debug)]
 struct Shared<E> {
     channel: Mutex<Channel<E>>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingTasks>,
 }
 
 /// The tasks that wait.
 #[derive(Debug)]
-enum Waiting {
+enum WaitingTasks {
     /// No task has waited yet.
     Nobody,
     Tasks(Box<Tasks>),
@@ -84,7 +84,7 @@ enum Channel<E> {
 
 /// A channel in which this many events may wait.
 pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) {
-    let waiting = Mutex::new(Waiting::Nobody);
+    let waiting = Mutex::new(WaitingTasks::Nobody);
     let shared = Shared { channel: Mutex::new(Channel::NotCreated), waiting };
     let shared = Arc::new(shared);
     let receiver = EventReceiver { events: OnceCell::new(), shared: Arc::clone(&shared) };
@@ -192,10 +192,10 @@ impl<E> Waiter<'_, E> {
     /// gone, and no waker will be called.
     fn register(&mut self, waker: &Waker) -> bool {
         let mut waiting = self.shared.waiting();
-        if matches!(*waiting, Waiting::Nobody) {
-            *waiting = Waiting::Tasks(Box::default());
+        if matches!(*waiting, WaitingTasks::Nobody) {
+            *waiting = WaitingTasks::Tasks(Box::default());
         }
-        let Waiting::Tasks(tasks) = &mut *waiting else { return true };
+        let WaitingTasks::Tasks(tasks) = &mut *waiting else { return true };
         let former = tasks.register(&mut self.number, waker);
         drop(waiting);
         // Not under the lock: dropping a waker runs user code.
@@ -209,8 +209,8 @@ impl<E> Drop for Waiter<'_, E> {
         let Some(number) = self.number else { return };
         let mut waiting = self.shared.waiting();
         let removed = match &mut *waiting {
-            Waiting::Tasks(tasks) => tasks.remove(number),
-            Waiting::Nobody | Waiting::Over => None,
+            WaitingTasks::Tasks(tasks) => tasks.remove(number),
+            WaitingTasks::Nobody | WaitingTasks::Over => None,
         };
         drop(waiting);
         // Not under the lock: dropping a waker runs user code.
@@ -259,7 +259,7 @@ impl<E> Shared<E> {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingTasks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -267,11 +267,11 @@ impl<E> Shared<E> {
     fn wake(&self, is_over: bool) {
         let mut waiting = self.waiting();
         let woken = match &mut *waiting {
-            Waiting::Tasks(tasks) => tasks.take(),
-            Waiting::Nobody | Waiting::Over => Vec::new(),
+            WaitingTasks::Tasks(tasks) => tasks.take(),
+            WaitingTasks::Nobody | WaitingTasks::Over => Vec::new(),
         };
         if is_over {
-            *waiting = Waiting::Over;
+            *waiting = WaitingTasks::Over;
         }
         drop(waiting);
         woken.into_iter().for_each(|(_, task)| task.wake());

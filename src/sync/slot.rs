@@ -10,15 +10,15 @@ use super::prim::{Mutex, MutexGuard, PoisonError};
 use super::task::Task;
 
 pub(crate) struct Slot<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<SlotState<T>>,
 }
 
-struct State<T> {
+struct SlotState<T> {
     answer: Option<T>,
-    waiting: Waiting<T>,
+    waiting: SlotWaiter<T>,
 }
 
-enum Waiting<T> {
+enum SlotWaiter<T> {
     Nobody,
     Task(Task),
     Then(Box<dyn FnOnce(T) + Send>),
@@ -32,20 +32,20 @@ impl<T> fmt::Debug for Slot<T> {
 
 impl<T> Default for Slot<T> {
     fn default() -> Slot<T> {
-        Slot { state: Mutex::new(State { answer: None, waiting: Waiting::Nobody }) }
+        Slot { state: Mutex::new(SlotState { answer: None, waiting: SlotWaiter::Nobody }) }
     }
 }
 
 impl<T> Slot<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, SlotState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores the answer, or passes it to the registered function.
     pub(crate) fn complete(&self, answer: T) {
         let mut state = self.lock();
-        let waiting = std::mem::replace(&mut state.waiting, Waiting::Nobody);
-        if let Waiting::Then(then) = waiting {
+        let waiting = std::mem::replace(&mut state.waiting, SlotWaiter::Nobody);
+        if let SlotWaiter::Then(then) = waiting {
             drop(state);
             then(answer);
             return;
@@ -53,7 +53,7 @@ impl<T> Slot<T> {
         state.answer = Some(answer);
         // A woken task may want the lock at once.
         drop(state);
-        if let Waiting::Task(waker) = waiting {
+        if let SlotWaiter::Task(waker) = waiting {
             waker.wake();
         }
     }
@@ -68,7 +68,7 @@ impl<T> Slot<T> {
         let mut state = self.lock();
         let answer = state.answer.take();
         if answer.is_none() {
-            state.waiting = Waiting::Task(Task::new(waker));
+            state.waiting = SlotWaiter::Task(Task::new(waker));
         }
         answer
     }
@@ -81,7 +81,7 @@ impl<T> Slot<T> {
                 drop(state);
                 then(answer);
             }
-            None => state.waiting = Waiting::Then(Box::new(then)),
+            None => state.waiting = SlotWaiter::Then(Box::new(then)),
         }
     }
 

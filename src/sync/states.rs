@@ -16,21 +16,21 @@ const CHANNELS: usize = 16;
 
 pub(crate) struct States {
     now: SessionState,
-    readers: Vec<Reader>,
+    readers: Vec<StateReceiver>,
     /// How many states may wait for a reader.
     unread_max: usize,
     /// With this many readers, abandoned ones are looked for.
     sweep_at: usize,
 }
 
-struct Reader {
+struct StateReceiver {
     /// The channel is unbounded; it holds at most `unread_max` states and the final one.
     sender: Sender<SessionState>,
     /// Whether the current state was not sent to it.
     is_behind: bool,
 }
 
-impl Reader {
+impl StateReceiver {
     /// Sends the state, or drops it if there is no room. Returns `false` if the receiver is gone.
     fn send(&mut self, state: SessionState, unread_max: usize) -> bool {
         // Dropping a receiver drops the channel's content, so a channel with content has a reader.
@@ -58,7 +58,7 @@ impl States {
         let (sender, receiver) = unbounded();
         let _ = sender.send(self.now);
         if !self.now.is_final() {
-            self.readers.push(Reader { sender, is_behind: false });
+            self.readers.push(StateReceiver { sender, is_behind: false });
         }
         receiver
     }

@@ -53,20 +53,20 @@ use nodes::Nodes;
 /// ```
 #[derive(Debug)]
 pub struct Cluster {
-    running: Arc<Running>,
+    running: Arc<ClusterThread>,
     nodes: Mutex<Vec<Coordinator>>,
 }
 
 /// The cluster's thread, which ends when the last user of the cluster is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ClusterThread {
     /// `None` once the thread is to end.
     orders: Option<Sender<Order>>,
     clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Running {
+impl Drop for ClusterThread {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if self.clock.is_forked() {
@@ -219,7 +219,7 @@ impl Cluster {
             .name("quorate-test".to_owned())
             .spawn(move || all.run(&orders))
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
-        let running = Arc::new(Running { orders: Some(sender), clock, thread: Some(thread) });
+        let running = Arc::new(ClusterThread { orders: Some(sender), clock, thread: Some(thread) });
         let coordinators =
             shared.into_iter().map(|shared| Coordinator::of_cluster(shared, running.clone()));
         let nodes = Mutex::new(coordinators.collect());

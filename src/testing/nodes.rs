@@ -21,7 +21,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::InlineDisk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::shared::{Call, Limits, NodeShared};
+use crate::runtime::shared::{HostMessage, Limits, NodeShared};
 use crate::runtime::{boot, entropy, own_thread};
 use crate::storage::{LogStore, MemoryDisk, StorageError};
 use crate::types::acl::Id;
@@ -45,17 +45,17 @@ pub(crate) struct Nodes {
 struct NodeSlot {
     /// `None` for a client.
     disk: Option<MemoryDisk>,
-    running: Option<Running>,
+    running: Option<RunningNode>,
     /// Nodes of one group reach each other.
     group: usize,
     /// The version that its node supports, from its next start on.
     version: u16,
 }
 
-struct Running {
+struct RunningNode {
     host: Host,
     disk: Option<InlineDisk>,
-    calls: Receiver<Call>,
+    calls: Receiver<HostMessage>,
     wake_at: Time,
     /// The nodes with which a client wants to be connected; a member wants all.
     dial: Dial,
@@ -190,7 +190,7 @@ impl Nodes {
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.slots[node].running =
-            Some(Running { host, disk, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
+            Some(RunningNode { host, disk, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
         for other in 0..self.slots.len() {
             self.meet(node, other);
             self.meet(other, node);
@@ -441,7 +441,7 @@ mod tests {
     use crate::runtime::chroot::Root;
     use crate::runtime::pending::Pending;
     use crate::runtime::session::SessionShared;
-    use crate::runtime::shared::Asker;
+    use crate::runtime::shared::RequestOrigin;
     use crate::types::session::SessionState;
     use crate::types::znode::SessionId;
 
@@ -451,7 +451,7 @@ mod tests {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
         let ask = Ask::watch(id, path.into(), false, None, EventData::None);
-        let asker = Asker::Holder(Arc::clone(session));
+        let asker = RequestOrigin::Holder(Arc::clone(session));
         shared.ask(asker, ask, Some((id, sender)), |()| Ok(watch))
     }
 
@@ -462,7 +462,7 @@ mod tests {
         let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
         let shared = &shared[0];
         let session = Arc::new(SessionShared::new(SessionId(7), 1, [0; 16], 10 * SECOND));
-        let opener = Asker::Opener(Arc::clone(&session));
+        let opener = RequestOrigin::Opener(Arc::clone(&session));
         let opened = shared.ask(opener, Ask::open(&session, 10 * SECOND), None, |_| Ok(()));
         let mut kept = ask_watch(shared, &session);
         drop(ask_watch(shared, &session));
@@ -492,7 +492,7 @@ mod tests {
             true => Ask::resume(&session, Some(timeout)),
             false => Ask::open(&session, timeout),
         };
-        let opener = Asker::Opener(Arc::clone(&session));
+        let opener = RequestOrigin::Opener(Arc::clone(&session));
         let opened = shared.ask(opener, ask, None, |_| Ok(()));
         (session, opened)
     }

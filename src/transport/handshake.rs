@@ -1,6 +1,6 @@
 //! The handshake. Two nodes check that they are the intended ones before they send anything else.
 //!
-//! The node that connects sends a [`Hello`], and the other one an [`Answer`]. Each is the payload
+//! The node that connects sends a [`Hello`], and the other one an [`HelloReply`]. Each is the payload
 //! of one frame of at most [`HANDSHAKE_BYTES_MAX`]. After a welcome, messages flow from the node
 //! that connected to the one that answered.
 //!
@@ -67,12 +67,12 @@ pub(crate) struct Hello {
     /// The intended node: the address may have been given to another one since. 0 for any node.
     pub(crate) to: NodeId,
     pub(crate) incarnation: u64,
-    pub(crate) run: Run,
+    pub(crate) run: ProcessRun,
 }
 
 /// A run of a node's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Run {
+pub(crate) struct ProcessRun {
     /// Its address; empty for a client.
     pub(crate) address: String,
     /// Random, chosen at its start.
@@ -81,7 +81,7 @@ pub(crate) struct Run {
 
 /// The answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum HelloReply {
     Welcome(Responder),
     Refused(Refusal),
 }
@@ -92,7 +92,7 @@ pub(crate) struct Responder {
     pub(crate) node: NodeId,
     /// 0 if it has none yet.
     pub(crate) cluster: u64,
-    pub(crate) run: Run,
+    pub(crate) run: ProcessRun,
 }
 
 /// Why a connection is refused: a code for the program and a text for people.
@@ -179,9 +179,9 @@ impl Refusal {
     }
 }
 
-impl Run {
-    pub(crate) fn of(local: &LocalPeer) -> Run {
-        Run { address: local.address.clone(), boot: local.boot }
+impl ProcessRun {
+    pub(crate) fn of(local: &LocalPeer) -> ProcessRun {
+        ProcessRun { address: local.address.clone(), boot: local.boot }
     }
 
     /// Whether this is a client: it does not listen, and receives messages over the connections that
@@ -200,7 +200,7 @@ impl Run {
 
 impl Responder {
     pub(crate) fn of(local: &LocalPeer) -> Responder {
-        Responder { node: local.node, cluster: local.cluster, run: Run::of(local) }
+        Responder { node: local.node, cluster: local.cluster, run: ProcessRun::of(local) }
     }
 }
 
@@ -213,7 +213,7 @@ impl Hello {
             from: local.node,
             to,
             incarnation: local.incarnation,
-            run: Run::of(local),
+            run: ProcessRun::of(local),
         }
     }
 
@@ -243,17 +243,17 @@ impl Hello {
     }
 }
 
-impl Answer {
+impl HelloReply {
     /// Appends the encoded answer to `buffer`. `version` is the highest that the node supports.
     pub(crate) fn encode(&self, version: u16, buffer: Vec<u8>) -> Vec<u8> {
         let mut buffer = front(buffer, version);
         match self {
-            Answer::Welcome(responder) => {
+            HelloReply::Welcome(responder) => {
                 buffer.push(0);
                 buffer = postcard::to_extend(responder, buffer)
                     .expect("encoding integers and a string to a Vec cannot fail");
             }
-            Answer::Refused(refusal) => {
+            HelloReply::Refused(refusal) => {
                 buffer.push(refusal.code as u8);
                 buffer.extend_from_slice(shortened(&refusal.text).as_bytes());
             }
@@ -262,21 +262,21 @@ impl Answer {
     }
 
     /// Decodes an answer of any version, and returns that version; `None` if it is not an answer.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(u16, Answer)> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(u16, HelloReply)> {
         let (version, rest) = split_front(bytes)?;
         let (&code, text) = rest.split_first()?;
         if code == 0 {
             let (responder, rest) = postcard::take_from_bytes::<Responder>(text).ok()?;
             let is_sound =
                 rest.is_empty() && responder.run.is_sound() && !responder.run.is_client();
-            return is_sound.then_some((version, Answer::Welcome(responder)));
+            return is_sound.then_some((version, HelloReply::Welcome(responder)));
         }
         // The text goes to logs: the sender must not be able to forge lines there.
         let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
             .chars()
             .map(|char| if char.is_control() { ' ' } else { char })
             .collect();
-        Some((version, Answer::Refused(Refusal::new(RefusalCode::from_byte(code), text))))
+        Some((version, HelloReply::Refused(Refusal::new(RefusalCode::from_byte(code), text))))
     }
 }
 
@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn hello() -> Hello {
-        let run = Run { address: "two:7400".to_owned(), boot: 300 };
+        let run = ProcessRun { address: "two:7400".to_owned(), boot: 300 };
         Hello { version: 1, cluster: 77, from: 2, to: 1, incarnation: 6, run }
     }
 
@@ -389,7 +389,7 @@ mod tests {
     fn golden_handshake() {
         let mut golden = crate::golden::Golden::new("handshake");
         golden.sample("hello", &hello().encode(Vec::new()));
-        let welcome = Answer::Welcome(Responder::of(&local()));
+        let welcome = HelloReply::Welcome(Responder::of(&local()));
         golden.sample("welcome", &welcome.encode(1, Vec::new()));
         for (name, code, text) in [
             ("refusal", RefusalCode::Cluster, "another cluster"),
@@ -399,7 +399,7 @@ mod tests {
             ("refusal, no member's credential", RefusalCode::Right, "a client"),
         ] {
             let refusal = Refusal::new(code, text.to_owned());
-            golden.sample(name, &Answer::Refused(refusal).encode(1, Vec::new()));
+            golden.sample(name, &HelloReply::Refused(refusal).encode(1, Vec::new()));
         }
         golden.sample("preface of a secret", &crate::transport::secure::SECRET_PREFACE);
         golden.check();
@@ -414,11 +414,11 @@ mod tests {
         let second = Hello { version: 2, ..hello() };
         assert_eq!(Hello::decode(&second.encode(Vec::new()), 1..=3), Ok(second));
         for code in (1..=255).map(RefusalCode::from_byte) {
-            let answer = Answer::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
-            assert_eq!(Answer::decode(&answer.encode(3, Vec::new())), Some((3, answer)));
+            let answer = HelloReply::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
+            assert_eq!(HelloReply::decode(&answer.encode(3, Vec::new())), Some((3, answer)));
         }
-        let welcome = Answer::Welcome(Responder::of(&local()));
-        assert_eq!(Answer::decode(&welcome.encode(4, Vec::new())), Some((4, welcome)));
+        let welcome = HelloReply::Welcome(Responder::of(&local()));
+        assert_eq!(HelloReply::decode(&welcome.encode(4, Vec::new())), Some((4, welcome)));
     }
 
     #[test]
@@ -436,22 +436,22 @@ mod tests {
     fn a_malformed_address_is_refused() {
         let long = format!("{}:7400", "x".repeat(ADDRESS_BYTES_MAX));
         for address in ["two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
-            let run = Run { address: address.to_owned(), boot: 1 };
+            let run = ProcessRun { address: address.to_owned(), boot: 1 };
             let hello = Hello { run: run.clone(), ..hello() };
             let refused = Hello::decode(&hello.encode(Vec::new()), 1..=3).unwrap_err();
             assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
             assert_no_welcome(run);
         }
         // A client's hello has no address. A welcome must have one.
-        let no_address = Run { address: String::new(), boot: 1 };
+        let no_address = ProcessRun { address: String::new(), boot: 1 };
         let hello_of_client = Hello { run: no_address.clone(), ..hello() };
         let bytes = hello_of_client.encode(Vec::new());
         assert_eq!(Hello::decode(&bytes, 1..=3), Ok(hello_of_client));
         assert_no_welcome(no_address);
-        fn assert_no_welcome(run: Run) {
+        fn assert_no_welcome(run: ProcessRun) {
             let address = run.address.clone();
-            let welcome = Answer::Welcome(Responder { node: 1, cluster: 0, run });
-            assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
+            let welcome = HelloReply::Welcome(Responder { node: 1, cluster: 0, run });
+            assert_eq!(HelloReply::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
         }
         let bytes = hello().encode(Vec::new());
         assert!(Hello::decode(&bytes[..bytes.len() - 1], 1..=3).is_err());
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn hello_is_checked_in_every_respect() {
         let code = |hello: Hello| check(&local(), &hello).map_err(|refusal| refusal.code);
-        let own = |boot| Run { boot, ..Run::of(&local()) };
+        let own = |boot| ProcessRun { boot, ..ProcessRun::of(&local()) };
         for good in [hello(), Hello { to: 0, ..hello() }, Hello { cluster: 0, ..hello() }] {
             assert_eq!(code(good), Ok(()));
         }
@@ -500,10 +500,10 @@ mod tests {
     #[test]
     fn answer_text_is_bounded_and_harmless() {
         let text = "\u{1F980}\n".repeat(1000);
-        let answer = Answer::Refused(Refusal::new(RefusalCode::Cluster, text));
+        let answer = HelloReply::Refused(Refusal::new(RefusalCode::Cluster, text));
         let bytes = answer.encode(1, Vec::new());
         assert!(bytes.len() <= FRONT_BYTES + 1 + TEXT_BYTES_MAX);
-        let Some((1, Answer::Refused(refusal))) = Answer::decode(&bytes) else {
+        let Some((1, HelloReply::Refused(refusal))) = HelloReply::decode(&bytes) else {
             panic!("not a refusal");
         };
         assert!(!refusal.text.contains(['\n', '\u{fffd}']));
@@ -518,7 +518,7 @@ mod tests {
         ) {
             let front = [&b"quorate\n"[..], &[ours, 0]].concat();
             let bytes = if ours > 0 { [front, bytes].concat() } else { bytes };
-            let _ = Answer::decode(&bytes);
+            let _ = HelloReply::decode(&bytes);
             if let Ok(hello) = Hello::decode(&bytes, 1..=3) {
                 prop_assert_eq!(&Hello::decode(&hello.encode(Vec::new()), 1..=3), &Ok(hello.clone()));
                 let _ = check(&local(), &hello);
@@ -533,15 +533,15 @@ mod tests {
             harm in any::<u8>(),
             at in 11..30_usize,
         ) {
-            let run = Run { address: "a.b:1".to_owned(), boot };
-            let welcome = Answer::Welcome(Responder { node, cluster, run });
+            let run = ProcessRun { address: "a.b:1".to_owned(), boot };
+            let welcome = HelloReply::Welcome(Responder { node, cluster, run });
             let mut bytes = welcome.encode(3, Vec::new());
-            prop_assert_eq!(Answer::decode(&bytes), Some((3, welcome)));
+            prop_assert_eq!(HelloReply::decode(&bytes), Some((3, welcome)));
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= harm;
             }
-            if let Some((_, answer)) = Answer::decode(&bytes) {
-                let again = Answer::decode(&answer.encode(3, Vec::new()));
+            if let Some((_, answer)) = HelloReply::decode(&bytes) {
+                let again = HelloReply::decode(&answer.encode(3, Vec::new()));
                 prop_assert_eq!(again, Some((3, answer)));
             }
         }

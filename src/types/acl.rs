@@ -176,7 +176,7 @@ impl Id {
         if !self.is(&entry.scheme) {
             return false;
         }
-        match (self.is("ip"), self.id.parse(), entry.id.parse::<Network>()) {
+        match (self.is("ip"), self.id.parse(), entry.id.parse::<AddressRange>()) {
             (true, Ok(address), Ok(network)) => network.contains(address),
             (true, _, _) => false,
             (false, _, _) => self.id == entry.id,
@@ -203,7 +203,7 @@ impl Id {
             "auth" => true,
             "world" => self.id == "anyone",
             "x509" => !self.id.is_empty(),
-            "ip" => self.id.parse::<Network>().is_ok(),
+            "ip" => self.id.parse::<AddressRange>().is_ok(),
             "digest" | "argon2" => {
                 let hash = self.id.split_once(':').map(|(_, hash)| hash);
                 hash.is_some_and(|hash| !hash.is_empty() && !hash.contains(':'))
@@ -231,15 +231,15 @@ impl fmt::Display for Id {
 }
 
 /// An address, and the number of its significant bits.
-struct Network {
+struct AddressRange {
     address: IpAddr,
     bits: u32,
 }
 
-impl FromStr for Network {
+impl FromStr for AddressRange {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Network, ()> {
+    fn from_str(text: &str) -> Result<AddressRange, ()> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -257,14 +257,14 @@ impl FromStr for Network {
             _ if bits > all => Err(()),
             // Sessions' addresses are stored in this form.
             (IpAddr::V4(mapped), IpAddr::V6(_)) => {
-                Ok(Network { address: mapped.into(), bits: bits.saturating_sub(96) })
+                Ok(AddressRange { address: mapped.into(), bits: bits.saturating_sub(96) })
             }
-            (address, _) => Ok(Network { address, bits }),
+            (address, _) => Ok(AddressRange { address, bits }),
         }
     }
 }
 
-impl Network {
+impl AddressRange {
     fn contains(&self, address: IpAddr) -> bool {
         let (ours, theirs, unused) = match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {

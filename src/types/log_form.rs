@@ -33,11 +33,11 @@ impl<T: LogForm> Serialize for Written<'_, T> {
 }
 
 /// A value that was deserialized from that form.
-struct Read<T>(T);
+struct FromLog<T>(T);
 
-impl<'de, T: LogForm> Deserialize<'de> for Read<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Read<T>, D::Error> {
-        T::deserialize(deserializer).map(Read)
+impl<'de, T: LogForm> Deserialize<'de> for FromLog<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FromLog<T>, D::Error> {
+        T::deserialize(deserializer).map(FromLog)
     }
 }
 
@@ -47,7 +47,7 @@ impl<T: LogForm> LogForm for Option<T> {
     }
 
     fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-        let value: Option<Read<T>> = Deserialize::deserialize(deserializer)?;
+        let value: Option<FromLog<T>> = Deserialize::deserialize(deserializer)?;
         Ok(value.map(|value| value.0))
     }
 }
@@ -79,7 +79,7 @@ impl<T: LogForm> LogForm for Vec<T> {
     }
 
     fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-        let values: Vec<Read<T>> = Deserialize::deserialize(deserializer)?;
+        let values: Vec<FromLog<T>> = Deserialize::deserialize(deserializer)?;
         Ok(values.into_iter().map(|value| value.0).collect())
     }
 }
@@ -309,7 +309,7 @@ mod tests {
         for value in values.as_ref() {
             let bytes = postcard::to_stdvec(&Written(value)).unwrap();
             golden.sample(&format!("{value:?}"), &bytes);
-            assert_eq!(postcard::from_bytes::<Read<T>>(&bytes).unwrap().0, *value);
+            assert_eq!(postcard::from_bytes::<FromLog<T>>(&bytes).unwrap().0, *value);
         }
     }
 

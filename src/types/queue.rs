@@ -25,7 +25,7 @@ pub(crate) const COUNTED: [&str; 3] = [ITEMS, DELAYED, TAKEN];
 
 /// Where an item goes that is put into a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct QueueOrder {
     pub(crate) priority: i32,
     /// How long after the put it is due.
     pub(crate) delay_ms: u64,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use super::Builder;
-use crate::addressing::listening::{self, Attempt};
+use crate::addressing::listening::{self, ListenAttempt};
 use crate::addressing::names::{self, LookUps};
 use crate::addressing::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
@@ -106,9 +106,9 @@ pub(super) fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListe
         Err(Error::Start(StartError::CannotListen { address: address.to_owned(), reason }))
     };
     match listening::listen(found) {
-        Attempt::Listens(listener) => Ok(Some(listener)),
-        Attempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
-        Attempt::Elsewhere(reason) | Attempt::Failed(reason) => failed(reason),
+        ListenAttempt::Listens(listener) => Ok(Some(listener)),
+        ListenAttempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
+        ListenAttempt::Elsewhere(reason) | ListenAttempt::Failed(reason) => failed(reason),
     }
 }
 

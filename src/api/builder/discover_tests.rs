@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::addressing::discovery::{Discovery, Wanted};
+use crate::addressing::discovery::{PeerDiscovery, Wanted};
 use crate::api::builder::tests::{Names, PATIENCE, builder, free_port, waiting_for};
 use crate::runtime::clock::Clock;
 use crate::{Availability, Builder, Coordinator, Error};
@@ -204,7 +204,7 @@ fn addresses_that_keep_changing_are_looked_at() {
         founds: true,
         own: "127.0.0.2:7400".parse().unwrap(),
     };
-    let mut discovery = Discovery::new(wanted, names.resolver());
+    let mut discovery = PeerDiscovery::new(wanted, names.resolver());
     let (mut now, mut looked_at) = (Duration::ZERO, Vec::new());
     for ip in &IPS[1..4] {
         names.set("app:7400", 7400, &["127.0.0.2", ip]);

@@ -6,7 +6,7 @@ use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::runtime::ask::Ask;
 use crate::runtime::pending::Pending;
-use crate::runtime::shared::Asker;
+use crate::runtime::shared::RequestOrigin;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, OpResult, Zxid};
 
@@ -17,7 +17,7 @@ impl Session {
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
-            shared.ask_and_forget(Asker::Holder(session), deletion(path, czxid, None));
+            shared.ask_and_forget(RequestOrigin::Holder(session), deletion(path, czxid, None));
         }
     }
 

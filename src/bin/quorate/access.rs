@@ -10,7 +10,7 @@ use quorate::{Builder, Coordinator, Error, Result, Secret};
 /// The members, and what they demand of those who connect.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The cluster")]
-pub(crate) struct Access {
+pub(crate) struct AccessArgs {
     /// Some of its members: host:port, separated by commas.
     #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
     peers: Vec<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Access {
     tls_key: Option<PathBuf>,
 }
 
-impl Access {
+impl AccessArgs {
     /// Joins as a client, which may not be connected yet.
     pub(crate) fn join(&self, builder: Builder) -> Result<Coordinator> {
         self.secured(builder.client())?.join(&self.peers)

@@ -11,7 +11,7 @@ use quorate::gateway::import::{Counts, Difference, Event, Import};
 use quorate::{Coordinator, Error, Session};
 use serde_json::{Map, Value, json};
 
-use crate::access::Access;
+use crate::access::AccessArgs;
 use crate::text;
 
 /// How long the cluster may take to serve this process.
@@ -22,7 +22,7 @@ const LINE_EVERY: u64 = 10_000;
 /// Exits with 0 if the cluster has everything that the source has (with --dry-run: if both could be read), with 1
 /// if not, or if something failed, and with 2 if it was called wrongly.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ImportArgs {
     /// The servers of the ZooKeeper: host:port, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     from: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     to: Option<String>,
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Who reads the ZooKeeper, for example digest:super:password. The user needs READ and ADMIN everywhere.
     #[arg(
         long,
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
 
 /// Runs the import; returns whether it succeeded. Logs go to the standard error, filtered by
 /// RUST_LOG.
-pub(crate) fn run(arguments: &Arguments) -> bool {
+pub(crate) fn run(arguments: &ImportArgs) -> bool {
     crate::log("warn");
     let outcome = join(arguments).and_then(|(coordinator, session)| {
         let outcome = copy(arguments, &session);
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
 
 /// Joins as a client that may do everything: this program has the cluster's secret, so the members
 /// trust it anyway.
-fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
+fn join(arguments: &ImportArgs) -> Result<(Coordinator, Session), String> {
     let text = |error: Error| error.to_string();
     let mut password = [0; 16];
     getrandom::fill(&mut password).map_err(|error| format!("no random bytes: {error}"))?;
@@ -94,7 +94,7 @@ fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
     Ok((coordinator, session))
 }
 
-fn copy(arguments: &Arguments, session: &Session) -> Result<bool, String> {
+fn copy(arguments: &ImportArgs, session: &Session) -> Result<bool, String> {
     let mut import = Import::from(&arguments.from)
         .root(&arguments.root)
         .overwrite(arguments.overwrite)
@@ -110,7 +110,7 @@ fn copy(arguments: &Arguments, session: &Session) -> Result<bool, String> {
             auth.split_once(':').ok_or("--auth needs scheme:credentials")?;
         import = import.auth(scheme, credentials);
     }
-    let mut output = Output::new(arguments.json);
+    let mut output = ImportOutput::new(arguments.json);
     let writes = !arguments.dry_run && !arguments.verify;
     let outcome = match writes {
         true => import.copy(session, |event| output.show(event)),
@@ -124,7 +124,7 @@ fn copy(arguments: &Arguments, session: &Session) -> Result<bool, String> {
 }
 
 /// The output: results on the standard output, progress on the standard error.
-struct Output {
+struct ImportOutput {
     json: bool,
     terminal: bool,
     /// The number of znodes read when progress was last shown.
@@ -133,10 +133,10 @@ struct Output {
     written: io::Result<()>,
 }
 
-impl Output {
-    fn new(json: bool) -> Output {
+impl ImportOutput {
+    fn new(json: bool) -> ImportOutput {
         let terminal = io::stderr().is_terminal();
-        Output { json, terminal, shown: 0, differences: BTreeMap::new(), written: Ok(()) }
+        ImportOutput { json, terminal, shown: 0, differences: BTreeMap::new(), written: Ok(()) }
     }
 
     fn show(&mut self, event: Event<'_>) {

@@ -11,7 +11,7 @@ use quorate::{Builder, Result, Snapshot, recovery};
 use quorate::{encryption::AtRest, recovery::WithKeys};
 
 #[derive(Debug, Args)]
-pub(crate) struct DataKeys {
+pub(crate) struct DataKeyArgs {
     /// A file with the keys under which data directories and backups are encrypted: a line `id: key` for each, with the
     /// key in base64. The first encrypts.
     #[cfg(feature = "encryption")]
@@ -19,7 +19,7 @@ pub(crate) struct DataKeys {
     data_key_file: Option<PathBuf>,
 }
 
-impl DataKeys {
+impl DataKeyArgs {
     #[cfg(feature = "encryption")]
     fn keys(&self) -> Result<Option<AtRest>> {
         let Some(file) = &self.data_key_file else { return Ok(None) };

@@ -35,7 +35,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use self::keys::DataKeys;
+use self::keys::DataKeyArgs;
 
 /// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
 /// docs/gateway.md.
@@ -47,21 +47,21 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// backups, founds new clusters from them, serves ZooKeeper's clients, and copies out of ZooKeeper.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version)]
-struct Arguments {
+struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     #[command(flatten)]
-    Live(live::Command),
+    Live(live::LiveCommand),
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
-    Serve(Box<serve::Arguments>),
+    Serve(Box<serve::ServeArgs>),
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
     #[cfg(feature = "gateway")]
-    Import(import::Arguments),
+    Import(import::ImportArgs),
     /// Prints a script that completes the command line in a shell.
     Completions {
         /// The shell.
@@ -76,7 +76,7 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeys,
+        keys: DataKeyArgs,
     },
     /// Founds a new cluster of one from the best of the data directories that are left.
     ///
@@ -100,7 +100,7 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeys,
+        keys: DataKeyArgs,
     },
     /// Reads a backup to its end, and makes sure that it is sound.
     Verify {
@@ -110,7 +110,7 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeys,
+        keys: DataKeyArgs,
     },
     /// Founds a new cluster of one from a backup, in an empty directory.
     Restore {
@@ -125,27 +125,27 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeys,
+        keys: DataKeyArgs,
     },
 }
 
 fn main() -> ExitCode {
     let well = match arguments().command {
-        Command::Live(command) => return live(command),
+        CliCommand::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => print(serve::run(*arguments)),
+        CliCommand::Serve(arguments) => print(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
-        Command::Import(arguments) => import::run(&arguments),
-        Command::Completions { shell } => completions(shell),
-        Command::Inspect { dirs, json, keys } => {
+        CliCommand::Import(arguments) => import::run(&arguments),
+        CliCommand::Completions { shell } => completions(shell),
+        CliCommand::Inspect { dirs, json, keys } => {
             // Each directory is reported, even if another one has an error.
             dirs.iter().filter(|dir| !report(keys.inspect(dir), json)).count() == 0
         }
-        Command::Recover { dirs, yes, damaged, address, json, keys } => {
+        CliCommand::Recover { dirs, yes, damaged, address, json, keys } => {
             recover(keys.recover(&dirs, damaged), yes, address.as_deref(), json)
         }
-        Command::Verify { file, json, keys } => report(keys.verify(&file), json),
-        Command::Restore { file, dir, address, json, keys } => {
+        CliCommand::Verify { file, json, keys } => report(keys.verify(&file), json),
+        CliCommand::Restore { file, dir, address, json, keys } => {
             report(keys.restore(&file, &dir, &address), json)
         }
     };
@@ -202,7 +202,7 @@ impl Exit {
     }
 }
 
-fn live(command: live::Command) -> ExitCode {
+fn live(command: live::LiveCommand) -> ExitCode {
     let exit = live::run(command).unwrap_or_else(|error| {
         complain(&error);
         Exit::of(&error)
@@ -234,18 +234,18 @@ fn command_first(mut arguments: Vec<OsString>, program: &clap::Command) -> Vec<O
 }
 
 /// Parses the command line, with the settings of the file that it names.
-fn arguments() -> Arguments {
-    let mut built = Arguments::command();
+fn arguments() -> Cli {
+    let mut built = Cli::command();
     built.build();
     let all = command_first(std::env::args_os().collect(), &built);
     #[cfg(feature = "gateway")]
     let all = {
-        let mut command = Arguments::command();
+        let mut command = Cli::command();
         let serve = command.find_subcommand("serve").cloned();
         let all = serve.map_or(Ok(Vec::clone(&all)), |serve| serve::file::with_file(all, &serve));
         all.unwrap_or_else(|reason| command.error(ErrorKind::InvalidValue, reason).exit())
     };
-    Arguments::parse_from::<Vec<OsString>, _>(all)
+    Cli::parse_from::<Vec<OsString>, _>(all)
 }
 
 fn recover(
@@ -302,7 +302,7 @@ fn log_with(
 /// Prints a completion script for a shell; returns whether it could be printed.
 fn completions(shell: Shell) -> bool {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "quorate", &mut script);
+    clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut script);
     print(Ok(String::from_utf8_lossy(&script).trim_end()))
 }
 

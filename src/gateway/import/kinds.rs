@@ -30,7 +30,7 @@ pub(super) fn read(file: &Path, root: &str) -> io::Result<Kinds> {
 }
 
 fn read_from(reader: impl Read, root: &str) -> io::Result<Kinds> {
-    let mut from = Jute(reader);
+    let mut from = JuteReader(reader);
     if from.int()? != MAGIC {
         return Err(invalid("it does not begin with ZKSN; if it is compressed, decompress it"));
     }
@@ -89,9 +89,9 @@ fn invalid(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-struct Jute<R>(R);
+struct JuteReader<R>(R);
 
-impl<R: Read> Jute<R> {
+impl<R: Read> JuteReader<R> {
     fn int(&mut self) -> io::Result<i32> {
         let mut bytes = [0; 4];
         self.0.read_exact(&mut bytes)?;

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use self::walk::Walk;
+use self::walk::ImportWalk;
 use crate::api::session::Session;
 use crate::gateway::wire::jute::Credential;
 use crate::types::path;
@@ -367,7 +367,7 @@ impl Import {
     ) -> Result<Counts, ImportError> {
         path::validate(&self.root)?;
         path::validate(self.target_root())?;
-        Walk::new(self, session, writes, &mut watch)?.run()
+        ImportWalk::new(self, session, writes, &mut watch)?.run()
     }
 
     fn target_root(&self) -> &str {

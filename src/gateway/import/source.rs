@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::ImportError;
 use crate::gateway::wire::codes::ReservedXid;
-use crate::gateway::wire::frame::{BadLength, FrameDecoder, Incoming, append_frame};
+use crate::gateway::wire::frame::{BadLength, DecodedPiece, FrameDecoder, append_frame};
 use crate::gateway::wire::handshake::{ConnectRequest, ConnectResponse, PASSWORD_BYTES};
 use crate::gateway::wire::jute::{Credential, Jute, Unreadable};
 use crate::gateway::wire::request::{Auth, Request};
@@ -37,18 +37,18 @@ pub(super) const REPLY_BYTES_MAX: usize = 256 << 20;
 
 /// A reply: the code of an error or, without an error, a body.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     pub(super) error: i32,
     pub(super) body: Bytes,
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ImportSource {
     servers: Vec<String>,
     auth: Vec<(String, Credential)>,
     /// The server of the connection, or the one to try next.
     current: usize,
-    connection: Option<Connection>,
+    connection: Option<SourceConnection>,
     /// The newest zxid that was seen.
     zxid: i64,
     /// The number of connections so far.
@@ -56,15 +56,15 @@ pub(super) struct Source {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct SourceConnection {
     stream: TcpStream,
     decoder: FrameDecoder,
     last_xid: i32,
 }
 
-impl Source {
-    pub(super) fn new(servers: &[String], auth: &[(String, Credential)]) -> Source {
-        Source {
+impl ImportSource {
+    pub(super) fn new(servers: &[String], auth: &[(String, Credential)]) -> ImportSource {
+        ImportSource {
             servers: servers.to_vec(),
             auth: auth.to_vec(),
             current: 0,
@@ -80,7 +80,7 @@ impl Source {
     }
 
     /// Sends requests, and returns the replies in the order of the requests.
-    pub(super) fn ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, ImportError> {
+    pub(super) fn ask(&mut self, requests: &[Request]) -> Result<Vec<ServerReply>, ImportError> {
         let mut reason = "there is no address".to_owned();
         for round in 0..ROUNDS {
             if round > 0 {
@@ -90,8 +90,8 @@ impl Source {
             for _ in 0..self.servers.len() {
                 match self.try_ask(requests) {
                     Ok(replies) => return Ok(replies),
-                    Err(Failure::Final(error)) => return Err(error),
-                    Err(Failure::Lost(error)) => {
+                    Err(SourceFailure::Final(error)) => return Err(error),
+                    Err(SourceFailure::Lost(error)) => {
                         reason = format!("{}: {error}", self.servers[self.current]);
                         tracing::debug!(reason, "a server of the source is lost");
                         self.connection = None;
@@ -108,7 +108,7 @@ impl Source {
     pub(super) fn ask_once<const N: usize>(
         &mut self,
         requests: [Request; N],
-    ) -> Option<[Reply; N]> {
+    ) -> Option<[ServerReply; N]> {
         match self.try_ask(&requests) {
             Ok(replies) => replies.try_into().ok(),
             Err(_) => {
@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, Failure> {
+    fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<ServerReply>, SourceFailure> {
         if self.connection.is_none() {
             self.connection = Some(self.connect()?);
             self.connections += 1;
@@ -143,16 +143,16 @@ impl Source {
                     return Err(broken().into());
                 }
                 self.zxid = self.zxid.max(header.zxid);
-                replies.push(Reply { error: header.err, body });
+                replies.push(ServerReply { error: header.err, body });
             }
         }
         Ok(replies)
     }
 
-    fn connect(&self) -> Result<Connection, Failure> {
+    fn connect(&self) -> Result<SourceConnection, SourceFailure> {
         let server = self.servers.get(self.current);
         let server = server.ok_or_else(|| io::Error::other("no server was given"))?;
-        let mut connection = Connection::open(server)?;
+        let mut connection = SourceConnection::open(server)?;
         let hello = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: self.zxid,
@@ -177,14 +177,14 @@ impl Source {
             let (header, _) = connection.reply()?;
             if header.err != 0 {
                 let server = server.clone();
-                return Err(Failure::Final(ImportError::AuthFailed { server, scheme }));
+                return Err(SourceFailure::Final(ImportError::AuthFailed { server, scheme }));
             }
         }
         Ok(connection)
     }
 }
 
-impl Drop for Source {
+impl Drop for ImportSource {
     fn drop(&mut self) {
         // Closes the session, so that it does not last until its timeout. A failure does not
         // matter.
@@ -197,8 +197,8 @@ impl Drop for Source {
     }
 }
 
-impl Connection {
-    fn open(server: &str) -> io::Result<Connection> {
+impl SourceConnection {
+    fn open(server: &str) -> io::Result<SourceConnection> {
         let has_port = server.rsplit_once(':').is_some_and(|(host, port)| {
             port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
         });
@@ -214,7 +214,7 @@ impl Connection {
                     stream.set_read_timeout(Some(ANSWER))?;
                     stream.set_write_timeout(Some(ANSWER))?;
                     let decoder = FrameDecoder::new(REPLY_BYTES_MAX, &[]);
-                    return Ok(Connection { stream, decoder, last_xid: 0 });
+                    return Ok(SourceConnection { stream, decoder, last_xid: 0 });
                 }
                 Err(error) => failure = error,
             }
@@ -222,12 +222,12 @@ impl Connection {
         Err(failure)
     }
 
-    fn frame(&mut self) -> Result<Bytes, Failure> {
+    fn frame(&mut self) -> Result<Bytes, SourceFailure> {
         let mut piece = [0; 64 << 10];
         loop {
             match self.decoder.next_frame()? {
-                Some(Incoming::Frame(frame)) => return Ok(frame),
-                Some(Incoming::Word(..)) => return Err(broken().into()),
+                Some(DecodedPiece::Frame(frame)) => return Ok(frame),
+                Some(DecodedPiece::Word(..)) => return Err(broken().into()),
                 None => {}
             }
             match self.stream.read(&mut piece) {
@@ -247,7 +247,7 @@ impl Connection {
         }
     }
 
-    fn reply(&mut self) -> Result<(ReplyHeader, Bytes), Failure> {
+    fn reply(&mut self) -> Result<(ReplyHeader, Bytes), SourceFailure> {
         let mut frame = self.frame()?;
         let header = ReplyHeader::read(&mut frame)?;
         Ok((header, frame))
@@ -262,30 +262,30 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "it does not keep to ZooKeeper's protocol")
 }
 
-enum Failure {
+enum SourceFailure {
     /// Another server may succeed.
     Lost(io::Error),
     Final(ImportError),
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Lost(error)
+impl From<io::Error> for SourceFailure {
+    fn from(error: io::Error) -> SourceFailure {
+        SourceFailure::Lost(error)
     }
 }
 
 /// Another server's reply would be as long.
-impl From<BadLength> for Failure {
-    fn from(BadLength { declared, limit }: BadLength) -> Failure {
+impl From<BadLength> for SourceFailure {
+    fn from(BadLength { declared, limit }: BadLength) -> SourceFailure {
         match usize::try_from(declared) {
-            Ok(bytes) => Failure::Final(ImportError::ReplyTooLong { bytes, limit }),
-            Err(_) => Failure::Lost(broken()),
+            Ok(bytes) => SourceFailure::Final(ImportError::ReplyTooLong { bytes, limit }),
+            Err(_) => SourceFailure::Lost(broken()),
         }
     }
 }
 
-impl From<Unreadable> for Failure {
-    fn from(_: Unreadable) -> Failure {
-        Failure::Lost(broken())
+impl From<Unreadable> for SourceFailure {
+    fn from(_: Unreadable) -> SourceFailure {
+        SourceFailure::Lost(broken())
     }
 }

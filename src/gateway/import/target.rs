@@ -23,7 +23,7 @@ const COUNTED: &str = "quorate-import-counter";
 
 /// A znode as it is in the target.
 #[derive(Debug)]
-pub(super) struct Present {
+pub(super) struct TargetZnode {
     /// `None` is null.
     pub(super) data: Option<Arc<[u8]>>,
     pub(super) stat: Stat,
@@ -32,41 +32,41 @@ pub(super) struct Present {
     pub(super) children: Vec<String>,
 }
 
-/// A read of a [`Present`] in flight.
+/// A read of a [`TargetZnode`] in flight.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRead {
     data: Pending<(Option<Arc<[u8]>>, Stat)>,
     acl: Pending<(Vec<Acl>, Stat)>,
     children: Option<Pending<Vec<String>>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Target<'a> {
+pub(super) struct ImportTarget<'a> {
     session: &'a Session,
-    gathered: Vec<(String, Write)>,
+    gathered: Vec<(String, TargetWrite)>,
     gathered_bytes: usize,
     /// In order, with the first path of each.
     pending: VecDeque<(String, Pending<Vec<OpResult>>)>,
 }
 
 #[derive(Debug)]
-pub(super) enum Write {
+pub(super) enum TargetWrite {
     Create { data: Option<Arc<[u8]>>, mode: CreateMode, acl: Vec<Acl> },
     Set { data: Option<Arc<[u8]>>, version: u64 },
     SetAcl { acl: Vec<Acl>, aversion: u64 },
     DeleteTree,
 }
 
-impl<'a> Target<'a> {
-    pub(super) fn new(session: &'a Session) -> Target<'a> {
+impl<'a> ImportTarget<'a> {
+    pub(super) fn new(session: &'a Session) -> ImportTarget<'a> {
         let pending = VecDeque::new();
-        Target { session, gathered: Vec::new(), gathered_bytes: 0, pending }
+        ImportTarget { session, gathered: Vec::new(), gathered_bytes: 0, pending }
     }
 
     /// Begins to read a znode.
-    pub(super) fn ask(&self, path: &str, with_children: bool) -> Asked {
+    pub(super) fn ask(&self, path: &str, with_children: bool) -> PendingRead {
         let calls = self.session.nonblocking();
-        Asked {
+        PendingRead {
             data: calls.get_or_null(path),
             acl: calls.acl(path),
             children: with_children.then(|| calls.children(path)),
@@ -74,7 +74,7 @@ impl<'a> Target<'a> {
     }
 
     /// Waits for a read; `None` if there is no znode.
-    pub(super) fn answer(&self, path: &str, asked: Asked) -> Result<Option<Present>> {
+    pub(super) fn answer(&self, path: &str, asked: PendingRead) -> Result<Option<TargetZnode>> {
         let read = || {
             let (data, stat) = self.session.wait_for("get", path, asked.data)?;
             let (acl, _) = self.session.wait_for("acl", path, asked.acl)?;
@@ -82,7 +82,7 @@ impl<'a> Target<'a> {
                 Some(children) => self.session.wait_for("children", path, children)?,
                 None => Vec::new(),
             };
-            Ok(Present { data, stat, acl, children })
+            Ok(TargetZnode { data, stat, acl, children })
         };
         match read() {
             Ok(present) => Ok(Some(present)),
@@ -110,7 +110,7 @@ impl<'a> Target<'a> {
     }
 
     /// Adds a write after all earlier ones. The error may be that of an earlier write.
-    pub(super) fn write(&mut self, path: String, write: Write) -> Result<()> {
+    pub(super) fn write(&mut self, path: String, write: TargetWrite) -> Result<()> {
         let bytes = path.len() + 32 + write.bytes();
         if self.gathered.len() >= MULTI_OPS || self.gathered_bytes + bytes > MULTI_BYTES {
             self.submit()?;
@@ -128,16 +128,20 @@ impl<'a> Target<'a> {
         let first = first.clone();
         let multi =
             gathered.into_iter().fold(self.session.multi(), |multi, (path, write)| match write {
-                Write::Create { data: Some(data), mode, acl } => {
+                TargetWrite::Create { data: Some(data), mode, acl } => {
                     multi.create_with_acl(&path, data, mode, &acl)
                 }
-                Write::Create { data: None, mode, acl } => {
+                TargetWrite::Create { data: None, mode, acl } => {
                     multi.create_with_acl(&path, b"", mode, &acl).null()
                 }
-                Write::Set { data: Some(data), version } => multi.set_if(&path, data, version),
-                Write::Set { data: None, version } => multi.set_if(&path, b"", version).null(),
-                Write::SetAcl { acl, aversion } => multi.set_acl_if(&path, &acl, aversion),
-                Write::DeleteTree => multi.delete_recursive(&path),
+                TargetWrite::Set { data: Some(data), version } => {
+                    multi.set_if(&path, data, version)
+                }
+                TargetWrite::Set { data: None, version } => {
+                    multi.set_if(&path, b"", version).null()
+                }
+                TargetWrite::SetAcl { acl, aversion } => multi.set_acl_if(&path, &acl, aversion),
+                TargetWrite::DeleteTree => multi.delete_recursive(&path),
             });
         self.begin(first, multi)
     }
@@ -181,15 +185,15 @@ impl<'a> Target<'a> {
     }
 }
 
-impl Write {
+impl TargetWrite {
     fn bytes(&self) -> usize {
         let of = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
         let length = |data: &Option<Arc<[u8]>>| data.as_ref().map_or(0, |data| data.len());
         match self {
-            Write::Create { data, acl, .. } => length(data) + of(acl),
-            Write::Set { data, .. } => length(data),
-            Write::SetAcl { acl, .. } => of(acl),
-            Write::DeleteTree => 0,
+            TargetWrite::Create { data, acl, .. } => length(data) + of(acl),
+            TargetWrite::Set { data, .. } => length(data),
+            TargetWrite::SetAcl { acl, .. } => of(acl),
+            TargetWrite::DeleteTree => 0,
         }
     }
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::kinds::{self, Kinds};
-use super::source::{Reply, Source};
-use super::target::{Asked, Present, Target, Write};
+use super::source::{ImportSource, ServerReply};
+use super::target::{ImportTarget, PendingRead, TargetWrite, TargetZnode};
 use super::{Counts, Difference, Event, Import, ImportError};
 use crate::api::session::Session;
 use crate::gateway::convert;
@@ -34,7 +34,7 @@ const RAISED_MAX: u64 = 1_000_000;
 
 /// A znode as it is in the source.
 #[derive(Debug)]
-struct Wanted {
+struct SourceZnode {
     /// The path in the target.
     path: String,
     data: Option<Arc<[u8]>>,
@@ -47,12 +47,12 @@ struct Wanted {
     count: u64,
 }
 
-pub(super) struct Walk<'a> {
+pub(super) struct ImportWalk<'a> {
     import: &'a Import,
     writes: bool,
     watch: &'a mut dyn FnMut(Event<'_>),
-    source: Source,
-    target: Target<'a>,
+    source: ImportSource,
+    target: ImportTarget<'a>,
     kinds: Kinds,
     counts: Counts,
     /// Source paths that are still to be read.
@@ -61,13 +61,13 @@ pub(super) struct Walk<'a> {
     counters: Vec<(String, u64)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ImportWalk<'a> {
     pub(super) fn new(
         import: &'a Import,
         session: &'a Session,
         writes: bool,
         watch: &'a mut dyn FnMut(Event<'_>),
-    ) -> Result<Walk<'a>, ImportError> {
+    ) -> Result<ImportWalk<'a>, ImportError> {
         if path::is_below(import.target_root(), "/zookeeper") {
             let (path, reason) = (import.target_root().to_owned(), "it is the system's".into());
             return Err(Error::InvalidPath { path, reason }.into());
@@ -78,15 +78,15 @@ impl<'a> Walk<'a> {
                 ImportError::Snapshot { file: file.clone(), reason: error.to_string() }
             })?,
         };
-        let source = Source::new(&import.servers, &import.auth);
-        let target = Target::new(session);
+        let source = ImportSource::new(&import.servers, &import.auth);
+        let target = ImportTarget::new(session);
         let stack = vec![import.root.clone()];
         let (counts, counters) = (Counts::default(), Vec::new());
-        Ok(Walk { import, writes, watch, source, target, kinds, counts, stack, counters })
+        Ok(ImportWalk { import, writes, watch, source, target, kinds, counts, stack, counters })
     }
 
     pub(super) fn run(mut self) -> Result<Counts, ImportError> {
-        let mut under_way: Vec<(Wanted, Asked)> = Vec::new();
+        let mut under_way: Vec<(SourceZnode, PendingRead)> = Vec::new();
         let mut is_first = true;
         self.counts.total = self.total();
         while !self.stack.is_empty() || !under_way.is_empty() {
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
                 }
             }
             let with_children = !self.writes || self.import.delete;
-            let ask = |wanted: Wanted| {
+            let ask = |wanted: SourceZnode| {
                 let asked = self.target.ask(&wanted.path, with_children);
                 (wanted, asked)
             };
@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
     /// The number of znodes of the source, read on a connection of its own, since servers before
     /// 3.6 close it.
     fn total(&self) -> Option<u64> {
-        let mut source = Source::new(&self.import.servers, &self.import.auth);
+        let mut source = ImportSource::new(&self.import.servers, &self.import.auth);
         let root = Some(self.import.root.clone());
         let count = Request::GetAllChildrenNumber(PathOnly { path: root });
         let [reply] = source.ask_once([count])?;
@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads these paths from the source, and puts their children on the stack.
-    fn read(&mut self, paths: &[String]) -> Result<Vec<Wanted>, ImportError> {
+    fn read(&mut self, paths: &[String]) -> Result<Vec<SourceZnode>, ImportError> {
         let requests: Vec<Request> = paths
             .iter()
             .flat_map(|path| {
@@ -175,10 +175,10 @@ impl<'a> Walk<'a> {
     fn found(
         &mut self,
         path: &str,
-        data: Reply,
-        acl: Reply,
-        children: Reply,
-    ) -> Result<Option<Wanted>, ImportError> {
+        data: ServerReply,
+        acl: ServerReply,
+        children: ServerReply,
+    ) -> Result<Option<SourceZnode>, ImportError> {
         let (Some(data), Some(acl), Some(children)) = (
             body::<DataReply>(path, data)?,
             body::<AclReply>(path, acl)?,
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
         self.counts.read += 1;
         let acl = self.access_list(path, acl)?;
         let kind = self.kinds.get(path).filter(|(czxid, _)| *czxid == stat.czxid);
-        Ok(Some(Wanted {
+        Ok(Some(SourceZnode {
             path: self.import.target_of(path),
             data: data.data.as_deref().map(Arc::from),
             acl,
@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn push_children(&mut self, path: &str, wanted: &Wanted) -> Result<(), ImportError> {
+    fn push_children(&mut self, path: &str, wanted: &SourceZnode) -> Result<(), ImportError> {
         if wanted.children.iter().any(|name| name.is_empty() || name.contains('/')) {
             return Err(refused(path, "it lists a child whose name is none"));
         }
@@ -251,7 +251,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Writes the difference of a znode, or reports it.
-    fn settle(&mut self, wanted: Wanted, present: Option<Present>) -> Result<(), ImportError> {
+    fn settle(
+        &mut self,
+        wanted: SourceZnode,
+        present: Option<TargetZnode>,
+    ) -> Result<(), ImportError> {
         if wanted.children.iter().any(|name| is_sequential(name)) {
             self.counters.push((wanted.path.clone(), wanted.count));
         }
@@ -261,8 +265,8 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             self.counts.created += 1;
-            let Wanted { path, data, mode, acl, .. } = wanted;
-            return Ok(self.target.write(path, Write::Create { data, mode, acl })?);
+            let SourceZnode { path, data, mode, acl, .. } = wanted;
+            return Ok(self.target.write(path, TargetWrite::Create { data, mode, acl })?);
         };
         self.settle_extra(&wanted, &present)?;
         if !self.is_of_kind(&wanted, &present.stat) {
@@ -275,13 +279,13 @@ impl<'a> Walk<'a> {
             self.counts.same += 1;
         } else if self.writes && self.import.overwrite {
             self.counts.overwritten += 1;
-            let Wanted { path, .. } = wanted;
+            let SourceZnode { path, .. } = wanted;
             if data {
-                let set = Write::Set { data: wanted.data, version };
+                let set = TargetWrite::Set { data: wanted.data, version };
                 self.target.write(path.clone(), set)?;
             }
             if acl {
-                self.target.write(path, Write::SetAcl { acl: wanted.acl, aversion })?;
+                self.target.write(path, TargetWrite::SetAcl { acl: wanted.acl, aversion })?;
             }
         } else {
             if data {
@@ -295,7 +299,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Deletes children that only the target has, or reports them.
-    fn settle_extra(&mut self, wanted: &Wanted, present: &Present) -> Result<(), ImportError> {
+    fn settle_extra(
+        &mut self,
+        wanted: &SourceZnode,
+        present: &TargetZnode,
+    ) -> Result<(), ImportError> {
         let theirs: BTreeSet<&str> = wanted.children.iter().map(String::as_str).collect();
         for name in &present.children {
             let is_reserved = wanted.path == "/" && name == RESERVED;
@@ -309,7 +317,7 @@ impl<'a> Walk<'a> {
             }
             if self.writes {
                 self.counts.deleted += 1;
-                self.target.write(path, Write::DeleteTree)?;
+                self.target.write(path, TargetWrite::DeleteTree)?;
             } else {
                 self.differ(&path, Difference::Extra);
             }
@@ -319,7 +327,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a znode of the target has the right kind. Without a file of kinds, every kind except
     /// ephemeral is right.
-    fn is_of_kind(&self, wanted: &Wanted, stat: &Stat) -> bool {
+    fn is_of_kind(&self, wanted: &SourceZnode, stat: &Stat) -> bool {
         let is_container = wanted.mode == CreateMode::Container;
         stat.ephemeral_owner.is_none()
             && (self.import.kinds.is_none()
@@ -356,7 +364,7 @@ fn refused(path: &str, reason: impl Into<String>) -> ImportError {
 }
 
 /// The body of a reply; `None` if the znode does not exist any more.
-fn body<T: Jute>(path: &str, mut reply: Reply) -> Result<Option<T>, ImportError> {
+fn body<T: Jute>(path: &str, mut reply: ServerReply) -> Result<Option<T>, ImportError> {
     match ErrorCode::try_from(reply.error) {
         Ok(ErrorCode::Ok) => {
             T::read(&mut reply.body).map(Some).map_err(|error| refused(path, error.to_string()))

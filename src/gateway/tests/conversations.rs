@@ -10,8 +10,8 @@ use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
-    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches,
-    SetWatches2, WatchesOf,
+    self, AddWatch, Check, Create, Delete, MultiOp, MultiRequest, PathOnly, Request, SetData,
+    SetWatches, SetWatches2, WatchesOf,
 };
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, Create2Reply, DataReply, MultiReply, MultiResult, PathReply,
@@ -104,7 +104,7 @@ impl Choices<'_> {
             34..36 => Request::GetChildren2(self.read()),
             36..39 => {
                 let ops = (0..=self.below(3)).map(|_| self.multi_op()).collect();
-                Request::Multi(Multi { ops })
+                Request::Multi(MultiRequest { ops })
             }
             39 => {
                 let (path, mode) = (self.path(), AddWatchMode::Persistent.into());

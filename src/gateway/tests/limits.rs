@@ -3,7 +3,7 @@
 use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
-use crate::gateway::wire::request::{Multi, MultiOp, PathOnly};
+use crate::gateway::wire::request::{MultiOp, MultiRequest, PathOnly};
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, DataReply, MultiReply, MultiResult,
 };
@@ -39,7 +39,7 @@ fn replies_may_be_longer_than_requests() {
     let own = Request::GetEphemerals(PathOnly { path: None });
     assert_eq!(client.ask(&own).body::<ChildrenReply>().children.len(), 50);
     let both = [MultiOp::GetData(read("/long", false)), MultiOp::GetChildren(read("/long", false))];
-    let reads = Request::MultiRead(Multi { ops: both.into() });
+    let reads = Request::MultiRead(MultiRequest { ops: both.into() });
     let MultiReply { results } = client.ask(&reads).body();
     let [Ok(MultiResult::GetData(data)), Ok(MultiResult::GetChildren(list))] = &results[..] else {
         panic!("{results:?}")
@@ -188,7 +188,7 @@ fn the_client_that_holds_most_is_disconnected_when_all_hold_too_much() {
     wait_for(&gateway, "buffered_bytes", SMALL..300_000);
     // More than a socket takes. One part alone passes the bound.
     let ops = (0..20).map(|_| MultiOp::GetData(read("/large", false))).collect();
-    fat.send(&Request::MultiRead(Multi { ops }));
+    fat.send(&Request::MultiRead(MultiRequest { ops }));
     wait_for(&gateway, "connections_ended_memory", 1..);
     for _ in 0..READS {
         assert_eq!(thin.receive().body::<DataReply>().data.map(|data| data.len()), Some(SMALL));

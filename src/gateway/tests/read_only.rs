@@ -72,7 +72,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
         create("no path", b""),
         set("/a", b"2"),
         Request::Delete(request::Delete { path: Some("/none".into()), version: -1 }),
-        Request::Multi(request::Multi { ops: Vec::new() }),
+        Request::Multi(request::MultiRequest { ops: Vec::new() }),
         Request::Sync(PathOnly { path: Some("/".into()) }),
     ] {
         assert_eq!(client.code(&refused), ErrorCode::NotReadOnly, "{refused:?}");
@@ -87,7 +87,8 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     assert_eq!(client.ask(&count).body::<i32>(), 1);
     let reads = [read("/a/b", false), read("/none", false), read("/hers", false)];
     let ops = reads.map(MultiOp::GetData).to_vec();
-    let several = client.ask(&Request::MultiRead(request::Multi { ops })).body::<MultiReply>();
+    let several =
+        client.ask(&Request::MultiRead(request::MultiRequest { ops })).body::<MultiReply>();
     assert!(matches!(several.results[..], [Ok(MultiResult::GetData(_)), Err(-101), Err(-102)]));
     // It may read another user's znode once it has authenticated as that user.
     let hers = Request::GetData(read("/hers", false));
@@ -181,7 +182,7 @@ fn several_reads_have_a_bound_without_a_quorum_too() {
     let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
     let several = |count| {
         let ops = std::iter::repeat_n(MultiOp::GetData(read("/large", false)), count).collect();
-        Request::MultiRead(request::Multi { ops })
+        Request::MultiRead(request::MultiRequest { ops })
     };
     assert_eq!(client.ask(&several(1)).body::<MultiReply>().results.len(), 1);
     client.send(&several(30_000));

@@ -124,7 +124,7 @@ fn errors_are_those_of_zookeeper() {
     let Request::Create(made) = create("/m", b"") else { unreachable!("it is a create") };
     let delete = request::Delete { path: Some("/none".into()), version: -1 };
     let ops = vec![MultiOp::Create(made.clone()), MultiOp::Delete(delete), MultiOp::Create(made)];
-    let reply = client.ask(&Request::Multi(request::Multi { ops })).body::<MultiReply>();
+    let reply = client.ask(&Request::Multi(request::MultiRequest { ops })).body::<MultiReply>();
     let codes = [ErrorCode::Ok, ErrorCode::NoNode, ErrorCode::RuntimeInconsistency];
     assert_eq!(reply.results, codes.map(|code| Err(code.into())));
     let root = Request::GetAllChildrenNumber(PathOnly { path: Some("/".into()) });
@@ -163,7 +163,7 @@ fn clients_see_no_configuration() {
     ];
     assert_eq!(stats.map(|stat| stat.data_length), [0; 4]);
     let ops = vec![MultiOp::GetData(config()), MultiOp::GetData(read("/", false))];
-    let reads = client.ask(&Request::MultiRead(request::Multi { ops })).body::<MultiReply>();
+    let reads = client.ask(&Request::MultiRead(request::MultiRequest { ops })).body::<MultiReply>();
     let Ok(MultiResult::GetData(data)) = &reads.results[0] else { panic!("{reads:?}") };
     assert_eq!((data.data.as_deref(), data.stat.data_length), (Some(&b""[..]), 0));
 }

@@ -29,7 +29,7 @@ pub(crate) struct TooLong {
 
 /// A decoded piece of a connection's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
+pub(crate) enum DecodedPiece {
     /// One of the decoder's words, and its argument if it has one. It is answered, and the connection is
     /// closed.
     Word([u8; 4], Option<i64>),
@@ -73,7 +73,7 @@ impl FrameDecoder {
     }
 
     /// The next frame or word, if all of it has arrived. After an error, the same error again.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Incoming>, BadLength> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<DecodedPiece>, BadLength> {
         let Some(&first) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
         };
@@ -88,7 +88,7 @@ impl FrameDecoder {
             self.at_start = false;
             // A line break may follow, which is ignored.
             self.buffer.clear();
-            return Ok(Some(Incoming::Word(first, argument)));
+            return Ok(Some(DecodedPiece::Word(first, argument)));
         }
         self.at_start = false;
         let declared = i32::from_be_bytes(first);
@@ -103,7 +103,7 @@ impl FrameDecoder {
             // Even without bytes, the buffer would keep the frame in memory until the next one arrives.
             self.buffer = BytesMut::new();
         }
-        Ok(Some(Incoming::Frame(frame)))
+        Ok(Some(DecodedPiece::Frame(frame)))
     }
 }
 

@@ -113,7 +113,7 @@ impl Jute for bool {
 }
 
 /// A value with a length prefix.
-pub(crate) trait Counted: Sized {
+pub(crate) trait LengthPrefixed: Sized {
     /// How many bytes or items it has.
     fn length(&self) -> usize;
 
@@ -124,7 +124,7 @@ pub(crate) trait Counted: Sized {
     fn write_items(&self, to: &mut dyn Sink);
 }
 
-impl<T: Counted> Jute for Option<T> {
+impl<T: LengthPrefixed> Jute for Option<T> {
     const LEAST: usize = 4;
 
     fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
@@ -142,7 +142,7 @@ impl<T: Counted> Jute for Option<T> {
     }
 }
 
-impl<T: Counted> Jute for T {
+impl<T: LengthPrefixed> Jute for T {
     const LEAST: usize = 4;
 
     fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
@@ -158,7 +158,7 @@ impl<T: Counted> Jute for T {
 }
 
 /// A part of the frame, not a copy: it keeps the whole frame in memory.
-impl Counted for Bytes {
+impl LengthPrefixed for Bytes {
     fn length(&self) -> usize {
         self.len()
     }
@@ -178,7 +178,7 @@ impl Counted for Bytes {
 
 /// Invalid UTF-8 becomes U+FFFD, as in Java. (A surrogate becomes three of them, in Java one; no path
 /// may contain one anyway.)
-impl Counted for String {
+impl LengthPrefixed for String {
     fn length(&self) -> usize {
         self.len()
     }
@@ -194,7 +194,7 @@ impl Counted for String {
 }
 
 /// A negative count other than -1 is an empty list, as in Java.
-impl<T: Jute> Counted for Vec<T> {
+impl<T: Jute> LengthPrefixed for Vec<T> {
     fn length(&self) -> usize {
         self.len()
     }

@@ -35,14 +35,14 @@ mod tests;
 pub(crate) fn fuzz(bytes: &[u8]) {
     use bytes::{Bytes, BytesMut};
 
-    use self::frame::{FrameDecoder, Incoming, JUTE_MAXBUFFER};
+    use self::frame::{DecodedPiece, FrameDecoder, JUTE_MAXBUFFER};
     use self::jute::Jute;
 
     const WORDS: &[[u8; 4]] = &[*b"ruok", *b"stmk"];
     let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
     decoder.buffer().extend_from_slice(bytes);
     while let Ok(Some(incoming)) = decoder.next_frame() {
-        if let Incoming::Frame(frame) = incoming {
+        if let DecodedPiece::Frame(frame) = incoming {
             let _ = handshake::ConnectRequest::read(&mut frame.clone());
             request_is_stable(frame);
         }

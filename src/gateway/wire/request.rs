@@ -191,8 +191,8 @@ by_op! {
         /// Has no meaning outside of a multi.
         Check(Check),
         Sync(PathOnly),
-        Multi(Multi),
-        MultiRead(Multi),
+        Multi(MultiRequest),
+        MultiRead(MultiRequest),
         Auth(Auth),
         Sasl(Sasl),
         SetWatches(SetWatches),
@@ -268,11 +268,11 @@ impl MultiOp {
 /// A list with both reads and writes is unreadable. A list of only one kind is readable, in either
 /// request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Multi {
+pub(crate) struct MultiRequest {
     pub(crate) ops: Vec<MultiOp>,
 }
 
-impl Jute for Multi {
+impl Jute for MultiRequest {
     const LEAST: usize = MultiHeader::LEAST;
 
     fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
@@ -280,7 +280,7 @@ impl Jute for Multi {
         loop {
             let header = MultiHeader::read(from)?;
             if header.done {
-                return Ok(Multi { ops });
+                return Ok(MultiRequest { ops });
             }
             let op = OpCode::try_from(header.kind).map_err(|_| Unreadable)?;
             let op = MultiOp::read(op, from)?;

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use super::codes::{
     AddWatchMode, CreateFlags, ErrorCode, EventType, OpCode, ReservedXid, WatcherType,
 };
-use super::frame::{FrameDecoder, Incoming, JUTE_MAXBUFFER, append_frame};
+use super::frame::{DecodedPiece, FrameDecoder, JUTE_MAXBUFFER, append_frame};
 use super::handshake::{ConnectRequest, ConnectResponse};
 use super::jute::{Credential, Jute, Sink, Unreadable};
 use super::request::{
-    Acl, AddWatch, Auth, Check, Create, CreateTtl, Decoded, Delete, Multi, MultiOp, PathOnly, Read,
-    Reconfig, Request, RequestHeader, Sasl, SetAcl, SetData, SetWatches, SetWatches2, WatchesOf,
-    decode,
+    Acl, AddWatch, Auth, Check, Create, CreateTtl, Decoded, Delete, MultiOp, MultiRequest,
+    PathOnly, Read, Reconfig, Request, RequestHeader, Sasl, SetAcl, SetData, SetWatches,
+    SetWatches2, WatchesOf, decode,
 };
 use super::response::{
     AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
@@ -297,7 +297,7 @@ fn a_multi_is_its_operations_between_headers() {
              ffffffff 01 ffffffff"
         ),
         1,
-        Request::Multi(Multi { ops }),
+        Request::Multi(MultiRequest { ops }),
     );
     let path = Read { path: text("/a"), watch: false };
     let ops = vec![MultiOp::GetData(path.clone()), MultiOp::GetChildren(path)];
@@ -305,9 +305,13 @@ fn a_multi_is_its_operations_between_headers() {
         "00000001 00000016 00000004 00 ffffffff 00000002 '/a' 00 \
          00000008 00 ffffffff 00000002 '/a' 00 ffffffff 01 ffffffff",
         1,
-        Request::MultiRead(Multi { ops }),
+        Request::MultiRead(MultiRequest { ops }),
     );
-    request_is("00000001 0000000e ffffffff 01 ffffffff", 1, Request::Multi(Multi { ops: vec![] }));
+    request_is(
+        "00000001 0000000e ffffffff 01 ffffffff",
+        1,
+        Request::Multi(MultiRequest { ops: vec![] }),
+    );
 }
 
 #[test]
@@ -540,7 +544,7 @@ fn a_frame_above_the_limit_leaves_nothing_behind() {
 }
 
 /// Decodes all bytes of a new connection, up to their end or the first error.
-fn incoming(bytes: &[u8], piece: usize) -> (Vec<Incoming>, bool) {
+fn incoming(bytes: &[u8], piece: usize) -> (Vec<DecodedPiece>, bool) {
     const WORDS: &[[u8; 4]] = &[*b"ruok", *b"stmk"];
     let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
     let mut all = Vec::new();
@@ -563,8 +567,8 @@ fn incoming(bytes: &[u8], piece: usize) -> (Vec<Incoming>, bool) {
 #[test]
 fn frames_come_in_pieces_of_any_size() {
     let bytes = packet("00000003 'abc' 00000000 00000001 'd' 00000002 'e'");
-    let frames: Vec<Incoming> =
-        [&b"abc"[..], b"", b"d"].map(|frame| Incoming::Frame(Bytes::from_static(frame))).into();
+    let frames: Vec<DecodedPiece> =
+        [&b"abc"[..], b"", b"d"].map(|frame| DecodedPiece::Frame(Bytes::from_static(frame))).into();
     for piece in 1..=bytes.len() {
         assert_eq!(incoming(&bytes, piece), (frames.clone(), true));
     }
@@ -587,13 +591,13 @@ fn the_limit_is_itself_accepted() {
 
 #[test]
 fn four_letter_words_open_a_connection_or_are_none() {
-    let word = vec![Incoming::Word(*b"ruok", None)];
+    let word = vec![DecodedPiece::Word(*b"ruok", None)];
     for bytes in [&b"ruok"[..], b"ruok\n", b"ruok\r\n"] {
         assert_eq!(incoming(bytes, usize::MAX), (word.clone(), true));
     }
     // Byte by byte, a line's end may come later.
     assert_eq!(incoming(b"ruok", 1), (word, true));
-    let with_argument = vec![Incoming::Word(*b"stmk", Some(306))];
+    let with_argument = vec![DecodedPiece::Word(*b"stmk", Some(306))];
     for piece in [1, 3, 12] {
         assert_eq!(incoming(b"stmk\0\0\0\0\0\0\x01\x32", piece), (with_argument.clone(), true));
     }
@@ -603,7 +607,7 @@ fn four_letter_words_open_a_connection_or_are_none() {
     assert_eq!(incoming(b"RUOK", 4), (vec![], false));
     assert_eq!(incoming(b"ruo", 3), (vec![], true));
     // After a frame, the same four bytes are a length.
-    let frame = Incoming::Frame(Bytes::from_static(b"x"));
+    let frame = DecodedPiece::Frame(Bytes::from_static(b"x"));
     assert_eq!(incoming(b"\0\0\0\x01xruok", usize::MAX), (vec![frame], false));
 }
 
@@ -704,7 +708,7 @@ fn some_create_in_multi() -> impl Strategy<Value = Create> {
     })
 }
 
-fn some_multi() -> impl Strategy<Value = Multi> {
+fn some_multi() -> impl Strategy<Value = MultiRequest> {
     let versioned = || (some_text(), any::<i32>());
     let write = prop_oneof![
         some_create_in_multi().prop_map(MultiOp::Create),
@@ -721,7 +725,7 @@ fn some_multi() -> impl Strategy<Value = Multi> {
     ];
     let ops =
         prop_oneof![proptest::collection::vec(write, 0..6), proptest::collection::vec(read, 0..6)];
-    ops.prop_map(|ops| Multi { ops })
+    ops.prop_map(|ops| MultiRequest { ops })
 }
 
 fn some_request() -> impl Strategy<Value = Request> {

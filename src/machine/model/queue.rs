@@ -8,7 +8,7 @@ use super::{Model, ModelZnode};
 use crate::machine::command::{ChangeKind, Op, OpError};
 use crate::machine::data::Data;
 use crate::types::acl::Permissions;
-use crate::types::queue::{ItemName, Order};
+use crate::types::queue::{ItemName, QueueOrder};
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat};
 
 impl Model {
@@ -66,7 +66,7 @@ impl Model {
         by: (SessionId, u64),
         queue: &str,
         data: &Data,
-        order: &Order,
+        order: &QueueOrder,
     ) -> Result<OpResult, OpError> {
         self.exists(queue)?;
         let parts = ["items", "delayed", "taken"];

@@ -16,7 +16,7 @@ use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{DATA_BYTES_MAX, Machine};
 use crate::types::acl::Permissions;
 use crate::types::counter::CounterForm;
-use crate::types::queue::Order;
+use crate::types::queue::QueueOrder;
 use crate::types::znode::{Condition, CreateMode};
 
 /// A request without its number, which depends on the session's last one.
@@ -175,11 +175,11 @@ fn queues() -> impl Strategy<Value = String> {
     prop_oneof![4 => Just("/a".to_owned()), 1 => Just("/".to_owned()), 1 => paths()]
 }
 
-fn order() -> impl Strategy<Value = Order> {
+fn order() -> impl Strategy<Value = QueueOrder> {
     let delay = prop_oneof![2 => Just(0), 1 => 1..5u64, 1 => Just(u64::MAX)];
     let id = prop::sample::select(vec!["", "ix", "i%2f", "i/", "-"]);
     let max = prop_oneof![2 => Just(None), 1 => (0..4u64).prop_map(Some)];
-    (-1..2i32, delay, id, max).prop_map(|(priority, delay_ms, id, max)| Order {
+    (-1..2i32, delay, id, max).prop_map(|(priority, delay_ms, id, max)| QueueOrder {
         priority,
         delay_ms,
         id: id.to_owned(),

@@ -1,9 +1,9 @@
 //! The state as chunks: all of it, or its changes since it was last saved.
 //!
 //! Checkpoints on disk and snapshots for peers have the same format. A chunk is the format number
-//! and a sequence of items in postcard. A full image and a delta both begin with [`Item::Begin`]
+//! and a sequence of items in postcard. A full image and a delta both begin with [`SnapshotItem::Begin`]
 //! and end with
-//! [`Item::End`]. A reader takes one full image and then any number of deltas, in the order in
+//! [`SnapshotItem::End`]. A reader takes one full image and then any number of deltas, in the order in
 //! which they were made.
 //!
 //! | image | items |
@@ -48,7 +48,7 @@ const RUN_BYTES: usize = 4 << 10;
 
 /// One item of a chunk. Variants are only ever appended (`version`).
 #[derive(Debug, Serialize, Deserialize)]
-enum Item<'a> {
+enum SnapshotItem<'a> {
     Begin {
         full: bool,
         /// The version that the cluster uses. It comes before all items that an older build may not know.
@@ -60,7 +60,7 @@ enum Item<'a> {
     Znode {
         path: &'a str,
         #[serde(borrow)]
-        data: Raw<'a>,
+        data: RawBytes<'a>,
         fields: Fields,
         #[serde(with = "LogForm")]
         acl: Option<Vec<Acl>>,
@@ -78,7 +78,7 @@ enum Item<'a> {
         /// The ids that its holder has authenticated as.
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
-        /// How many [`Item::Outcome`]s follow.
+        /// How many [`SnapshotItem::Outcome`]s follow.
         results: u32,
     },
     /// An encoded `Result<Reply, OpError>`. The error of a multi is stored without the multi around it, so
@@ -86,7 +86,7 @@ enum Item<'a> {
     Outcome {
         multi: Option<u32>,
         #[serde(borrow)]
-        result: Raw<'a>,
+        result: RawBytes<'a>,
     },
     End {
         zxid: Zxid,
@@ -101,23 +101,23 @@ enum Item<'a> {
 
 /// Borrowed bytes, encoded as they are.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Raw<'a>(&'a [u8]);
+struct RawBytes<'a>(&'a [u8]);
 
-impl Serialize for Raw<'_> {
+impl Serialize for RawBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
     }
 }
 
-impl Item<'_> {
+impl SnapshotItem<'_> {
     fn name(&self) -> &'static str {
         match self {
-            Item::Begin { full: true, .. } => "the beginning of a full image",
-            Item::Begin { full: false, .. } => "the beginning of a delta",
-            Item::ZnodeGone { .. } | Item::Znode { .. } => "a znode",
-            Item::SessionGone { .. } | Item::Session { .. } => "a session",
-            Item::Outcome { .. } => "a result",
-            Item::End { .. } => "the end of an image",
+            SnapshotItem::Begin { full: true, .. } => "the beginning of a full image",
+            SnapshotItem::Begin { full: false, .. } => "the beginning of a delta",
+            SnapshotItem::ZnodeGone { .. } | SnapshotItem::Znode { .. } => "a znode",
+            SnapshotItem::SessionGone { .. } | SnapshotItem::Session { .. } => "a session",
+            SnapshotItem::Outcome { .. } => "a result",
+            SnapshotItem::End { .. } => "the end of an image",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{FORMAT, Item};
+use super::{FORMAT, SnapshotItem};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
 use crate::machine::tombstones::Tombstones;
@@ -26,13 +26,13 @@ pub(crate) struct ChunkReader {
     tombstones: Tombstones,
     time: u64,
     version: u16,
-    phase: Phase,
+    phase: ReaderPhase,
     /// Znodes that have changed since this zxid are listed in the machine, if at all.
     since: Option<Zxid>,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ReaderPhase {
     /// Nothing was read yet.
     Blank,
     /// In the middle of an image.
@@ -55,7 +55,7 @@ impl ChunkReader {
             tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
-            phase: Phase::Blank,
+            phase: ReaderPhase::Blank,
             since: None,
         }
     }
@@ -91,8 +91,8 @@ impl ChunkReader {
     /// The machine, if it is complete, passes all checks, and has this zxid and hash.
     pub(crate) fn finish(mut self, zxid: Zxid, hash: u64) -> Result<Machine, String> {
         match self.phase {
-            Phase::Complete => {}
-            Phase::Blank => return Err("no chunks".to_owned()),
+            ReaderPhase::Complete => {}
+            ReaderPhase::Blank => return Err("no chunks".to_owned()),
             _ => return Err("the chunks end in the middle of an image".to_owned()),
         }
         for (path, owner) in &self.ephemerals {
@@ -108,7 +108,7 @@ impl ChunkReader {
             tombstones: self.tombstones,
             time: self.time,
             version: self.version,
-            era: 0,
+            dirty_epoch: 0,
         });
         if (machine.zxid(), machine.hash()) != (zxid, hash) {
             return Err(format!(
@@ -124,34 +124,36 @@ impl ChunkReader {
 
     fn fail(&mut self, reason: String) -> String {
         let (version, since) = (self.version, self.since);
-        *self = ChunkReader { version, since, phase: Phase::Failed, ..ChunkReader::new() };
+        *self = ChunkReader { version, since, phase: ReaderPhase::Failed, ..ChunkReader::new() };
         reason
     }
 
-    fn item(&mut self, item: Item<'_>) -> Result<(), String> {
+    fn item(&mut self, item: SnapshotItem<'_>) -> Result<(), String> {
         match (&mut self.phase, item) {
-            (Phase::Failed, _) => return Err("a chunk before this one was in error".to_owned()),
-            (_, Item::Begin { full: true, version }) => {
-                *self = ChunkReader { version, phase: Phase::Open, ..ChunkReader::new() };
+            (ReaderPhase::Failed, _) => {
+                return Err("a chunk before this one was in error".to_owned());
             }
-            (Phase::Complete, Item::Begin { full: false, version }) => {
+            (_, SnapshotItem::Begin { full: true, version }) => {
+                *self = ChunkReader { version, phase: ReaderPhase::Open, ..ChunkReader::new() };
+            }
+            (ReaderPhase::Complete, SnapshotItem::Begin { full: false, version }) => {
                 self.version = version;
-                self.phase = Phase::Open;
+                self.phase = ReaderPhase::Open;
             }
             // Removals come first.
-            (Phase::Open, Item::ZnodeGone { path }) if self.image.is_empty() => {
+            (ReaderPhase::Open, SnapshotItem::ZnodeGone { path }) if self.image.is_empty() => {
                 self.remove(path)?
             }
-            (Phase::Open, Item::Znode { path, data, fields, acl }) => {
+            (ReaderPhase::Open, SnapshotItem::Znode { path, data, fields, acl }) => {
                 self.put(path, data.0, fields, acl)?;
             }
-            (Phase::Open, Item::SessionGone { id, zxid }) => {
+            (ReaderPhase::Open, SnapshotItem::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
                 if let Some(zxid) = zxid {
                     self.tombstones.put(id, zxid);
                 }
             }
-            (Phase::Open, Item::Session { id, record, ids, results }) => {
+            (ReaderPhase::Open, SnapshotItem::Session { id, record, ids, results }) => {
                 let mut record = record.into_owned();
                 record.ids = Arc::new(ids);
                 if record.former.len() > FORMER_MAX || u64::from(results) > record.last_seq {
@@ -160,21 +162,27 @@ impl ChunkReader {
                 if results == 0 {
                     self.sessions.insert(id, record);
                 } else {
-                    self.phase = Phase::Outcomes(id, Box::new(record), results);
+                    self.phase = ReaderPhase::Outcomes(id, Box::new(record), results);
                 }
             }
-            (Phase::Outcomes(_, record, missing), Item::Outcome { multi, result }) => {
+            (
+                ReaderPhase::Outcomes(_, record, missing),
+                SnapshotItem::Outcome { multi, result },
+            ) => {
                 let result = decode_result(multi, result.0)?;
                 *missing -= 1;
                 record.push(record.last_seq - u64::from(*missing), result);
                 if *missing == 0
-                    && let Phase::Outcomes(id, record, _) =
-                        std::mem::replace(&mut self.phase, Phase::Open)
+                    && let ReaderPhase::Outcomes(id, record, _) =
+                        std::mem::replace(&mut self.phase, ReaderPhase::Open)
                 {
                     self.sessions.insert(id, *record);
                 }
             }
-            (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
+            (
+                ReaderPhase::Open,
+                SnapshotItem::End { zxid, time, znodes, sessions, tombstones, forgotten },
+            ) => {
                 self.tombstones.forget(forgotten);
                 let ephemerals = &mut self.ephemerals;
                 std::mem::take(&mut self.image).finish(
@@ -197,7 +205,7 @@ impl ChunkReader {
                 }
                 self.tree.set_zxid(zxid);
                 self.time = time;
-                self.phase = Phase::Complete;
+                self.phase = ReaderPhase::Complete;
             }
             (_, item) => return Err(format!("out of place: {}", item.name())),
         }

@@ -5,7 +5,7 @@ use super::writer::add;
 use super::*;
 use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
-use crate::machine::tree::{CONFIG, Kind};
+use crate::machine::tree::{CONFIG, ZnodeKind};
 use crate::machine::{Machine, SessionRecord};
 use crate::types::acl::Permissions;
 use crate::types::version::FIRST;
@@ -198,20 +198,23 @@ fn only_the_whole_image_is_accepted() {
 fn inconsistent_znodes_are_refused() {
     let refusal = |znodes: &[(&str, Fields)]| {
         let mut chunk = vec![FORMAT];
-        add(&mut chunk, &Item::Begin { full: true, version: FIRST });
+        add(&mut chunk, &SnapshotItem::Begin { full: true, version: FIRST });
         for (path, fields) in znodes {
-            add(&mut chunk, &Item::Znode { path, data: Raw(b""), fields: *fields, acl: None });
+            add(
+                &mut chunk,
+                &SnapshotItem::Znode { path, data: RawBytes(b""), fields: *fields, acl: None },
+            );
         }
         let record = Cow::Owned(SessionRecord::new([9; 16], 1000, 0, 1, 1));
-        add(&mut chunk, &Item::Session { id: ID, record, ids: Vec::new(), results: 0 });
+        add(&mut chunk, &SnapshotItem::Session { id: ID, record, ids: Vec::new(), results: 0 });
         let znodes = znodes.len() as u64;
         let (zxid, time, sessions, tombstones, forgotten) = (1, 1, 1, 0, 0);
-        add(&mut chunk, &Item::End { zxid, time, znodes, sessions, tombstones, forgotten });
+        add(&mut chunk, &SnapshotItem::End { zxid, time, znodes, sessions, tombstones, forgotten });
         read(&[chunk], 1, 0).unwrap_err()
     };
     let plain = Fields::default();
     let counted = |creates, cversion| Fields { creates, cversion, ..plain };
-    let owned = |id| Fields { kind: Kind::Ephemeral(id), ..plain };
+    let owned = |id| Fields { kind: ZnodeKind::Ephemeral(id), ..plain };
     let parent = Fields { creates: 1, cversion: 1, ..owned(ID) };
     let reserved = [("/zookeeper", plain), (CONFIG, plain), ("/zookeeper/quota", plain)];
     let tree = |root: Fields, more: &[(&'static str, Fields)]| {
@@ -263,7 +266,7 @@ fn nested_errors_do_not_recurse() {
 
 #[test]
 fn a_sound_image_of_an_unsound_state_is_refused() {
-    let image = |items: &[Item<'_>]| {
+    let image = |items: &[SnapshotItem<'_>]| {
         let mut chunk = vec![FORMAT];
         for item in items {
             add(&mut chunk, item);
@@ -271,8 +274,13 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         let mut reader = ChunkReader::new();
         reader.push(&chunk).and_then(|()| reader.finish(0, 0).map(|_| ()))
     };
-    let znode = |path| Item::Znode { path, data: Raw(b""), fields: Fields::default(), acl: None };
-    let end = |znodes, sessions| Item::End {
+    let znode = |path| SnapshotItem::Znode {
+        path,
+        data: RawBytes(b""),
+        fields: Fields::default(),
+        acl: None,
+    };
+    let end = |znodes, sessions| SnapshotItem::End {
         zxid: 0,
         time: 0,
         znodes,
@@ -282,40 +290,43 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     };
     let mut one_request = SessionRecord::default();
     one_request.last_seq = 1;
-    let session = |results| Item::Session {
+    let session = |results| SnapshotItem::Session {
         id: ID,
         record: Cow::Owned(one_request.clone()),
         ids: vec![],
         results,
     };
-    let begin = || Item::Begin { full: true, version: 1 };
+    let begin = || SnapshotItem::Begin { full: true, version: 1 };
     let cases = [
         (vec![begin(), end(0, 0)], "no znode /"),
         (vec![begin(), znode("/a"), end(1, 0)], "/a: its parent does not exist"),
         (vec![begin(), znode("x")], "invalid path"),
         (vec![begin(), znode("/"), end(2, 0)], "[1, 0, 0] znodes"),
-        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be deleted"),
+        (vec![begin(), SnapshotItem::ZnodeGone { path: "/" }], "cannot be deleted"),
         (vec![begin(), session(2)], "more history"),
         (vec![begin(), session(1), end(0, 1)], "out of place"),
         (vec![begin(), session(1)], "in the middle"),
         (vec![begin()], "in the middle"),
         (vec![znode("/")], "out of place"),
-        (vec![Item::Begin { full: false, version: 1 }], "out of place"),
+        (vec![SnapshotItem::Begin { full: false, version: 1 }], "out of place"),
     ];
     for (items, reason) in cases {
         let error = image(&items).unwrap_err();
         assert!(error.contains(reason), "{error:?} is not {reason:?}");
     }
-    let owned = Item::Znode {
+    let owned = SnapshotItem::Znode {
         path: "/e",
-        data: Raw(b""),
-        fields: Fields { kind: crate::machine::tree::Kind::Ephemeral(ID), ..Fields::default() },
+        data: RawBytes(b""),
+        fields: Fields {
+            kind: crate::machine::tree::ZnodeKind::Ephemeral(ID),
+            ..Fields::default()
+        },
         acl: None,
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
     assert!(error.contains("does not exist"), "{error}");
     // A removal would not see the znodes of its own image.
-    let error = image(&[begin(), znode("/"), Item::ZnodeGone { path: "/a" }]).unwrap_err();
+    let error = image(&[begin(), znode("/"), SnapshotItem::ZnodeGone { path: "/a" }]).unwrap_err();
     assert!(error.contains("out of place"), "{error}");
 }
 

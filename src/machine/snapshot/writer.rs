@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
+use super::{CHUNK_BYTES, FORMAT, RUN_BYTES, RawBytes, SnapshotItem};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
@@ -20,14 +20,14 @@ pub(crate) struct ChunkWriter {
     written: Vec<Znode>,
     /// The ended sessions that are still to be written in a delta.
     sessions_gone: BTreeSet<SessionId>,
-    step: Step,
+    step: WriterStep,
     /// Items that did not fit into the last chunk.
     pending: Vec<u8>,
 }
 
 /// The next step of a writer.
 #[derive(Debug)]
-enum Step {
+enum WriterStep {
     Begin,
     /// The deleted znodes that are still in the dirty set.
     ZnodesGone,
@@ -49,7 +49,7 @@ impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
         let (written, sessions_gone) = (Vec::new(), BTreeSet::new());
-        let (step, pending) = (Step::Begin, Vec::new());
+        let (step, pending) = (WriterStep::Begin, Vec::new());
         ChunkWriter { state, dirty: None, written, sessions_gone, step, pending }
     }
 
@@ -73,52 +73,54 @@ impl ChunkWriter {
     fn advance(&mut self) {
         let tree = &self.state.tree;
         let pending = &mut self.pending;
-        let step = std::mem::replace(&mut self.step, Step::Done);
+        let step = std::mem::replace(&mut self.step, WriterStep::Done);
         self.step = match step {
-            Step::Begin => {
+            WriterStep::Begin => {
                 let full = self.dirty.is_none();
                 let version = unless!(VersionLostAtSnapshot, self.state.version, FIRST);
-                add(pending, &Item::Begin { full, version });
-                if full { Step::Znodes(None) } else { Step::ZnodesGone }
+                add(pending, &SnapshotItem::Begin { full, version });
+                if full { WriterStep::Znodes(None) } else { WriterStep::ZnodesGone }
             }
             // A path sorts after its prefixes, so in reverse order children come first.
-            Step::ZnodesGone => match self.dirty.as_mut().and_then(|dirty| dirty.gone.pop_last()) {
-                Some(path) => {
-                    add(pending, &Item::ZnodeGone { path: &path });
-                    Step::ZnodesGone
+            WriterStep::ZnodesGone => {
+                match self.dirty.as_mut().and_then(|dirty| dirty.gone.pop_last()) {
+                    Some(path) => {
+                        add(pending, &SnapshotItem::ZnodeGone { path: &path });
+                        WriterStep::ZnodesGone
+                    }
+                    None => WriterStep::Znodes(None),
                 }
-                None => Step::Znodes(None),
-            },
-            Step::Znodes(cursor) => match &self.dirty {
+            }
+            WriterStep::Znodes(cursor) => match &self.dirty {
                 Some(_) => match self.written.pop() {
                     Some(znode) => {
                         add_znode(pending, znode.path(), &znode);
-                        Step::Znodes(None)
+                        WriterStep::Znodes(None)
                     }
-                    None => Step::SessionsGone,
+                    None => WriterStep::SessionsGone,
                 },
                 None => match add_run(pending, tree, cursor.as_deref()) {
-                    Some(last) => Step::Znodes(Some(last)),
-                    None => Step::SessionsGone,
+                    Some(last) => WriterStep::Znodes(Some(last)),
+                    None => WriterStep::SessionsGone,
                 },
             },
-            Step::SessionsGone => match self.sessions_gone.pop_first() {
+            WriterStep::SessionsGone => match self.sessions_gone.pop_first() {
                 Some(id) => {
                     let zxid = self.state.tombstones.get(id);
-                    add(pending, &Item::SessionGone { id, zxid });
-                    Step::SessionsGone
+                    add(pending, &SnapshotItem::SessionGone { id, zxid });
+                    WriterStep::SessionsGone
                 }
-                None if self.dirty.is_none() => Step::Tombstones(None),
-                None => Step::Sessions(None),
+                None if self.dirty.is_none() => WriterStep::Tombstones(None),
+                None => WriterStep::Sessions(None),
             },
-            Step::Tombstones(cursor) => match self.state.tombstones.after(cursor) {
+            WriterStep::Tombstones(cursor) => match self.state.tombstones.after(cursor) {
                 Some((zxid, id)) => {
-                    add(pending, &Item::SessionGone { id, zxid: Some(zxid) });
-                    Step::Tombstones(Some(zxid))
+                    add(pending, &SnapshotItem::SessionGone { id, zxid: Some(zxid) });
+                    WriterStep::Tombstones(Some(zxid))
                 }
-                None => Step::Sessions(None),
+                None => WriterStep::Sessions(None),
             },
-            Step::Sessions(cursor) => {
+            WriterStep::Sessions(cursor) => {
                 let sessions = &self.state.sessions;
                 let next = match &mut self.dirty {
                     Some(dirty) => {
@@ -130,30 +132,30 @@ impl ChunkWriter {
                     Some((id, record)) => {
                         let count = record.result_count();
                         let first = if planted!(ResultsLostAtSnapshot) { count } else { 0 };
-                        let item = Item::Session {
+                        let item = SnapshotItem::Session {
                             id,
                             record: Cow::Borrowed(record),
                             ids: (*record.ids).clone(),
                             results: u32::try_from(count - first).unwrap_or(u32::MAX),
                         };
                         add(pending, &item);
-                        Step::Outcomes(id, first)
+                        WriterStep::Outcomes(id, first)
                     }
-                    None => Step::End,
+                    None => WriterStep::End,
                 }
             }
-            Step::Outcomes(id, place) => {
+            WriterStep::Outcomes(id, place) => {
                 let record = self.state.sessions.get(id);
                 match record.and_then(|record| record.result(place)) {
                     Some(result) => {
                         add_outcome(pending, result);
-                        Step::Outcomes(id, place + 1)
+                        WriterStep::Outcomes(id, place + 1)
                     }
-                    None => Step::Sessions(Some(id)),
+                    None => WriterStep::Sessions(Some(id)),
                 }
             }
-            Step::End => {
-                let item = Item::End {
+            WriterStep::End => {
+                let item = SnapshotItem::End {
                     zxid: tree.zxid(),
                     time: self.state.time,
                     znodes: tree.len() as u64,
@@ -162,9 +164,9 @@ impl ChunkWriter {
                     forgotten: self.state.tombstones.forgotten(),
                 };
                 add(pending, &item);
-                Step::Done
+                WriterStep::Done
             }
-            Step::Done => Step::Done,
+            WriterStep::Done => WriterStep::Done,
         };
     }
 }
@@ -185,7 +187,7 @@ impl Iterator for ChunkWriter {
                 }
                 chunk.append(&mut self.pending);
             }
-            if matches!(self.step, Step::Done) {
+            if matches!(self.step, WriterStep::Done) {
                 return (!chunk.is_empty()).then_some(chunk);
             }
             self.advance();
@@ -193,7 +195,7 @@ impl Iterator for ChunkWriter {
     }
 }
 
-pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
+pub(super) fn add(buffer: &mut Vec<u8>, item: &SnapshotItem<'_>) {
     *buffer = postcard::to_extend(item, std::mem::take(buffer))
         .expect("encoding to a Vec fails only for types that have no length, and none is used");
 }
@@ -201,7 +203,10 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let acl = znode.acl().filter(|_| !planted!(AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
-    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: znode.fields(), acl });
+    add(
+        buffer,
+        &SnapshotItem::Znode { path, data: RawBytes(znode.data()), fields: znode.fields(), acl },
+    );
 }
 
 /// Adds several znodes after the cursor, since finding the place in the tree for each one would cost more
@@ -227,6 +232,6 @@ fn add_outcome(buffer: &mut Vec<u8>, result: &Result<Reply, OpError>) {
         }
         result => (None, encode_result(result)),
     };
-    let result = Raw(&bytes);
-    add(buffer, &Item::Outcome { multi, result });
+    let result = RawBytes(&bytes);
+    add(buffer, &SnapshotItem::Outcome { multi, result });
 }

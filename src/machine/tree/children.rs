@@ -14,14 +14,14 @@ const PAGE_BYTES: usize = 512;
 /// little more than its own bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Children {
-    pages: RedBlackTreeSetSync<Page>,
+    pages: RedBlackTreeSetSync<NamePage>,
     len: usize,
 }
 
 /// Consecutive names, separated by slashes, which no name contains. Pages are ordered by their first
 /// names.
 #[derive(Clone, Debug)]
-struct Page(Arc<str>);
+struct NamePage(Arc<str>);
 
 impl Children {
     pub(super) fn len(&self) -> usize {
@@ -29,7 +29,7 @@ impl Children {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        self.pages.iter().flat_map(Page::names)
+        self.pages.iter().flat_map(NamePage::names)
     }
 
     /// The names after this one, which need not be in the set.
@@ -39,13 +39,13 @@ impl Children {
         let after = if first_of(from) == name { without_first(from) } else { from };
         let names = after.split('/').filter(|name| !name.is_empty());
         let pages = self.pages.range::<str, _>((Excluded(first), Unbounded));
-        names.chain(pages.flat_map(Page::names))
+        names.chain(pages.flat_map(NamePage::names))
     }
 
     /// Does nothing if the name is in the set.
     pub(super) fn insert(&mut self, name: &str) {
         let Some(page) = self.page_for(name).cloned() else {
-            self.pages.insert_mut(Page(Arc::from(name)));
+            self.pages.insert_mut(NamePage(Arc::from(name)));
             self.len += 1;
             return;
         };
@@ -58,13 +58,13 @@ impl Children {
             self.pages.remove_mut(page.first());
         }
         if page.0.len() + 1 + name.len() <= PAGE_BYTES {
-            self.pages.insert_mut(Page::of([before, name, from]));
+            self.pages.insert_mut(NamePage::of([before, name, from]));
         } else if from.is_empty() {
             // Names often grow: the page before stays full, and a new one begins.
-            self.pages.insert_mut(Page::of([name]));
+            self.pages.insert_mut(NamePage::of([name]));
         } else {
-            self.pages.insert_mut(Page::of([before, name]));
-            self.pages.insert_mut(Page::of([from]));
+            self.pages.insert_mut(NamePage::of([before, name]));
+            self.pages.insert_mut(NamePage::of([from]));
         }
     }
 
@@ -73,7 +73,7 @@ impl Children {
         names.sort_unstable();
         names.dedup();
         let last = self.pages.last().cloned();
-        let comes_after = |last: &Page| last.names().next_back() < names.first().copied();
+        let comes_after = |last: &NamePage| last.names().next_back() < names.first().copied();
         if !last.as_ref().is_none_or(comes_after) {
             return names.into_iter().for_each(|name| self.insert(name));
         }
@@ -81,7 +81,7 @@ impl Children {
         let mut page = last.map_or(String::new(), |last| last.0.to_string());
         for name in names {
             if page.len() + 1 + name.len() > PAGE_BYTES && !page.is_empty() {
-                self.pages.insert_mut(Page(Arc::from(&*page)));
+                self.pages.insert_mut(NamePage(Arc::from(&*page)));
                 page.clear();
             }
             if !page.is_empty() {
@@ -90,7 +90,7 @@ impl Children {
             page.push_str(name);
         }
         if !page.is_empty() {
-            self.pages.insert_mut(Page(Arc::from(page)));
+            self.pages.insert_mut(NamePage(Arc::from(page)));
         }
     }
 
@@ -107,12 +107,12 @@ impl Children {
             self.pages.remove_mut(page.first());
         }
         if !(before.is_empty() && after.is_empty()) {
-            self.pages.insert_mut(Page::of([before, after]));
+            self.pages.insert_mut(NamePage::of([before, after]));
         }
     }
 
     /// The only page that may have the name: the last one that does not begin after it, or else the first.
-    fn page_for(&self, name: &str) -> Option<&Page> {
+    fn page_for(&self, name: &str) -> Option<&NamePage> {
         // Growing names are usual, and looking at the end takes no iterator.
         let last = self.pages.last().filter(|last| last.first() <= name);
         last.or_else(|| self.pages.range::<str, _>((Unbounded, Included(name))).next_back())
@@ -120,10 +120,10 @@ impl Children {
     }
 }
 
-impl Page {
-    fn of<const N: usize>(parts: [&str; N]) -> Page {
+impl NamePage {
+    fn of<const N: usize>(parts: [&str; N]) -> NamePage {
         let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        Page(Arc::from(parts.join("/")))
+        NamePage(Arc::from(parts.join("/")))
     }
 
     fn names(&self) -> impl DoubleEndedIterator<Item = &str> {
@@ -165,28 +165,28 @@ fn without_first(names: &str) -> &str {
     names.split_once('/').map_or("", |(_, rest)| rest)
 }
 
-impl Borrow<str> for Page {
+impl Borrow<str> for NamePage {
     fn borrow(&self) -> &str {
         self.first()
     }
 }
 
-impl PartialEq for Page {
-    fn eq(&self, other: &Page) -> bool {
+impl PartialEq for NamePage {
+    fn eq(&self, other: &NamePage) -> bool {
         self.first() == other.first()
     }
 }
 
-impl Eq for Page {}
+impl Eq for NamePage {}
 
-impl PartialOrd for Page {
-    fn partial_cmp(&self, other: &Page) -> Option<Ordering> {
+impl PartialOrd for NamePage {
+    fn partial_cmp(&self, other: &NamePage) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Page {
-    fn cmp(&self, other: &Page) -> Ordering {
+impl Ord for NamePage {
+    fn cmp(&self, other: &NamePage) -> Ordering {
         self.first().cmp(other.first())
     }
 }

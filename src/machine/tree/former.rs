@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::znode::Parts;
-use super::{Fields, Share, Tree, Znode};
+use super::{Fields, Tree, Znode, ZnodeTotals};
 use crate::types::path;
 use crate::types::znode::{Stat, Zxid};
 
@@ -111,7 +111,7 @@ impl Undo {
 
 /// Which part of a past tree is needed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum TreePart<'a> {
     All,
     /// This znode and the names of its children.
     Znode(&'a str),
@@ -119,12 +119,12 @@ pub(crate) enum Part<'a> {
     Below(&'a str),
 }
 
-impl Part<'_> {
+impl TreePart<'_> {
     fn needs(self, former: &Former) -> bool {
         match self {
-            Part::All => true,
-            Part::Below(root) => path::is_below(former.path(), root),
-            Part::Znode(of) => {
+            TreePart::All => true,
+            TreePart::Below(root) => path::is_below(former.path(), root),
+            TreePart::Znode(of) => {
                 let is_child = || path::parent(former.path()) == Some(of);
                 former.path() == of || (!matches!(former, Former::Changed { .. }) && is_child())
             }
@@ -174,7 +174,7 @@ impl Tree {
             }
             Former::Deleted { znode, parent } => {
                 let path = znode.path();
-                self.account(path, None, Some(Share::of(znode)));
+                self.account(path, None, Some(ZnodeTotals::of(znode)));
                 self.znodes.insert(znode.clone());
                 self.index_counted(path, true);
                 self.change_parent(path, |Parts { fields, children, .. }| {
@@ -237,14 +237,14 @@ pub(crate) struct PastTree {
 
 impl PastTree {
     /// The tree of that time, or a part of it: what is elsewhere is then not consistent.
-    pub(crate) fn tree(&self, part: Part<'_>) -> Tree {
+    pub(crate) fn tree(&self, part: TreePart<'_>) -> Tree {
         // Nothing exceeds this limit.
         self.tree_within(part, usize::MAX).unwrap_or_else(|_| self.present.clone())
     }
 
     /// The same, if at most so many changes have to be undone. Otherwise returns the oldest zxid for which that is
     /// enough.
-    pub(crate) fn tree_within(&self, part: Part<'_>, changes_max: usize) -> Result<Tree, Zxid> {
+    pub(crate) fn tree_within(&self, part: TreePart<'_>, changes_max: usize) -> Result<Tree, Zxid> {
         let mut past = Tree { recorder: None, ..self.present.clone() };
         let kept = unless!(PastOneLate, self.zxid, self.zxid + 1);
         let newest_first = self.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());

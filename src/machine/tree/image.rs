@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::children::Children;
 use super::trie::{New, Trie};
 use super::znode::{Fields, Parts, Znode};
-use super::{Share, Tree};
+use super::{Tree, ZnodeTotals};
 use crate::types::acl::AccessList;
 use crate::types::path;
 
@@ -83,7 +83,7 @@ impl Image {
         znodes.insert_all(self.znodes, |former, znode, place| {
             is_known[place as usize] = true;
             tree.account(znode.path(), Some(share(znode)), None);
-            tree.account(former.path(), Some(Share::of(former)), None);
+            tree.account(former.path(), Some(ZnodeTotals::of(former)), None);
             if let Some(children) = former.children_set().filter(|children| children.len() > 0) {
                 znode.change(|parts| parts.children = children.clone());
             }
@@ -110,7 +110,7 @@ impl Image {
 }
 
 /// The share of a znode that was read.
-fn share(znode: &Znode) -> Share {
-    let share = Share::of(znode);
-    Share { due: share.due.filter(|_| !planted!(DueForgottenAtSnapshot)), ..share }
+fn share(znode: &Znode) -> ZnodeTotals {
+    let share = ZnodeTotals::of(znode);
+    ZnodeTotals { due: share.due.filter(|_| !planted!(DueForgottenAtSnapshot)), ..share }
 }

@@ -47,12 +47,12 @@ use crate::types::{path, quota};
 use children::Children;
 use former::Recorder;
 pub(super) use former::UNDOS_KEPT_MAX;
-pub(crate) use former::{Part, PastTree, Undo};
+pub(crate) use former::{PastTree, TreePart, Undo};
 pub(super) use image::Image;
 use trie::Trie;
 use znode::Parts;
 pub(crate) use znode::Znode;
-pub(super) use znode::{Fields, Kind, hash_words};
+pub(super) use znode::{Fields, ZnodeKind, hash_words};
 
 /// The znodes that always exist.
 pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/quota"];
@@ -132,10 +132,10 @@ impl Tree {
                 continue;
             };
             let kind = match (stat.ephemeral_owner, stat.ttl) {
-                (Some(session), _) => Kind::Ephemeral(session),
-                (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
-                (None, None) if stat.is_container => Kind::Container,
-                (None, None) => Kind::Persistent,
+                (Some(session), _) => ZnodeKind::Ephemeral(session),
+                (None, Some(ttl)) => ZnodeKind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
+                (None, None) if stat.is_container => ZnodeKind::Container,
+                (None, None) => ZnodeKind::Persistent,
             };
             let Stat { czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion, .. } = stat;
             let fields = Fields { czxid, mzxid, pzxid, ctime, mtime, ..Fields::default() };
@@ -184,8 +184,12 @@ impl Tree {
         &'a self,
         cursor: &str,
     ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
-        let mut walk =
-            Walk { tree: self, first: self.get(cursor), path: cursor.to_owned(), rest: Vec::new() };
+        let mut walk = ZnodeIter {
+            tree: self,
+            first: self.get(cursor),
+            path: cursor.to_owned(),
+            rest: Vec::new(),
+        };
         let mut path = cursor;
         while let Some(parent) = path::parent(path) {
             if let Some(znode) = self.get(parent) {
@@ -227,7 +231,7 @@ impl Tree {
         &mut self,
         path: &str,
         data: &Data,
-        kind: Kind,
+        kind: ZnodeKind,
         acl: Option<AccessList>,
         zxid: Zxid,
         time: u64,
@@ -245,7 +249,7 @@ impl Tree {
         let acl = acl.map(|acl| self.shared(path, acl));
         let znode = Znode::new(path, data, Parts { fields, acl, children: Children::default() });
         let stat = znode.stat();
-        self.account(path, None, Some(Share::of(&znode)));
+        self.account(path, None, Some(ZnodeTotals::of(&znode)));
         self.znodes.insert(znode);
         self.index_counted(path, true);
         let mut parent = None;
@@ -325,7 +329,7 @@ impl Tree {
 
     fn take(&mut self, path: &str, change_parent: impl FnOnce(&mut Fields)) -> Option<Znode> {
         let znode = self.znodes.remove(path.as_bytes())?;
-        self.account(path, Some(Share::of(&znode)), None);
+        self.account(path, Some(ZnodeTotals::of(&znode)), None);
         self.index_counted(path, false);
         self.change_parent(path, |Parts { fields, children, .. }| {
             children.remove(path::name(path));
@@ -363,7 +367,7 @@ impl Tree {
     }
 
     /// Updates the totals of the tree after a change of one znode.
-    fn account(&mut self, path: &str, before: Option<Share>, after: Option<Share>) {
+    fn account(&mut self, path: &str, before: Option<ZnodeTotals>, after: Option<ZnodeTotals>) {
         let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
         self.restricted += usize::from(after.is_restricted);
@@ -424,9 +428,9 @@ impl Tree {
     /// Changes a znode, and updates the totals of the tree.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
         let (before, after, stat) = self.znodes.update(path.as_bytes(), |znode| {
-            let before = Share::of(znode);
+            let before = ZnodeTotals::of(znode);
             change(znode);
-            (before, Share::of(znode), znode.stat())
+            (before, ZnodeTotals::of(znode), znode.stat())
         })?;
         self.account(path, Some(before), Some(after));
         Some(stat)
@@ -435,7 +439,7 @@ impl Tree {
 
 /// The share of one znode in the totals of the tree.
 #[derive(Default)]
-struct Share {
+struct ZnodeTotals {
     hash: u64,
     due: Option<u64>,
     is_restricted: bool,
@@ -443,9 +447,9 @@ struct Share {
     is_unsound: bool,
 }
 
-impl Share {
-    fn of(znode: &Znode) -> Share {
-        Share {
+impl ZnodeTotals {
+    fn of(znode: &Znode) -> ZnodeTotals {
+        ZnodeTotals {
             hash: znode.hash(),
             due: znode.due(),
             is_restricted: znode.acl().is_some(),
@@ -466,7 +470,7 @@ impl std::fmt::Debug for Tree {
 }
 
 /// See [`Tree::iter_from`].
-struct Walk<'a> {
+struct ZnodeIter<'a> {
     tree: &'a Tree,
     first: Option<&'a Znode>,
     /// The last path, which begins with that of each znode in `rest`.
@@ -475,7 +479,7 @@ struct Walk<'a> {
     rest: Vec<(usize, Box<dyn Iterator<Item = &'a str> + 'a>)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ZnodeIter<'a> {
     fn add(&mut self, path: &str, children: impl Iterator<Item = &'a str> + 'a) {
         // The root's path is a slash, and a slash is added before each name.
         let length = if path == "/" { 0 } else { path.len() };
@@ -483,7 +487,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl<'a> Iterator for Walk<'a> {
+impl<'a> Iterator for ZnodeIter<'a> {
     type Item = (&'a str, &'a Znode);
 
     fn next(&mut self) -> Option<(&'a str, &'a Znode)> {

@@ -10,7 +10,7 @@ fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
 fn tree_of(paths: &[&str]) -> Tree {
     let mut tree = Tree::genesis();
     for path in paths {
-        tree.create(path, &b""[..].into(), Kind::Persistent, None, 1, 1);
+        tree.create(path, &b""[..].into(), ZnodeKind::Persistent, None, 1, 1);
     }
     tree.check().unwrap();
     tree
@@ -61,7 +61,7 @@ fn a_clone_does_not_see_later_writes() {
     let before = tree.clone();
     tree.set("/a", &b"new"[..].into(), 2, 2).unwrap();
     tree.delete("/a/b", 3);
-    tree.create("/a/c", &b""[..].into(), Kind::Persistent, None, 4, 4);
+    tree.create("/a/c", &b""[..].into(), ZnodeKind::Persistent, None, 4, 4);
     assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
     assert_eq!(before.get("/a").unwrap().children().collect::<Vec<_>>(), ["b"]);
     assert_eq!(tree.get("/a").unwrap().children().collect::<Vec<_>>(), ["c"]);
@@ -77,7 +77,7 @@ fn data_of_any_length_is_read_back() {
         let data = vec![length as u8; length];
         let stat = tree.set("/a", &data[..].into(), 2, 2).unwrap();
         assert_eq!(stat.data_length as usize, length);
-        tree.create("/a/c", &b""[..].into(), Kind::Persistent, None, 3, 3);
+        tree.create("/a/c", &b""[..].into(), ZnodeKind::Persistent, None, 3, 3);
         tree.delete("/a/c", 4);
         tree.check().unwrap();
         let znode = tree.get("/a").unwrap();
@@ -92,7 +92,7 @@ fn a_change_beside_long_data_does_not_copy_it() {
     let mut tree = tree_of(&["/a"]);
     tree.set("/a", &[7; 1000][..].into(), 2, 2).unwrap();
     let before = tree.get("/a").unwrap().shared_data();
-    tree.create("/a/b", &b""[..].into(), Kind::Persistent, None, 3, 3);
+    tree.create("/a/b", &b""[..].into(), ZnodeKind::Persistent, None, 3, 3);
     assert!(Arc::ptr_eq(&before, &tree.get("/a").unwrap().shared_data()));
 }
 
@@ -115,7 +115,7 @@ fn the_deepest_tree_overflows_no_stack() {
         let mut path = String::new();
         while path.len() + 2 <= PATH_BYTES_MAX {
             path.push_str("/x");
-            tree.create(&path, &b"d"[..].into(), Kind::Persistent, None, 1, 1);
+            tree.create(&path, &b"d"[..].into(), ZnodeKind::Persistent, None, 1, 1);
         }
         assert_eq!(tree.len(), 4 + PATH_BYTES_MAX / 2);
         let old = tree.clone();

@@ -21,7 +21,7 @@ use triomphe::{Arc, ThinArc};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// An entry: a pointer to the value, which contains the key.
-pub(super) trait Entry: Clone {
+pub(super) trait TrieEntry: Clone {
     fn key(&self) -> &[u8];
 
     /// The number of clones.
@@ -38,15 +38,15 @@ const BUCKET_MAX: usize = 32;
 
 #[derive(Clone)]
 pub(super) struct Trie<T> {
-    root: Node<T>,
+    root: TrieNode<T>,
     len: usize,
 }
 
 #[derive(Clone)]
-enum Node<T> {
+enum TrieNode<T> {
     Empty,
     Bucket(Bucket<T>),
-    Inner(Arc<[Node<T>; WIDTH]>),
+    Inner(Arc<[TrieNode<T>; WIDTH]>),
 }
 
 /// Some entries, in no particular order. Their tags come first, so that a look-up usually reads only the
@@ -66,7 +66,7 @@ pub(super) struct New<T> {
     entry: Option<T>,
 }
 
-impl<T: Entry> New<T> {
+impl<T: TrieEntry> New<T> {
     pub(super) fn of(entry: T, place: u32) -> New<T> {
         New { hash: hash(entry.key()), place, entry: Some(entry) }
     }
@@ -87,9 +87,9 @@ fn branch(hash: u64, depth: u32) -> usize {
     (hash >> (depth * BITS)) as usize % WIDTH
 }
 
-impl<T: Entry> Trie<T> {
+impl<T: TrieEntry> Trie<T> {
     pub(super) fn new() -> Trie<T> {
-        Trie { root: Node::Empty, len: 0 }
+        Trie { root: TrieNode::Empty, len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -113,20 +113,20 @@ impl<T: Entry> Trie<T> {
         let (mut node, mut depth) = (&self.root, 0);
         loop {
             match node {
-                Node::Empty => return None,
-                Node::Bucket(bucket) => return Some(bucket),
-                Node::Inner(children) => node = &children[branch(hash, depth)],
+                TrieNode::Empty => return None,
+                TrieNode::Bucket(bucket) => return Some(bucket),
+                TrieNode::Inner(children) => node = &children[branch(hash, depth)],
             }
             depth += 1;
         }
     }
 
     /// The place for keys of this hash, a bucket or empty, and its depth.
-    fn leaf(&mut self, hash: u64) -> (&mut Node<T>, u32) {
+    fn leaf(&mut self, hash: u64) -> (&mut TrieNode<T>, u32) {
         let (mut node, mut depth) = (&mut self.root, 0);
         loop {
             match node {
-                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
+                TrieNode::Inner(children) => node = &mut own(children)[branch(hash, depth)],
                 leaf => return (leaf, depth),
             }
             depth += 1;
@@ -138,7 +138,7 @@ impl<T: Entry> Trie<T> {
         let hash = hash(entry.key());
         let (leaf, depth) = self.leaf(hash);
         let (mut tags, mut entries) = match leaf {
-            Node::Bucket(bucket) => {
+            TrieNode::Bucket(bucket) => {
                 if let Some(place) = bucket.find(hash, entry.key()) {
                     return bucket.change(|entries| entries.get_mut(place)?.replace(entry));
                 }
@@ -151,8 +151,8 @@ impl<T: Entry> Trie<T> {
         }
         entries.push(Some(entry));
         *leaf = match entries.len() > BUCKET_MAX && depth < DEPTH_MAX {
-            true => Node::split(entries, depth),
-            false => Node::Bucket(Bucket::new(tags, entries)),
+            true => TrieNode::split(entries, depth),
+            false => TrieNode::Bucket(Bucket::new(tags, entries)),
         };
         self.len += 1;
         None
@@ -177,7 +177,7 @@ impl<T: Entry> Trie<T> {
     /// Changes an entry, but not its key; `None` if there is no such entry.
     pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let hash = hash(key);
-        let (Node::Bucket(bucket), _) = self.leaf(hash) else { return None };
+        let (TrieNode::Bucket(bucket), _) = self.leaf(hash) else { return None };
         let place = bucket.find(hash, key)?;
         bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
     }
@@ -191,9 +191,9 @@ impl<T: Entry> Trie<T> {
     }
 }
 
-impl<T: Entry> Node<T> {
+impl<T: TrieEntry> TrieNode<T> {
     /// The entries of a full bucket, in buckets at the next depth.
-    fn split(entries: Vec<Option<T>>, depth: u32) -> Node<T> {
+    fn split(entries: Vec<Option<T>>, depth: u32) -> TrieNode<T> {
         let mut parts: [(Vec<u8>, Vec<Option<T>>); WIDTH] = Default::default();
         for entry in entries.into_iter().flatten() {
             let hash = hash(entry.key());
@@ -201,17 +201,17 @@ impl<T: Entry> Node<T> {
             tags.push(tag(hash));
             entries.push(Some(entry));
         }
-        Node::Inner(Arc::new(parts.map(|(tags, entries)| {
+        TrieNode::Inner(Arc::new(parts.map(|(tags, entries)| {
             if entries.is_empty() {
-                return Node::Empty;
+                return TrieNode::Empty;
             }
             // All entries may be equal in these bits.
             if entries.len() > BUCKET_MAX && depth + 1 < DEPTH_MAX {
-                return Node::split(entries, depth + 1);
+                return TrieNode::split(entries, depth + 1);
             }
             let mut all_tags = [0; BUCKET_MAX];
             all_tags.iter_mut().zip(tags).for_each(|(place, tag)| *place = tag);
-            Node::Bucket(Bucket::new(all_tags, entries))
+            TrieNode::Bucket(Bucket::new(all_tags, entries))
         })))
     }
 
@@ -223,7 +223,7 @@ impl<T: Entry> Node<T> {
         replaced: &mut impl FnMut(&T, &mut T, u32),
     ) -> usize {
         let (tags, entries) = match self {
-            Node::Inner(children) => {
+            TrieNode::Inner(children) => {
                 let (children, mut rest, mut added) = (own(children), new, 0);
                 while let Some(first) = rest.first() {
                     let branch = |new: &New<T>| branch(new.hash, depth);
@@ -235,22 +235,22 @@ impl<T: Entry> Node<T> {
                 }
                 return added;
             }
-            Node::Bucket(bucket) => bucket.take(),
-            Node::Empty => ([0; BUCKET_MAX], Vec::new()),
+            TrieNode::Bucket(bucket) => bucket.take(),
+            TrieNode::Empty => ([0; BUCKET_MAX], Vec::new()),
         };
         if entries.len() + new.len() > BUCKET_MAX && depth < DEPTH_MAX {
-            *self = Node::split(entries, depth);
+            *self = TrieNode::split(entries, depth);
             return self.insert_all(new, depth, replaced);
         }
         let (bucket, added) = Bucket::with(tags, entries, new, replaced);
-        *self = Node::Bucket(bucket);
+        *self = TrieNode::Bucket(bucket);
         added
     }
 
     fn remove(&mut self, hash: u64, key: &[u8], depth: u32) -> Option<T> {
         let (removed, is_empty) = match self {
-            Node::Empty => return None,
-            Node::Bucket(bucket) => {
+            TrieNode::Empty => return None,
+            TrieNode::Bucket(bucket) => {
                 let place = bucket.find(hash, key)?;
                 let (mut tags, mut entries) = bucket.take();
                 let last = tags.get(entries.len() - 1).copied().unwrap_or(tag(hash));
@@ -262,28 +262,28 @@ impl<T: Entry> Node<T> {
                 *bucket = Bucket::new(tags, entries);
                 (removed, is_empty)
             }
-            Node::Inner(children) => {
+            TrieNode::Inner(children) => {
                 let children = own(children);
                 let removed = children[branch(hash, depth)].remove(hash, key, depth + 1);
-                (removed, children.iter().all(|child| matches!(child, Node::Empty)))
+                (removed, children.iter().all(|child| matches!(child, TrieNode::Empty)))
             }
         };
         if is_empty {
-            *self = Node::Empty;
+            *self = TrieNode::Empty;
         }
         removed
     }
 
     fn count(&self) -> usize {
         match self {
-            Node::Empty => 0,
-            Node::Bucket(bucket) => ThinArc::strong_count(&bucket.0),
-            Node::Inner(children) => Arc::strong_count(children),
+            TrieNode::Empty => 0,
+            TrieNode::Bucket(bucket) => ThinArc::strong_count(&bucket.0),
+            TrieNode::Inner(children) => Arc::strong_count(children),
         }
     }
 }
 
-impl<T: Entry> Bucket<T> {
+impl<T: TrieEntry> Bucket<T> {
     fn new(tags: Tags, entries: Vec<Option<T>>) -> Bucket<T> {
         Bucket(ThinArc::from_header_and_iter(tags, entries.into_iter()))
     }
@@ -349,7 +349,7 @@ impl<T: Entry> Bucket<T> {
             Some(bucket.slice_mut().iter_mut().map(Option::take).collect())
         });
         let entries = own.unwrap_or_else(|| {
-            read_counters(self.entries().iter().flatten().map(Entry::count));
+            read_counters(self.entries().iter().flatten().map(TrieEntry::count));
             self.entries().to_vec()
         });
         (self.0.header.header, entries)
@@ -358,7 +358,7 @@ impl<T: Entry> Bucket<T> {
     /// Changes the entries in place, in a copy if the bucket is shared.
     fn change<R>(&mut self, change: impl FnOnce(&mut [Option<T>]) -> Option<R>) -> Option<R> {
         if ThinArc::strong_count(&self.0) > 1 {
-            read_counters(self.entries().iter().flatten().map(Entry::count));
+            read_counters(self.entries().iter().flatten().map(TrieEntry::count));
             let copies = self.entries().iter().cloned();
             self.0 = ThinArc::from_header_and_iter(self.0.header.header, copies);
         }
@@ -368,9 +368,9 @@ impl<T: Entry> Bucket<T> {
 }
 
 /// The children, to change them; a copy of them if they are shared.
-fn own<T: Entry>(children: &mut Arc<[Node<T>; WIDTH]>) -> &mut [Node<T>; WIDTH] {
+fn own<T: TrieEntry>(children: &mut Arc<[TrieNode<T>; WIDTH]>) -> &mut [TrieNode<T>; WIDTH] {
     if !children.is_unique() {
-        read_counters(children.iter().map(Node::count));
+        read_counters(children.iter().map(TrieNode::count));
     }
     Arc::make_mut(children)
 }
@@ -390,7 +390,7 @@ mod tests {
     /// A key and a value.
     type Pair = Arc<(Vec<u8>, u32)>;
 
-    impl Entry for Pair {
+    impl TrieEntry for Pair {
         fn key(&self) -> &[u8] {
             &self.0
         }
@@ -401,16 +401,16 @@ mod tests {
     }
 
     fn all(trie: &Trie<Pair>) -> BTreeMap<Vec<u8>, u32> {
-        fn collect(node: &Node<Pair>, all: &mut BTreeMap<Vec<u8>, u32>) {
+        fn collect(node: &TrieNode<Pair>, all: &mut BTreeMap<Vec<u8>, u32>) {
             match node {
-                Node::Empty => {}
-                Node::Bucket(bucket) => {
+                TrieNode::Empty => {}
+                TrieNode::Bucket(bucket) => {
                     assert!(!bucket.entries().is_empty());
                     let pairs = bucket.entries().iter().map(|pair| pair.as_ref().unwrap());
                     all.extend(pairs.map(|pair| (**pair).clone()));
                 }
-                Node::Inner(children) => {
-                    assert!(children.iter().any(|child| !matches!(child, Node::Empty)));
+                TrieNode::Inner(children) => {
+                    assert!(children.iter().any(|child| !matches!(child, TrieNode::Empty)));
                     children.iter().for_each(|child| collect(child, all));
                 }
             }
@@ -514,13 +514,13 @@ mod tests {
         let pairs = (0..100u8).map(|n| Arc::new((vec![n % 80], u32::from(n))));
         let new = pairs.zip(0..).map(|(pair, place)| New { hash: 7, place, entry: Some(pair) });
         let (mut new, mut replaced) = (new.collect::<Vec<New<Pair>>>(), Vec::new());
-        let mut node = Node::Empty;
+        let mut node = TrieNode::Empty;
         let added = node.insert_all(&mut new, DEPTH_MAX, &mut |former, pair, place| {
             assert_eq!((former.0[0], pair.0[0]), (place as u8 - 80, place as u8 - 80));
             replaced.push(place);
         });
         assert_eq!((added, replaced), (80, (80..100).collect()));
-        let Node::Bucket(bucket) = node else { panic!("not a bucket") };
+        let TrieNode::Bucket(bucket) = node else { panic!("not a bucket") };
         let values = bucket.entries().iter().flatten().map(|pair| pair.1).collect::<Vec<u32>>();
         assert_eq!(values, (80..100).chain(20..80).collect::<Vec<u32>>());
     }

@@ -8,7 +8,7 @@ use triomphe::ThinArc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::children::Children;
-use super::trie::Entry;
+use super::trie::TrieEntry;
 use crate::types::acl::AccessList;
 use crate::types::log_form::LogForm;
 use crate::types::znode::{SessionId, Stat, Zxid};
@@ -19,10 +19,10 @@ const INLINE_MAX: usize = 512;
 /// One znode, in one allocation: the fields that most znodes have, the path, and the data unless it is
 /// long. A clone is the same znode.
 #[derive(Clone, Debug)]
-pub(crate) struct Znode(ThinArc<Head, u8>);
+pub(crate) struct Znode(ThinArc<ZnodeHeader, u8>);
 
 #[derive(Clone, Debug)]
-struct Head {
+struct ZnodeHeader {
     czxid: Zxid,
     mzxid: Zxid,
     ctime: u64,
@@ -43,7 +43,7 @@ struct More {
     cversion: u64,
     aversion: u64,
     creates: u64,
-    kind: Kind,
+    kind: ZnodeKind,
     is_null: bool,
     /// `None`: everybody may do everything.
     acl: Option<Arc<AccessList>>,
@@ -64,14 +64,14 @@ pub(in crate::machine) struct Fields {
     pub(in crate::machine) aversion: u64,
     /// How many children were ever created: the next sequence number.
     pub(in crate::machine) creates: u64,
-    pub(in crate::machine) kind: Kind,
+    pub(in crate::machine) kind: ZnodeKind,
     /// Whether the data, which is empty, is null.
     pub(in crate::machine) is_null: bool,
 }
 
 /// When a znode is deleted without a request for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::machine) enum Kind {
+pub(in crate::machine) enum ZnodeKind {
     #[default]
     Persistent,
     /// When this session ends.
@@ -86,7 +86,7 @@ impl Fields {
     /// The session that owns it, if it is ephemeral.
     pub(in crate::machine) fn owner(&self) -> Option<SessionId> {
         match self.kind {
-            Kind::Ephemeral(owner) => Some(owner),
+            ZnodeKind::Ephemeral(owner) => Some(owner),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ pub(super) struct Parts {
 /// Data that is not in the znode's own allocation, and its hash.
 type Long = (Arc<[u8]>, u64);
 
-impl Entry for Znode {
+impl TrieEntry for Znode {
     fn key(&self) -> &[u8] {
         self.path_and_data().0
     }
@@ -162,7 +162,7 @@ impl Znode {
             let long = more.long.as_ref().map_or(0, |(data, _)| data.len() + ALLOCATION);
             size_of::<More>() + ALLOCATION + acl + long
         });
-        size_of::<Head>() + ALLOCATION + self.0.slice.len() + more
+        size_of::<ZnodeHeader>() + ALLOCATION + self.0.slice.len() + more
     }
 
     /// Sets the mark. Returns `false` if the znode had it already. The mark of a shared znode stays unchanged.
@@ -185,7 +185,7 @@ impl Znode {
         let Fields { czxid, mzxid, pzxid, ctime, mtime, version, .. } = fields;
         let Fields { cversion, aversion, creates, kind, is_null, .. } = fields;
         let is_plain = pzxid == czxid
-            && (cversion, aversion, creates, kind) == (0, 0, 0, Kind::Persistent)
+            && (cversion, aversion, creates, kind) == (0, 0, 0, ZnodeKind::Persistent)
             && !is_null
             && (acl.is_none(), children.len(), long.is_none()) == (true, 0, true);
         let inline = if long.is_none() { data } else { &[] };
@@ -193,7 +193,8 @@ impl Znode {
         let more = (!is_plain).then(|| Box::new(more));
         // Paths have at most `PATH_BYTES_MAX` bytes.
         let path_bytes = path.len() as u32;
-        let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, mark, more };
+        let head =
+            ZnodeHeader { czxid, mzxid, ctime, mtime, version, hash, path_bytes, mark, more };
         // Most znodes are short, and need no further allocation.
         let mut buffer = [0; 256];
         Znode(match buffer.get_mut(..path.len() + inline.len()) {
@@ -218,7 +219,7 @@ impl Znode {
         Parts { fields, acl, children }
     }
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &ZnodeHeader {
         &self.0.header.header
     }
 
@@ -263,9 +264,9 @@ impl Znode {
             cversion: fields.cversion,
             aversion: fields.aversion,
             ephemeral_owner: fields.owner(),
-            is_container: fields.kind == Kind::Container,
+            is_container: fields.kind == ZnodeKind::Container,
             ttl: match fields.kind {
-                Kind::Ttl(ms) => Some(Duration::from_millis(ms)),
+                ZnodeKind::Ttl(ms) => Some(Duration::from_millis(ms)),
                 _ => None,
             },
             data_length: u32::try_from(self.data().len()).unwrap_or(u32::MAX),
@@ -304,7 +305,7 @@ impl Znode {
     }
 
     pub(in crate::machine) fn fields(&self) -> Fields {
-        let Head { czxid, mzxid, ctime, mtime, version, .. } = *self.head();
+        let ZnodeHeader { czxid, mzxid, ctime, mtime, version, .. } = *self.head();
         let plain =
             Fields { czxid, mzxid, pzxid: czxid, ctime, mtime, version, ..Fields::default() };
         match self.head().more.as_deref() {
@@ -323,10 +324,10 @@ impl Znode {
             false => self.head().mtime,
         };
         match kind {
-            Kind::Persistent | Kind::Ephemeral(_) => None,
+            ZnodeKind::Persistent | ZnodeKind::Ephemeral(_) => None,
             _ if self.has_children() => None,
-            Kind::Container => (creates > 0).then_some(0),
-            Kind::Ttl(ms) => Some(touched.saturating_add(ms)),
+            ZnodeKind::Container => (creates > 0).then_some(0),
+            ZnodeKind::Ttl(ms) => Some(touched.saturating_add(ms)),
         }
     }
 
@@ -363,10 +364,10 @@ fn long(data: &[u8]) -> Option<Long> {
 
 fn compute_hash(path: &[u8], data_hash: u64, fields: &Fields, acl: Option<&AccessList>) -> u64 {
     let (kind, of_kind) = match fields.kind {
-        Kind::Persistent => (0, 0),
-        Kind::Ephemeral(owner) => (1, owner.number()),
-        Kind::Container => (2, 0),
-        Kind::Ttl(ms) => (3, ms),
+        ZnodeKind::Persistent => (0, 0),
+        ZnodeKind::Ephemeral(owner) => (1, owner.number()),
+        ZnodeKind::Container => (2, 0),
+        ZnodeKind::Ttl(ms) => (3, ms),
     };
     let words = [
         xxh3_64(path),

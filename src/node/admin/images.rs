@@ -19,11 +19,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(in crate::node) struct Images {
-    open: BTreeMap<(NodeId, u64), Image>,
+    open: BTreeMap<(NodeId, u64), ImageTransfer>,
 }
 
 #[derive(Debug)]
-struct Image {
+struct ImageTransfer {
     chunks: ChunkWriter,
     end: ImageEnd,
     /// The number of the next piece, and the last one, which may have been lost.
@@ -56,7 +56,7 @@ impl Images {
             }
             let end = ImageEnd { zxid: state.zxid(), hash: state.hash() };
             let (chunks, last) = (ChunkWriter::full(state), (Bytes::new(), None));
-            self.open.insert(of, Image { chunks, end, next: 0, last, until: now });
+            self.open.insert(of, ImageTransfer { chunks, end, next: 0, last, until: now });
         }
         let Some(image) = self.open.get_mut(&of) else {
             return refused("the member has given this backup up; begin again");

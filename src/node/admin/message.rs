@@ -149,8 +149,8 @@ pub(crate) struct Report {
     pub(crate) disk_free: Option<u64>,
     pub(crate) disk_low: bool,
     /// Of the last minute; `None` if there was none. Only a leader has commits.
-    pub(crate) commit: Option<Latency>,
-    pub(crate) disk_sync: Option<Latency>,
+    pub(crate) commit: Option<LatencySummary>,
+    pub(crate) disk_sync: Option<LatencySummary>,
     /// Whether it refuses writes, since disks are nearly full.
     pub(crate) refuses_writes: bool,
     /// The other members that it cannot reach.
@@ -185,15 +185,15 @@ pub(crate) struct SessionReport {
 
 /// How long something took lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Latency {
+pub(crate) struct LatencySummary {
     pub(crate) count: u64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
 }
 
-impl Latency {
-    pub(crate) fn of(histogram: &Histogram) -> Option<Latency> {
+impl LatencySummary {
+    pub(crate) fn of(histogram: &Histogram) -> Option<LatencySummary> {
         let (p50, p99) = (histogram.quantile(0.5)?, histogram.quantile(0.99)?);
-        Some(Latency { count: histogram.count(), p50, p99 })
+        Some(LatencySummary { count: histogram.count(), p50, p99 })
     }
 }

@@ -25,7 +25,7 @@ use crate::types::membership::NodeId;
 use crate::types::warnings::Warnings;
 use images::Images;
 use message::{AdminReply, AdminRequest};
-use recent::Recent;
+use recent::RecentHistograms;
 
 /// How long replies are waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,18 +40,18 @@ const REFUSALS_LOGGED: u32 = 50;
 #[derive(Debug)]
 pub(in crate::node) struct Administration {
     last: u64,
-    open: BTreeMap<u64, Gathered>,
+    open: BTreeMap<u64, GatheringRequest>,
     /// The lines about what was refused. Whoever is refused may ask as often as it likes.
     pub(in crate::node) refusals: Warnings<Time>,
     pub(in crate::node) images: Images,
-    pub(in crate::node) recent: Recent,
+    pub(in crate::node) recent: RecentHistograms,
     /// The addresses of this instance's admin endpoints, oldest first.
     endpoints: Vec<SocketAddr>,
 }
 
 #[derive(Debug)]
-struct Gathered {
-    asker: Asker,
+struct GatheringRequest {
+    asker: ReplyReceiver,
     until: Time,
     waiting: BTreeSet<NodeId>,
     replies: Vec<(NodeId, AdminReply)>,
@@ -59,7 +59,7 @@ struct Gathered {
 
 /// The receiver of the replies.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::node) enum Asker {
+pub(in crate::node) enum ReplyReceiver {
     User(RequestId),
     Peer { node: NodeId, number: u64 },
 }
@@ -71,7 +71,7 @@ impl Default for Administration {
             open: BTreeMap::new(),
             refusals: Warnings::new(REFUSALS_LOGGED),
             images: Images::default(),
-            recent: Recent::default(),
+            recent: RecentHistograms::default(),
             endpoints: Vec::new(),
         }
     }
@@ -93,9 +93,9 @@ impl Administration {
 
     /// How many requests of clients wait that have no operator's right.
     pub(in crate::node) fn of_clients(&self, is_client: impl Fn(NodeId) -> bool) -> usize {
-        let of_client = |gathered: &&Gathered| match gathered.asker {
-            Asker::User(_) => false,
-            Asker::Peer { node, .. } => is_client(node),
+        let of_client = |gathered: &&GatheringRequest| match gathered.asker {
+            ReplyReceiver::User(_) => false,
+            ReplyReceiver::Peer { node, .. } => is_client(node),
         };
         self.open.values().filter(of_client).count()
     }
@@ -129,7 +129,7 @@ impl Administration {
         self.images.tidy(now);
         self.recent.note(&cx.metrics, now);
         let all = std::mem::take(&mut self.open).into_iter();
-        let is_done = |(_, of): &(u64, Gathered)| of.waiting.is_empty() || of.until <= now;
+        let is_done = |(_, of): &(u64, GatheringRequest)| of.waiting.is_empty() || of.until <= now;
         let (done, open): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(is_done);
         self.open = open;
         for gathered in done.into_values() {
@@ -145,7 +145,7 @@ impl Administration {
     /// Asks these members, and replies when all of them have: with their replies behind these.
     pub(in crate::node) fn gather(
         &mut self,
-        asker: Asker,
+        asker: ReplyReceiver,
         replies: Vec<(NodeId, AdminReply)>,
         waiting: BTreeSet<NodeId>,
         (cluster, asked): (u64, &AdminRequest),
@@ -161,26 +161,26 @@ impl Administration {
             cx.send(*to, PeerMessage::AdminRequest { number, cluster, relay: false, asked });
         }
         let until = cx.now.mono + PATIENCE;
-        self.open.insert(number, Gathered { asker, until, waiting, replies });
+        self.open.insert(number, GatheringRequest { asker, until, waiting, replies });
     }
 
     /// Replies to all waiting requests, since this member stops.
     pub(in crate::node) fn refuse_gathered(&mut self, error: &Error, effects: &mut Effects) {
         for gathered in std::mem::take(&mut self.open).into_values() {
             match gathered.asker {
-                Asker::User(request) => effects.reply(request, Err(error.clone())),
+                ReplyReceiver::User(request) => effects.reply(request, Err(error.clone())),
                 // A client asks another member when it has lost this one.
-                Asker::Peer { .. } => {}
+                ReplyReceiver::Peer { .. } => {}
             }
         }
     }
 }
 
-impl Asker {
+impl ReplyReceiver {
     pub(in crate::node) fn reply(self, replies: Vec<(NodeId, AdminReply)>, cx: &mut Context) {
         match self {
-            Asker::User(request) => cx.effects.reply(request, Ok(Answer::Admin(replies))),
-            Asker::Peer { node, number } => {
+            ReplyReceiver::User(request) => cx.effects.reply(request, Ok(Answer::Admin(replies))),
+            ReplyReceiver::Peer { node, number } => {
                 cx.send(node, PeerMessage::AdminReply { number, replies });
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::message::Latency;
+use super::message::LatencySummary;
 use crate::node::io::Time;
 use crate::types::metrics::Metrics;
 use crate::types::metrics::histogram::Histogram;
@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 
 /// The histograms as they were up to two periods ago.
 #[derive(Debug, Default)]
-pub(in crate::node) struct Recent {
+pub(in crate::node) struct RecentHistograms {
     since: Time,
     before: Histograms,
     last: Histograms,
@@ -24,7 +24,7 @@ struct Histograms {
     disk_sync: Histogram,
 }
 
-impl Recent {
+impl RecentHistograms {
     /// Notes the present histograms, once in a period.
     pub(super) fn note(&mut self, metrics: &Metrics, now: Time) {
         if now < self.since + PERIOD {
@@ -39,8 +39,8 @@ impl Recent {
     pub(in crate::node) fn latencies(
         &self,
         metrics: &Metrics,
-    ) -> (Option<Latency>, Option<Latency>) {
-        let of = |all: &Histogram, before| Latency::of(&all.without(before));
+    ) -> (Option<LatencySummary>, Option<LatencySummary>) {
+        let of = |all: &Histogram, before| LatencySummary::of(&all.without(before));
         (of(&metrics.commit, &self.before.commit), of(&metrics.disk_sync, &self.before.disk_sync))
     }
 }
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn what_was_slow_long_ago_is_forgotten() {
-        let (mut recent, mut metrics) = (Recent::default(), Metrics::default());
+        let (mut recent, mut metrics) = (RecentHistograms::default(), Metrics::default());
         let mut now = Time::ZERO;
-        let mut after = |recent: &mut Recent, metrics: &Metrics, seconds| {
+        let mut after = |recent: &mut RecentHistograms, metrics: &Metrics, seconds| {
             for _ in 0..seconds {
                 now += Duration::from_secs(1);
                 recent.note(metrics, now);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::node::bootstrap::message::Announcement;
-use crate::node::bootstrap::{Founding, Outcome};
+use crate::node::bootstrap::{BootstrapOutcome, Founding};
 use crate::node::context::Context;
 use crate::node::io::{DiskOp, Time};
 use crate::node::membership::Membership;
@@ -113,7 +113,7 @@ impl Bootstrap {
         &mut self,
         persistence: &mut Persistence,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<BootstrapOutcome> {
         let todo = self.founding.as_mut()?.step(cx.now.mono);
         for (to, announcement) in todo.messages {
             cx.send(to, PeerMessage::Announce { announcement });

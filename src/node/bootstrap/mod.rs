@@ -129,7 +129,7 @@ pub(crate) struct Todo {
     /// Replaces the former promise on the disk, and is confirmed by [`Founding::written`].
     pub(crate) write: Option<Promise>,
     /// The node has found its cluster or founds it.
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<BootstrapOutcome>,
     /// When the next step is due, unless an event comes first.
     pub(crate) wake_at: Time,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Todo {
 /// How founding ends. The node announces its cluster only once that is durable: a crash before leaves a
 /// node without a cluster, which must not have announced one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum BootstrapOutcome {
     /// Start from this genesis.
     Found(Genesis),
     /// Become a member of this cluster, and never found another.
@@ -146,7 +146,7 @@ pub(crate) enum Outcome {
 
 /// The present peers of the list: one live node at each address, with the same list and without a
 /// cluster.
-struct Present<'a> {
+struct PresentPeers<'a> {
     /// In the order of their ids, this node among them if it is listed.
     nodes: BTreeMap<NodeId, (&'a Member, &'a Promise)>,
     /// How many nodes are needed.
@@ -326,10 +326,10 @@ impl Founding {
         connected.filter_map(|peer| peer.announcement.as_deref())
     }
 
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<BootstrapOutcome> {
         let may_join = self.hindrance.as_ref().is_none_or(|one| !one.forbids_joining);
         if self.cluster != 0 {
-            return may_join.then_some(Outcome::Join { cluster: self.cluster });
+            return may_join.then_some(BootstrapOutcome::Join { cluster: self.cluster });
         }
         if self.vetoed() {
             let clusters = self.clusters();
@@ -337,17 +337,17 @@ impl Founding {
                 && clusters.contains(&genesis.cluster)
                 && is_member(genesis, self.me.node)
             {
-                return Some(Outcome::Found(genesis.clone()));
+                return Some(BootstrapOutcome::Found(genesis.clone()));
             }
             // If there are several, a person must choose one.
             let only = clusters.first().filter(|_| clusters.len() == 1 && may_join);
-            return only.map(|cluster| Outcome::Join { cluster: *cluster });
+            return only.map(|cluster| BootstrapOutcome::Join { cluster: *cluster });
         }
         if planted!(TwoFounders) {
             let present = self.present().filter(|present| present.nodes.len() >= present.needed);
-            return present.map(|present| Outcome::Found(self.draw(&present)));
+            return present.map(|present| BootstrapOutcome::Found(self.draw(&present)));
         }
-        self.chosen().cloned().map(Outcome::Found)
+        self.chosen().cloned().map(BootstrapOutcome::Found)
     }
 
     /// Whether any peer announces a cluster, or has announced one that may still exist.
@@ -422,7 +422,7 @@ impl Founding {
     }
 
     /// The next promise of the node with the lowest id among the present ones.
-    fn propose(&self, present: &Present<'_>) -> Option<Promise> {
+    fn propose(&self, present: &PresentPeers<'_>) -> Option<Promise> {
         if present.nodes.len() < present.needed {
             return None;
         }
@@ -446,7 +446,7 @@ impl Founding {
     }
 
     /// The genesis to pledge, once all present nodes have promised this node's ballot.
-    fn pick(&self, present: &Present<'_>) -> Option<Genesis> {
+    fn pick(&self, present: &PresentPeers<'_>) -> Option<Genesis> {
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
         match pledges.max_by_key(|pledge| pledge.ballot) {
             Some(pledge) if present.gone(&pledge.genesis).is_empty() => {
@@ -458,7 +458,7 @@ impl Founding {
     }
 
     /// A new cluster of all present nodes. Its id differs for each start and each ballot.
-    fn draw(&self, present: &Present<'_>) -> Genesis {
+    fn draw(&self, present: &PresentPeers<'_>) -> Genesis {
         let Ballot { round, proposer } = self.durable.ballot;
         let bytes = [round.to_le_bytes(), proposer.to_le_bytes()].concat();
         let members = present.nodes.values().map(|(member, _)| (*member).clone()).collect();
@@ -495,7 +495,7 @@ impl Founding {
     }
 
     /// The present nodes; `None` if this node is not on its list, so that it only joins.
-    fn present(&self) -> Option<Present<'_>> {
+    fn present(&self) -> Option<PresentPeers<'_>> {
         let own = normal(&self.me.address);
         if !self.list.contains(&own) {
             return None;
@@ -514,11 +514,11 @@ impl Founding {
         let ignored =
             self.announcements().filter(|of| of.cluster != 0 && planted!(VetoIgnored)).count();
         let needed = needed.saturating_sub(ignored);
-        Some(Present { nodes, needed, whole })
+        Some(PresentPeers { nodes, needed, whole })
     }
 }
 
-impl Present<'_> {
+impl PresentPeers<'_> {
     /// The members of this genesis that are not present.
     fn gone<'g>(&self, genesis: &'g Genesis) -> Vec<&'g Member> {
         let gone = |member: &&Member| !self.nodes.contains_key(&member.node);

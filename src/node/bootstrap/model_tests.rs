@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::bootstrap::message::Announcement;
-use crate::node::bootstrap::{Founding, Outcome};
+use crate::node::bootstrap::{BootstrapOutcome, Founding};
 use crate::node::io::Discovered;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
 
@@ -83,7 +83,7 @@ pub(super) struct Disk {
 pub(super) enum Process {
     Blank(Box<Founding>),
     /// The disk is writing this.
-    Ending(Outcome),
+    Ending(BootstrapOutcome),
     Member,
 }
 
@@ -239,7 +239,7 @@ impl Place {
             self.sent.insert(self.current);
         }
         if let Some(outcome) = todo.outcome {
-            if let Outcome::Found(genesis) = &outcome {
+            if let BootstrapOutcome::Found(genesis) = &outcome {
                 let announced = founding.announcements().map(|announcement| announcement.cluster);
                 let announced: BTreeSet<u64> = announced.filter(|cluster| *cluster != 0).collect();
                 if !announced.is_empty() && !announced.contains(&genesis.cluster) {
@@ -289,11 +289,11 @@ impl Place {
             }
             (Event::Written, Process::Ending(outcome)) => {
                 place.disk.cluster = Some(match outcome {
-                    Outcome::Found(genesis) => {
+                    BootstrapOutcome::Found(genesis) => {
                         place.founded.insert(genesis.cluster);
                         (genesis.cluster, Some(genesis.clone()))
                     }
-                    Outcome::Join { cluster } => (*cluster, None),
+                    BootstrapOutcome::Join { cluster } => (*cluster, None),
                 });
                 place.process = Process::Member;
                 let (cluster, promise) = (place.cluster(), place.disk.promise.clone());

@@ -50,7 +50,7 @@ fn a_list_of_one_founds_at_once() {
         writes += 1;
     };
     assert_eq!(writes, 2);
-    let Outcome::Found(genesis) = outcome else { panic!("{outcome:?}") };
+    let BootstrapOutcome::Found(genesis) = outcome else { panic!("{outcome:?}") };
     assert_eq!(genesis.members, [Member::new(7, "a:1")]);
     assert_eq!(alone.problem(), None);
     let todo = alone.step(100 * S);
@@ -85,7 +85,7 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
     // Its pledge stays: with more members, another node may have started from it.
     alone.hinder(hindrance(true));
     let outcome = alone.step(Time::ZERO).outcome;
-    assert!(matches!(outcome, Some(Outcome::Found(_))), "{outcome:?}");
+    assert!(matches!(outcome, Some(BootstrapOutcome::Found(_))), "{outcome:?}");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn two_nodes_of_one_address_are_waited_out() {
 fn a_peer_with_a_cluster_is_joined() {
     let mut one = blank(1, "a:1", &["a:1"]);
     receive(&mut one, Announcement { cluster: 5, ..announcement(9, "z:1", &["z:1"]) });
-    assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
+    assert_eq!(one.step(Time::ZERO).outcome, Some(BootstrapOutcome::Join { cluster: 5 }));
     let mut two = blank(1, "a:1", &["a:1"]);
     receive(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["y:1"]) });
     receive(&mut two, Announcement { cluster: 6, ..announcement(9, "z:1", &["z:1"]) });
@@ -255,7 +255,7 @@ fn a_peer_with_a_cluster_is_joined() {
     let text = problem(&two);
     assert!(text.ends_with("y:1 belongs to 0000000000000005, z:1 belongs to 0000000000000006"));
     two.lost(9);
-    assert_eq!(two.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
+    assert_eq!(two.step(Time::ZERO).outcome, Some(BootstrapOutcome::Join { cluster: 5 }));
 }
 
 /// Without the veto it would found a cluster: its whole list is present.
@@ -272,7 +272,7 @@ fn an_unlisted_peer_that_had_a_cluster_is_waited_for() {
     // Any other member of that cluster will do.
     let mut two = one.clone();
     receive(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["z:1"]) });
-    assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
+    assert_eq!(two.step(100 * S).outcome, Some(BootstrapOutcome::Join { cluster: 5 }));
     // The disk is gone, so the veto for that cluster ends.
     receive(&mut one, announcement(10, "z:1", &["a:1"]));
     assert!(one.step(100 * S).write.is_some());
@@ -283,7 +283,7 @@ fn a_replaced_directory_joins_only_its_own_cluster() {
     let me = Member::new(1, "a:1");
     let list = addresses(&["a:1"]);
     let mut one = Founding::new(me, &list, 5, None, Promise::default(), 1, Time::ZERO);
-    assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
+    assert_eq!(one.step(Time::ZERO).outcome, Some(BootstrapOutcome::Join { cluster: 5 }));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_node_that_pledged_a_founded_cluster_founds_it_too() {
     let me = Member::new(2, "b:1");
     let mut one = Founding::new(me, &addresses(&list), 0, None, promise, 1, Time::ZERO);
     receive(&mut one, Announcement { cluster: 5, ..announcement(1, "a:1", &list) });
-    assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Found(genesis)));
+    assert_eq!(one.step(Time::ZERO).outcome, Some(BootstrapOutcome::Found(genesis)));
 }
 
 #[test]

@@ -26,13 +26,13 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(4);
 
 /// The requests that are not answered yet, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Administration {
+pub(super) struct OpenAdminRequests {
     last: u64,
-    open: BTreeMap<u64, Asked>,
+    open: BTreeMap<u64, OpenAdminRequest>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenAdminRequest {
     request: RequestId,
     asked: AdminRequest,
     /// When all members are asked, if the first one has not replied.
@@ -43,7 +43,7 @@ struct Asked {
     replies: Vec<(NodeId, AdminReply)>,
 }
 
-impl Asked {
+impl OpenAdminRequest {
     /// The member that alone can answer.
     fn only(&self) -> Option<NodeId> {
         match self.asked {
@@ -99,7 +99,7 @@ impl Client {
     pub(super) fn admin_asked(&mut self, request: RequestId, asked: AdminRequest) {
         self.administration.last += 1;
         let (number, now) = (self.administration.last, self.now.mono);
-        let asked = Asked {
+        let asked = OpenAdminRequest {
             request,
             asked,
             all_at: now + ALL_AFTER,

@@ -1,7 +1,7 @@
 //! Which member serves a client, and what the client does with the messages of that member.
 
 use super::{Client, PeerMessage, Time, ToClient};
-use crate::node::client_message::{Elsewhere, FromClient, HeldWatch, UpTo, are_members};
+use crate::node::client_message::{FromClient, HeldWatch, Redirect, UpTo, are_members};
 use crate::node::io::{Problem, QuorumState, WatchId};
 use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
@@ -85,12 +85,12 @@ impl Client {
                     self.take_updates(updates, up_to);
                 }
             }
-            PeerMessage::LetGo { attachment, reason, elsewhere } => {
+            PeerMessage::LetGo { attachment, reason, redirect } => {
                 let ours = |of: &super::Attachment| of.member == from && of.id == attachment;
                 if self.attached.as_ref().is_some_and(ours) {
                     tracing::debug!(client = %Named::of(self.id), member = %self.named(from), reason, "let go");
-                    if let Some(elsewhere) = elsewhere {
-                        self.look_elsewhere(from, *elsewhere);
+                    if let Some(redirect) = redirect {
+                        self.follow_redirect(from, *redirect);
                     }
                     self.lose_member(from, self.avoided_until());
                 }
@@ -104,8 +104,8 @@ impl Client {
     }
 
     /// A member serves as many clients as it can, and names the others.
-    fn look_elsewhere(&mut self, from: NodeId, elsewhere: Elsewhere) {
-        let Elsewhere { cluster, members, availability, leader } = elsewhere;
+    fn follow_redirect(&mut self, from: NodeId, redirect: Redirect) {
+        let Redirect { cluster, members, availability, leader } = redirect;
         if self.cluster == 0 || self.cluster == cluster {
             self.note_leader(leader);
             self.learn(members, availability);
@@ -268,7 +268,7 @@ impl Client {
         let (seen, cluster, name) = (self.seen, self.cluster, self.config.name.clone());
         self.messages.push(FromClient::Begin { seen, cluster, name });
         for claim in self.local.claims() {
-            self.claimed.insert(claim.holding);
+            self.claimed.insert(claim.session_holder);
             self.messages.push(FromClient::Claim(claim));
         }
         debug_assert!(self.watch_bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
@@ -349,30 +349,30 @@ impl Client {
                     self.local.rest_on(self.seen);
                     self.local.send_again(now);
                 }
-                ToClient::Held { holding, ids } => {
+                ToClient::Held { session_holder, ids } => {
                     if !ids.is_empty() {
-                        self.effects.ids.push((holding, ids));
+                        self.effects.ids.push((session_holder, ids));
                     }
                 }
                 ToClient::Outcome(outcome) => {
                     self.local.outcome(&outcome, now, self.seen, &mut self.effects);
                 }
-                ToClient::Ended { holding, moved, known } => {
+                ToClient::Ended { session_holder, moved, known } => {
                     let state = if moved { SessionState::Moved } else { SessionState::Expired };
-                    if !self.local.holds(holding) {
+                    if !self.local.holds(session_holder) {
                         continue;
                     }
                     if known {
-                        self.local.end(holding.session, state, &mut self.effects);
+                        self.local.end(session_holder.session, state, &mut self.effects);
                     } else {
                         let reason = "the session ended while this client had no member";
-                        let session = holding.session;
+                        let session = session_holder.session;
                         self.local.end_unknown(session, state, reason, &mut self.effects);
                     }
                 }
-                ToClient::Unseen { holding } => {
-                    if self.local.holds(holding) {
-                        self.local.unseen(holding.session);
+                ToClient::Unseen { session_holder } => {
+                    if self.local.holds(session_holder) {
+                        self.local.unseen(session_holder.session);
                     }
                 }
                 ToClient::Event { watch, event } => {

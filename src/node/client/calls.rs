@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Client;
-use crate::node::client_message::{Call, FromClient, HeldWatch, Pieces};
-use crate::node::io::{Holding, RequestId, WatchId};
-use crate::node::query::{Answer, EventData, Query, Read, Refusal, ZnodeRead};
+use crate::node::client_message::{FromClient, HeldWatch, Pieces, RequestHeader};
+use crate::node::io::{RequestId, SessionHolder, WatchId};
+use crate::node::query::{Answer, EventData, Query, QueryError, Read, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::sessions::holder::over;
 use crate::node::sessions::queue::waits_for_others;
@@ -17,7 +17,7 @@ use crate::types::znode::SessionId;
 #[derive(Debug)]
 pub(super) struct Outstanding {
     pub(super) request: RequestId,
-    place: Call,
+    place: RequestHeader,
     message: FromClient,
     size: usize,
     /// The watch that the query sets.
@@ -42,8 +42,8 @@ impl Client {
             return self.effects.reply(id, Err(error));
         }
         self.next_call += 1;
-        let holding = Holding { session, holder };
-        let place = Call { request: self.next_call, holding, after };
+        let session_holder = SessionHolder { session, holder };
+        let place = RequestHeader { request: self.next_call, session_holder, after };
         // Any ReadIndex request from the next one on will do.
         let read_index = self.local.read_index.upcoming();
         if waits_for_others(&query, self.seen) {
@@ -55,7 +55,7 @@ impl Client {
         };
         let watch = query.watch().map(|(WatchId(watch), path, kind)| {
             let path = Arc::clone(path);
-            HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }
+            HeldWatch { watch, session_holder, path, kind, existed: true, from: 0, data }
         });
         let message = FromClient::Query { call: place, query, read_index };
         if watch.is_some() && !self.has_room_for_watch(message.size()) {
@@ -86,17 +86,17 @@ impl Client {
     /// Sends the queries that the member has room for. Writes behind a waiting query wait too.
     pub(super) fn send_calls(&mut self) {
         let mut full = false;
-        self.local.lift_ceilings();
+        self.local.lift_send_limits();
         for (number, call) in self.calls.range(self.first_unsent..) {
             let fits = self.sent_bytes == 0 || self.sent_bytes + call.size <= QUEUE_BYTES_MAX / 2;
             full |= !fits;
             if full {
-                self.local.set_ceiling(call.place.holding.session, call.place.after);
+                self.local.set_send_limit(call.place.session_holder.session, call.place.after);
                 continue;
             }
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
-            self.claimed.insert(call.place.holding);
+            self.claimed.insert(call.place.session_holder);
             self.messages.push(call.message.clone());
         }
     }
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    pub(super) fn take_answer(&mut self, number: u64, answer: Result<Answer, Refusal>) {
+    pub(super) fn take_answer(&mut self, number: u64, answer: Result<Answer, QueryError>) {
         let Some(call) = self.end_call(number) else {
             return;
         };
@@ -132,7 +132,7 @@ impl Client {
             self.watch_bytes += watch.path.len();
             self.watches.insert(WatchId(watch.watch), watch);
         }
-        let answer = answer.map(|answer| pieces.complete(answer)).map_err(Refusal::into_error);
+        let answer = answer.map(|answer| pieces.complete(answer)).map_err(QueryError::into_error);
         self.effects.reply(request, answer);
     }
 
@@ -169,16 +169,17 @@ impl Client {
         holder: Option<u64>,
         state: SessionState,
     ) {
-        let ours = |of: Holding| of.session == session && holder.is_none_or(|by| by == of.holder);
+        let ours =
+            |of: SessionHolder| of.session == session && holder.is_none_or(|by| by == of.holder);
         let error = over(session, state);
-        let calls = self.calls.iter().filter(|(_, call)| ours(call.place.holding));
+        let calls = self.calls.iter().filter(|(_, call)| ours(call.place.session_holder));
         let calls: Vec<u64> = calls.map(|(number, _)| *number).collect();
         for number in calls {
             if let Some(call) = self.end_call(number) {
                 self.effects.reply(call.request, Err(error.clone()));
             }
         }
-        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.holding));
+        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.session_holder));
         let watches: Vec<WatchId> = watches.map(|(id, _)| *id).collect();
         for id in watches {
             self.unwatch(id);
@@ -188,19 +189,19 @@ impl Client {
 
     /// Ends the queries and watches of all sessions that have ended in this step.
     pub(super) fn end_sessions(&mut self) {
-        let over: Vec<(Holding, SessionState)> =
+        let over: Vec<(SessionHolder, SessionState)> =
             self.effects.sessions.iter().filter(|(_, state)| state.is_final()).copied().collect();
-        for (Holding { session, holder }, state) in over {
+        for (SessionHolder { session, holder }, state) in over {
             self.end_calls(session, Some(holder), state);
         }
     }
 
     /// Reports to the member which sessions this client no longer holds.
     pub(super) fn leave_sessions(&mut self) {
-        self.claimed.retain(|holding| {
-            let holds = self.local.holds(*holding);
+        self.claimed.retain(|session_holder| {
+            let holds = self.local.holds(*session_holder);
             if !holds {
-                self.messages.push(FromClient::Leave { holding: *holding });
+                self.messages.push(FromClient::Leave { session_holder: *session_holder });
             }
             holds
         });

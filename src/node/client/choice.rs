@@ -44,11 +44,11 @@ const FULL_FOR: Duration = Duration::from_secs(600);
 const SEEK_BEATS: u32 = 15;
 
 /// The order in which a client prefers members: the least comes first.
-pub(super) type Rank = (u64, Role, u64, NodeId);
+pub(super) type Rank = (u64, ServerRole, u64, NodeId);
 
 /// What a member does, in the order in which clients prefer members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(super) enum ServerRole {
     Learner,
     Voter,
     Leader,
@@ -58,7 +58,7 @@ pub(super) enum Role {
 
 /// A member that the client knows.
 #[derive(Debug, Default)]
-pub(super) struct Member {
+pub(super) struct KnownMember {
     pub(super) is_up: bool,
     pub(super) problem: Option<Problem>,
     pub(super) version: u16,
@@ -69,7 +69,7 @@ pub(super) struct Member {
     failure: u64,
 }
 
-impl Member {
+impl KnownMember {
     pub(super) fn may_serve(&self, now: Time) -> bool {
         self.is_up && self.avoided_until <= now
     }
@@ -132,22 +132,22 @@ impl Client {
         }
     }
 
-    fn role(&self, node: NodeId) -> Role {
+    fn role(&self, node: NodeId) -> ServerRole {
         let full_until = self.members.get(&node).map_or(Time::ZERO, |of| of.full_until);
         if full_until > self.now.mono || self.availability.silent.contains(&node) {
-            Role::Unavailable
+            ServerRole::Unavailable
         } else if node == self.choice.leader {
-            Role::Leader
+            ServerRole::Leader
         } else if self.availability.learners.contains(&node) {
-            Role::Learner
+            ServerRole::Learner
         } else {
-            Role::Voter
+            ServerRole::Voter
         }
     }
 
     pub(super) fn rank(&self, node: NodeId) -> Rank {
         let failure = self.members.get(&node).map_or(0, |member| member.failure);
-        let role = unless!(ClientsAnywhere, self.role(node), Role::Voter);
+        let role = unless!(ClientsAnywhere, self.role(node), ServerRole::Voter);
         (failure, role, mixed(mixed(self.id) ^ node), node)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Client, ClientConfig};
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
-use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
+use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
 use crate::node::io::{
     ClientRequest, Dial, Effects, Input, Now, Problem, QuorumState, RequestId, Time,
 };
@@ -132,8 +132,8 @@ impl Seat {
     fn answer(&mut self, member: NodeId, attachment: u64, number: u64) -> PeerMessage {
         let ((members, availability), leader) = (self.members(), self.leader);
         if number == 0 && self.full.contains(&member) {
-            let elsewhere = Some(Box::new(Elsewhere { cluster: 7, members, availability, leader }));
-            return PeerMessage::LetGo { attachment, reason: "full".to_owned(), elsewhere };
+            let redirect = Some(Box::new(Redirect { cluster: 7, members, availability, leader }));
+            return PeerMessage::LetGo { attachment, reason: "full".to_owned(), redirect };
         }
         let sent = self.sent.entry(attachment).or_default();
         *sent += 1;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
-use crate::node::client_message::{Call, Claim, FromClient, HeldWatch, ToClient};
-use crate::node::io::{Answered, ClientRequest, Holding, Input, RequestId, WatchId, Write};
+use crate::node::client_message::{FromClient, HeldWatch, RequestHeader, SessionClaim, ToClient};
+use crate::node::io::{Answered, ClientRequest, Input, RequestId, SessionHolder, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{EventData, Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
@@ -54,7 +54,7 @@ fn first(seen: u64, cluster: u64) -> FromClient {
     FromClient::Begin { seen, cluster, name: String::new() }
 }
 
-fn get(call: Call, path: &str) -> FromClient {
+fn get(call: RequestHeader, path: &str) -> FromClient {
     let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
     FromClient::Query { call, query, read_index: 0 }
 }
@@ -66,8 +66,11 @@ fn a_client_may_send_only_the_messages_of_a_client() {
     let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
-        let call =
-            Call { request: 1, holding: Holding { session: SessionId(9), holder: 9 }, after: 0 };
+        let call = RequestHeader {
+            request: 1,
+            session_holder: SessionHolder { session: SessionId(9), holder: 9 },
+            after: 0,
+        };
         get(call, path)
     };
     let refused = [
@@ -116,8 +119,11 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
     let path = format!("/{}", "x".repeat(1000));
     // Reads of a session that is never opened wait.
     let read = |request| {
-        let call =
-            Call { request, holding: Holding { session: SessionId(9), holder: 9 }, after: 0 };
+        let call = RequestHeader {
+            request,
+            session_holder: SessionHolder { session: SessionId(9), holder: 9 },
+            after: 0,
+        };
         get(call, &path)
     };
     assert!(send(&mut storm, client, 0, begin()).is_empty());
@@ -148,7 +154,8 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
     storm.advance(Duration::from_secs(1));
     let mut answers = 0;
     for request in 0..20 {
-        let call = Call { request, holding: Holding { session, holder }, after: 0 };
+        let call =
+            RequestHeader { request, session_holder: SessionHolder { session, holder }, after: 0 };
         let read = get(call, "/n");
         let (attachment, number, messages) = (storm.attachment, request + 2, vec![read]);
         let messages = PeerMessage::FromClient { attachment, number, received: 0, messages };
@@ -182,7 +189,11 @@ fn the_holdings_of_a_client_are_bounded() {
         FromClient::Write(Request { session, holder, seq: 0, acked: 0, command })
     };
     let watch = |session, watch, path: &str| {
-        let call = Call { request: watch, holding: Holding { session, holder }, after: 0 };
+        let call = RequestHeader {
+            request: watch,
+            session_holder: SessionHolder { session, holder },
+            after: 0,
+        };
         let (watch, path, recursive) = (WatchId(watch), path.into(), false);
         let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
         FromClient::Query { call, query, read_index: 0 }
@@ -254,14 +265,18 @@ fn a_client_that_has_missed_much_is_served() {
             storm.cluster.answer(write).unwrap();
         }
     }
-    let claim =
-        Claim { holding: Holding { session, holder }, applied: 0, opened: true, base: None };
+    let claim = SessionClaim {
+        session_holder: SessionHolder { session, holder },
+        applied: 0,
+        opened: true,
+        base: None,
+    };
     let mut messages = vec![first(from, 0), FromClient::Claim(claim)];
     let (path, kind) = (Arc::<str>::from("/n"), WatchKind::Persistent);
     messages.extend((0..WATCHES).map(|watch| {
         let (path, existed, data) = (Arc::clone(&path), true, EventData::None);
-        let holding = Holding { session, holder };
-        FromClient::Watch(HeldWatch { watch, holding, path, kind, existed, from, data })
+        let session_holder = SessionHolder { session, holder };
+        FromClient::Watch(HeldWatch { watch, session_holder, path, kind, existed, from, data })
     }));
     messages.push(FromClient::Begun);
     storm.attachment += 1;
@@ -303,8 +318,8 @@ fn a_session_that_was_overtaken_has_moved() {
     let former = 77_000;
     storm.cluster.resume(2, session, 10, [7; 16]).unwrap();
     storm.cluster.settle();
-    let claim = Claim {
-        holding: Holding { session, holder: former },
+    let claim = SessionClaim {
+        session_holder: SessionHolder { session, holder: former },
         applied: 0,
         opened: false,
         base: None,
@@ -325,7 +340,7 @@ fn a_session_that_was_overtaken_has_moved() {
     assert_eq!(
         ended,
         [ToClient::Ended {
-            holding: Holding { session, holder: former },
+            session_holder: SessionHolder { session, holder: former },
             moved: true,
             known: false
         }]
@@ -343,8 +358,12 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
     let seen = storm.cluster.node(1).machine.zxid();
     let holder = 78_000;
     let begin = |attachment, applied| {
-        let claim =
-            Claim { holding: Holding { session, holder }, applied, opened: true, base: None };
+        let claim = SessionClaim {
+            session_holder: SessionHolder { session, holder },
+            applied,
+            opened: true,
+            base: None,
+        };
         let begin = first(seen, 0);
         let messages = vec![begin, FromClient::Claim(claim), FromClient::Begun];
         PeerMessage::FromClient { attachment, number: 0, received: 0, messages }
@@ -430,8 +449,11 @@ fn many_clients_may_ask_for_much_at_once() {
     }
     storm.advance(Duration::from_secs(1));
     for client in clients.clone() {
-        let call =
-            Call { request: 1, holding: Holding { session: SessionId(client), holder }, after: 0 };
+        let call = RequestHeader {
+            request: 1,
+            session_holder: SessionHolder { session: SessionId(client), holder },
+            after: 0,
+        };
         let read = get(call, "/n");
         let messages =
             PeerMessage::FromClient { attachment: 9, number: 2, received: 0, messages: vec![read] };
@@ -486,11 +508,18 @@ fn claimed_session() {
     let ids = Vec::new();
     storm.cluster.input(1, Input::Authenticated { peer: client, right: Right::Client, ids });
     let from = storm.cluster.node(1).machine.zxid();
-    let holding = Holding { session: victim, holder: 4711 };
-    let claim = Claim { holding, applied: 0, opened: false, base: None };
+    let session_holder = SessionHolder { session: victim, holder: 4711 };
+    let claim = SessionClaim { session_holder, applied: 0, opened: false, base: None };
     let (path, kind) = (Arc::<str>::from("/"), WatchKind::Recursive);
-    let held =
-        HeldWatch { watch: 1, holding, path, kind, existed: true, from, data: EventData::Both };
+    let held = HeldWatch {
+        watch: 1,
+        session_holder,
+        path,
+        kind,
+        existed: true,
+        from,
+        data: EventData::Both,
+    };
     let messages = vec![first(from, 0), F::Claim(claim), F::Watch(held), F::Begun];
     assert!(send(&mut storm, client, 0, messages).is_empty());
     let asked = storm.cluster.set(1, victim, "/hidden", "very secret");

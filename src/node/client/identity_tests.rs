@@ -6,7 +6,7 @@ use super::Client;
 use super::choice_tests::config;
 use crate::machine::command::{Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient, UpTo};
-use crate::node::io::{ClientRequest, Effects, Holding, Input, Now, RequestId, Time};
+use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, SessionHolder, Time};
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::HEARTBEAT;
 use crate::types::membership::NodeId;
@@ -94,7 +94,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let effects = seat.reach(2);
     assert_eq!(begun(&effects), Some((2, 2, 77)));
     let ended = ToClient::Ended {
-        holding: Holding { session: SESSION, holder: 9 },
+        session_holder: SessionHolder { session: SESSION, holder: 9 },
         moved: false,
         known: false,
     };

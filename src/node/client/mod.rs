@@ -36,7 +36,8 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::io::{
-    ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, QuorumState, Time, WatchId,
+    ClientRequest, Effects, Input, NodeStatus, Now, Problem, QuorumState, SessionHolder, Time,
+    WatchId,
 };
 use super::message::PeerMessage;
 use super::reason::is_fresh;
@@ -55,7 +56,7 @@ use crate::types::watch::WatchInfo;
 use crate::types::znode::Zxid;
 use attach::Attachment;
 use calls::Outstanding;
-use choice::{Choice, Member};
+use choice::{Choice, KnownMember};
 
 /// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
@@ -91,7 +92,7 @@ pub(crate) struct Client {
     /// The cluster that first served it; 0: none has yet.
     cluster: u64,
     /// The members of the cluster, and other instances that are connected.
-    members: BTreeMap<NodeId, Member>,
+    members: BTreeMap<NodeId, KnownMember>,
     /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeMap<NodeId, membership::Member>,
     choice: Choice,
@@ -103,7 +104,7 @@ pub(crate) struct Client {
     attachments: u64,
     local: LocalSessions,
     /// The sessions that the member knows of.
-    claimed: BTreeSet<Holding>,
+    claimed: BTreeSet<SessionHolder>,
     /// Requests that the member answers, in order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
@@ -128,7 +129,7 @@ pub(crate) struct Client {
     /// Until when the cluster's version may still be raised: see `versions`.
     settled_at: Time,
     fresh_at: Option<Time>,
-    administration: admin::Administration,
+    administration: admin::OpenAdminRequests,
     metrics: Metrics,
     effects: Effects,
     stopped: Option<String>,
@@ -183,7 +184,7 @@ impl Client {
             leader: 0,
             settled_at: Time::ZERO,
             fresh_at: None,
-            administration: admin::Administration::default(),
+            administration: admin::OpenAdminRequests::default(),
             metrics: Metrics::default(),
             effects: Effects::default(),
             stopped: None,
@@ -232,7 +233,7 @@ impl Client {
     ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
         let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.watches.range(after).map(|(id, watch)| {
-            let (path, session) = ((*watch.path).to_owned(), watch.holding.session);
+            let (path, session) = ((*watch.path).to_owned(), watch.session_holder.session);
             (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
         })
     }
@@ -275,7 +276,7 @@ impl Client {
     }
 
     /// The members that it is connected with, or has tried to reach.
-    fn linked(&self) -> impl Iterator<Item = (&NodeId, &Member)> {
+    fn linked(&self) -> impl Iterator<Item = (&NodeId, &KnownMember)> {
         self.members.iter().filter(|(_, of)| of.is_up || of.problem.is_some())
     }
 
@@ -412,7 +413,7 @@ impl Client {
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
                 let (session, holder) = (request.session, request.holder);
-                self.claimed.insert(Holding { session, holder });
+                self.claimed.insert(SessionHolder { session, holder });
                 self.messages.push(FromClient::Write(request));
             }
         }

@@ -20,7 +20,7 @@ use crate::types::znode::SessionId;
 #[derive(Debug)]
 pub(crate) struct ExpiryTable {
     bucket: Duration,
-    sessions: BTreeMap<SessionId, Lease>,
+    sessions: BTreeMap<SessionId, SessionLease>,
     /// When each deadline is checked: never later than the deadline. So the frequent renewals only
     /// change the deadline.
     looks: SessionTimers,
@@ -28,7 +28,7 @@ pub(crate) struct ExpiryTable {
 
 /// What the leader grants a session. Most renewals need nothing else.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct SessionLease {
     owner: NodeId,
     timeout: Duration,
     deadline: Time,
@@ -51,7 +51,7 @@ impl ExpiryTable {
         let deadline = rounded_up(now + timeout, self.bucket);
         let known = self.sessions.get(&session).map_or(Time::ZERO, |lease| lease.deadline);
         let deadline = deadline.max(known);
-        self.sessions.insert(session, Lease { owner, timeout, deadline });
+        self.sessions.insert(session, SessionLease { owner, timeout, deadline });
         if !self.looks.has(session) {
             self.looks.set(session, deadline);
         }

@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::machine::command::{Batch, Command};
 use crate::node::context::Context;
 use crate::node::io::Time;
-use crate::node::leader::planner::{Action, Sight, View, plan};
+use crate::node::leader::planner::{PeerHealth, PlanInputs, PlannedAction, plan};
 use crate::node::leader::{Leading, own_request};
 use crate::node::membership::Membership;
 use crate::node::message::PeerMessage;
@@ -153,11 +153,11 @@ impl Observed {
 }
 
 /// What an observation of the members leads to.
-pub(in crate::node) struct Plan {
+pub(in crate::node) struct MembershipPlan {
     /// The settled learners.
     pub(in crate::node) placed: BTreeSet<NodeId>,
     /// The next change.
-    pub(in crate::node) action: Option<Action>,
+    pub(in crate::node) action: Option<PlannedAction>,
 }
 
 impl Leading {
@@ -170,7 +170,7 @@ impl Leading {
         membership: &Membership,
         room: &Room,
         cx: &Context,
-    ) -> Option<Plan> {
+    ) -> Option<MembershipPlan> {
         let now = cx.now.mono;
         let others = raft.all_progress().filter(|(node, _)| *node != cx.id);
         let matched = others.map(|(node, progress)| (node, progress.matched)).collect();
@@ -186,9 +186,9 @@ impl Leading {
             return None;
         }
         if self.has_the_slow_disk(raft, membership, cx) {
-            let first = raft.heir().is_none();
+            let first = raft.successor().is_none();
             self.resign(raft, membership, room, cx);
-            if first && raft.heir().is_some() {
+            if first && raft.successor().is_some() {
                 tracing::warn!(node = %membership.own_name(), "a leader with a slow disk hands over to another");
             }
         }
@@ -200,28 +200,28 @@ impl Leading {
         let busy = !self.members.may_change(raft.log().applied().index)
             || !raft.log().voting().voters_outgoing.is_empty()
             || raft.is_changing()
-            || raft.heir().is_some();
-        // A new leader has not observed the members yet: a leaving voter may have an heir that is
+            || raft.successor().is_some();
+        // A new leader has not observed the members yet: a leaving voter may have a successor that is
         // not known to be level.
         if now < serves_since + cx.patience() + cx.config.heartbeat || busy {
-            return Some(Plan { placed: BTreeSet::new(), action: None });
+            return Some(MembershipPlan { placed: BTreeSet::new(), action: None });
         }
         let view = self.view(raft, machine, (membership, room), cx);
         let action = plan(&view, &cx.config.policy);
-        Some(Plan { placed: view.placed(&cx.config.policy), action })
+        Some(MembershipPlan { placed: view.placed(&cx.config.policy), action })
     }
 
     /// Makes a change of the members.
     pub(in crate::node) fn change_members(
         &mut self,
-        action: Action,
+        action: PlannedAction,
         raft: &mut Raft,
         machine: &Machine,
         (membership, room): (&Membership, &Room),
         cx: &Context,
     ) {
         let proposed = match action {
-            Action::Configure(seats) => {
+            PlannedAction::Configure(seats) => {
                 let (_, version) = machine.roster();
                 let requests = vec![own_request(Command::Configure { version, seats })];
                 let batch = Batch { time: self.log_time(), requests };
@@ -229,9 +229,11 @@ impl Leading {
             }
             // raft-rs may put an empty entry in its place. Then the next heartbeat proposes it
             // again.
-            Action::Vote(change) => raft.propose_change(&change),
-            Action::HandOver => return self.resign(raft, membership, room, cx),
-            Action::Prefer(heir) => return self.hand_over_to(heir, raft, cx.now.mono),
+            PlannedAction::Vote(change) => raft.propose_change(&change),
+            PlannedAction::HandOver => return self.resign(raft, membership, room, cx),
+            PlannedAction::Prefer(successor) => {
+                return self.hand_over_to(successor, raft, cx.now.mono);
+            }
         };
         if proposed {
             self.members.changing = Some(raft.last_index());
@@ -252,10 +254,10 @@ impl Leading {
         membership: &Membership,
         cx: &Context,
     ) -> bool {
-        !self.sight(node, membership, cx).silent.is_zero()
+        !self.health(node, membership, cx).silent.is_zero()
     }
 
-    fn sight(&self, node: NodeId, membership: &Membership, cx: &Context) -> Sight {
+    fn health(&self, node: NodeId, membership: &Membership, cx: &Context) -> PeerHealth {
         let now = cx.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
         let (received, seen) = (membership.last_received(node), &self.members);
@@ -265,7 +267,7 @@ impl Leading {
             received.is_some_and(|at| since(&at) <= cx.patience()) || planted!(PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
         let answers = membership.answers(node, cx);
-        Sight {
+        PeerHealth {
             silent,
             sends,
             answers,
@@ -277,16 +279,16 @@ impl Leading {
     }
 
     /// The same, and whether the member is fit to lead.
-    fn sight_for_lead(
+    fn health_for_lead(
         &self,
         node: NodeId,
         membership: &Membership,
         room: &Room,
         cx: &Context,
-    ) -> Sight {
-        let sight = self.sight(node, membership, cx);
+    ) -> PeerHealth {
+        let health = self.health(node, membership, cx);
         let is_whole = !self.is_disk_low(node, room, cx) && !membership.closing.is_closing(node);
-        Sight { is_fit: sight.caught_up && is_whole, ..sight }
+        PeerHealth { is_fit: health.caught_up && is_whole, ..health }
     }
 
     fn view(
@@ -295,19 +297,19 @@ impl Leading {
         machine: &Machine,
         (membership, room): (&Membership, &Room),
         cx: &Context,
-    ) -> View {
+    ) -> PlanInputs {
         let voting = raft.log().voting();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != cx.id);
         let (roster, _) = machine.roster();
         let Observed { reports, leavers, given_up, .. } = &self.members;
         let is_back =
             |node: &NodeId| given_up.contains(node) && !self.is_silent(*node, membership, cx);
-        View {
+        PlanInputs {
             own: cx.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
-            sights: others()
-                .map(|id| (*id, self.sight_for_lead(*id, membership, room, cx)))
+            health: others()
+                .map(|id| (*id, self.health_for_lead(*id, membership, room, cx)))
                 .collect(),
             roster,
             reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),

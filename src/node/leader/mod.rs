@@ -34,7 +34,7 @@ use crate::node::leader::expiry::ExpiryTable;
 use crate::node::leader::log_clock::LogClock;
 use crate::node::leader::members::Observed;
 use crate::node::leader::proposed::Proposed;
-use crate::node::leader::read_index::{Asked, Confirmations};
+use crate::node::leader::read_index::{Confirmations, ReceivedReadIndex};
 use crate::node::leader::reaper::Reaper;
 use crate::node::membership::Membership;
 use crate::node::raft::core::Raft;
@@ -44,8 +44,8 @@ use crate::node::versions::Versions;
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
 
-/// How long an heir may take to become the leader before another one is chosen, in heartbeats.
-const HEIR_TICKS: u32 = 2;
+/// How long a successor may take to become the leader before another one is chosen, in heartbeats.
+const SUCCESSOR_TICKS: u32 = 2;
 /// Forwarded requests that a new leader holds until it serves.
 const EARLY_MAX: usize = 65_536;
 const EARLY_BYTES_MAX: usize = 64 << 20;
@@ -69,8 +69,8 @@ pub(in crate::node) struct Leading {
     expired: expired::Lines,
     reaper: Reaper,
     pub(in crate::node) members: Observed,
-    /// Since when leadership is being handed to the present heir.
-    heir_since: Time,
+    /// Since when leadership is being handed to the present successor.
+    successor_since: Time,
     pub(in crate::node) replication: Replication,
     /// Requests that came before it served.
     before_serving: BeforeServing,
@@ -80,7 +80,7 @@ pub(in crate::node) struct Leading {
 struct BeforeServing {
     requests: VecDeque<(NodeId, Request)>,
     bytes: usize,
-    read_index: Vec<(Asked, Vec<SessionId>)>,
+    read_index: Vec<(ReceivedReadIndex, Vec<SessionId>)>,
 }
 
 impl Leading {
@@ -97,7 +97,7 @@ impl Leading {
             expired: expired::Lines::default(),
             reaper: Reaper::new(config.container_period),
             members: Observed::default(),
-            heir_since: Time::ZERO,
+            successor_since: Time::ZERO,
             replication: Replication::new(term, config.heartbeat),
             before_serving: BeforeServing::default(),
         }
@@ -145,7 +145,7 @@ impl Leading {
     /// A node or a client asks whether this node still leads, and renews these sessions.
     pub(in crate::node) fn take_read_index(
         &mut self,
-        mut asked: Asked,
+        mut asked: ReceivedReadIndex,
         sessions: Vec<SessionId>,
         now: Time,
     ) {
@@ -331,16 +331,20 @@ impl Leading {
     }
 
     /// The requests that are confirmed with this context.
-    pub(in crate::node) fn reads_confirmed(&mut self, context: &[u8], boot: u64) -> Vec<Asked> {
+    pub(in crate::node) fn reads_confirmed(
+        &mut self,
+        context: &[u8],
+        boot: u64,
+    ) -> Vec<ReceivedReadIndex> {
         let read = context.strip_prefix(&boot.to_be_bytes());
         let read = read.and_then(|read| read.try_into().ok());
         read.map_or_else(Vec::new, |read| self.confirmations.confirmed(u64::from_be_bytes(read)))
     }
 
-    /// Hands leadership over to one heir, until another node leads. May be called again and again.
+    /// Hands leadership over to one successor, until another node leads. May be called again and again.
     ///
-    /// In the meantime raft-rs takes no proposals. It brings the heir level with the log and sends
-    /// it one message to stand for election. An heir that does not lead after [`HEIR_TICKS`] has
+    /// In the meantime raft-rs takes no proposals. It brings the successor level with the log and sends
+    /// it one message to stand for election. A successor that does not lead after [`SUCCESSOR_TICKS`] has
     /// died or has not received the message, and one that is being closed refuses it. Then another voter is
     /// chosen, if there is one.
     pub(in crate::node) fn resign(
@@ -354,25 +358,25 @@ impl Leading {
             return;
         }
         let now = cx.now.mono;
-        let last = raft.heir();
-        let waits = now < self.heir_since + cx.config.heartbeat * HEIR_TICKS;
-        if last.is_some_and(|heir| waits && !membership.closing.is_closing(heir)) {
+        let last = raft.successor();
+        let waits = now < self.successor_since + cx.config.heartbeat * SUCCESSOR_TICKS;
+        if last.is_some_and(|successor| waits && !membership.closing.is_closing(successor)) {
             return;
         }
         raft.abort_transfer();
-        if let Some(heir) = self.heir(last, raft, membership, room, cx) {
-            self.hand_over_to(heir, raft, cx.now.mono);
+        if let Some(successor) = self.successor(last, raft, membership, room, cx) {
+            self.hand_over_to(successor, raft, cx.now.mono);
         }
     }
 
-    /// Hands leadership over to this voter, also if another heir was chosen before.
-    pub(in crate::node) fn hand_over_to(&mut self, heir: NodeId, raft: &mut Raft, now: Time) {
-        self.heir_since = now;
-        raft.transfer_to(heir);
+    /// Hands leadership over to this voter, also if another successor was chosen before.
+    pub(in crate::node) fn hand_over_to(&mut self, successor: NodeId, raft: &mut Raft, now: Time) {
+        self.successor_since = now;
+        raft.transfer_to(successor);
     }
 
     /// The voter that can lead soonest: one that answers, is not being closed, and has the most of the log.
-    fn heir(
+    fn successor(
         &self,
         last: Option<NodeId>,
         raft: &Raft,

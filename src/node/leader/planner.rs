@@ -28,7 +28,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::raft::configuration::{NodeRole, VotingChange};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
 /// The policy by which the leader changes the membership.
@@ -51,7 +51,7 @@ pub(crate) const FORGET_FACTOR: u32 = 10;
 
 /// What a leader observes of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sight {
+pub(crate) struct PeerHealth {
     /// For how long it is known to be silent; zero: it may be alive.
     pub(crate) silent: Duration,
     /// Whether it has sent something lately, so it is alive.
@@ -68,12 +68,12 @@ pub(crate) struct Sight {
 
 /// All inputs of a plan.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct PlanInputs {
     pub(crate) own: NodeId,
     pub(crate) voters: BTreeSet<NodeId>,
     pub(crate) learners: BTreeSet<NodeId>,
     /// One for each voter and learner except this node.
-    pub(crate) sights: BTreeMap<NodeId, Sight>,
+    pub(crate) health: BTreeMap<NodeId, PeerHealth>,
     pub(crate) roster: Roster,
     /// The instances that ask to be a member or report a new address or zone.
     pub(crate) reports: BTreeMap<NodeId, Member>,
@@ -82,7 +82,7 @@ pub(crate) struct View {
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum PlannedAction {
     /// These are the members from now on.
     Configure(Vec<Seat>),
     Vote(VotingChange),
@@ -92,13 +92,13 @@ pub(crate) enum Action {
     Prefer(NodeId),
 }
 
-impl View {
+impl PlanInputs {
     fn is_member(&self, node: NodeId) -> bool {
         self.voters.contains(&node) || self.learners.contains(&node)
     }
 
     fn is_alive(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+        node == self.own || self.health.get(&node).is_some_and(|health| health.silent.is_zero())
     }
 
     /// Whether no other member may take its place.
@@ -109,7 +109,7 @@ impl View {
     /// Whether the member has sent something lately. A new leader does not know that of the others:
     /// they may be alive, or dead for long.
     fn sends(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.sends)
+        node == self.own || self.health.get(&node).is_some_and(|health| health.sends)
     }
 
     /// The settled learners: they are level with the log, every voter answers, and nothing is left to
@@ -119,26 +119,26 @@ impl View {
     /// stopped before the learner started no longer counts as one that answers.
     pub(crate) fn placed(&self, policy: &MembershipPolicy) -> BTreeSet<NodeId> {
         let answers = |voter: &NodeId| {
-            *voter == self.own || self.sights.get(voter).is_some_and(|sight| sight.answers)
+            *voter == self.own || self.health.get(voter).is_some_and(|health| health.answers)
         };
-        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.level);
+        let level = |node: &&NodeId| self.health.get(node).is_some_and(|health| health.level);
         let learners: BTreeSet<NodeId> = self.learners.iter().filter(level).copied().collect();
         if learners.is_empty() || !self.voters.iter().all(answers) {
             return BTreeSet::new();
         }
         let mut later = self.clone();
         for learner in &learners {
-            later.sights.entry(*learner).or_default().caught_up = true;
+            later.health.entry(*learner).or_default().caught_up = true;
         }
         match plan(&later, policy) {
             // Who leads does not matter to them.
-            None | Some(Action::Prefer(_)) => learners,
+            None | Some(PlannedAction::Prefer(_)) => learners,
             Some(_) => BTreeSet::new(),
         }
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
-        node != self.own && self.sights.get(&node).is_some_and(|sight| sight.silent >= time)
+        node != self.own && self.health.get(&node).is_some_and(|health| health.silent >= time)
     }
 
     fn zone(&self, node: NodeId) -> &str {
@@ -158,7 +158,7 @@ impl View {
     /// Learners that could vote.
     fn candidates(&self) -> impl Iterator<Item = NodeId> {
         let could = |node: &NodeId| {
-            let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
+            let caught_up = self.health.get(node).is_some_and(|health| health.caught_up);
             (caught_up || planted!(LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
@@ -168,7 +168,7 @@ impl View {
 
     /// The best candidate: in a zone with the fewest voters, not counting one that is to leave, and then by
     /// its id.
-    fn heir(&self, leaver: Option<NodeId>) -> Option<NodeId> {
+    fn successor(&self, leaver: Option<NodeId>) -> Option<NodeId> {
         let stays = |voter: &NodeId| Some(*voter) != leaver;
         let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
         self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
@@ -185,8 +185,8 @@ impl View {
         let mut after = self.voters.clone();
         for (node, part) in &change.steps {
             match part {
-                Part::Voter => after.insert(*node),
-                Part::Learner | Part::Gone => after.remove(node),
+                NodeRole::Voter => after.insert(*node),
+                NodeRole::Learner | NodeRole::Gone => after.remove(node),
             };
         }
         let decides = |voters: &BTreeSet<NodeId>| {
@@ -197,9 +197,9 @@ impl View {
     }
 
     /// A change, if it is safe.
-    fn vote(&self, steps: impl IntoIterator<Item = (NodeId, Part)>) -> Option<Action> {
+    fn vote(&self, steps: impl IntoIterator<Item = (NodeId, NodeRole)>) -> Option<PlannedAction> {
         let change = VotingChange::of(steps);
-        (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
+        (!change.steps.is_empty() && self.is_safe(&change)).then_some(PlannedAction::Vote(change))
     }
 
     /// Whether a member that was at another address reports that it is now at this member's.
@@ -222,7 +222,7 @@ impl View {
 }
 
 /// The leader's next action, if any.
-pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+pub(crate) fn plan(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     configure(view)
         .or_else(|| admit(view))
         .or_else(|| replace(view))
@@ -236,7 +236,7 @@ pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
 }
 
 /// Brings the roster up to date with the members and their own reports.
-fn configure(view: &View) -> Option<Action> {
+fn configure(view: &PlanInputs) -> Option<PlannedAction> {
     let mut seats: Vec<Seat> = Vec::new();
     for seat in &view.roster.seats {
         let node = seat.member.node;
@@ -262,25 +262,25 @@ fn configure(view: &View) -> Option<Action> {
         }
     }
     seats.sort_unstable_by_key(|seat| seat.member.node);
-    (seats != view.roster.seats).then_some(Action::Configure(seats))
+    (seats != view.roster.seats).then_some(PlannedAction::Configure(seats))
 }
 
 /// An instance that is in the roster and asks to be a member becomes a learner.
-fn admit(view: &View) -> Option<Action> {
+fn admit(view: &PlanInputs) -> Option<PlannedAction> {
     let wanted = view.reports.keys().find(|node| {
         view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
     })?;
-    let part = if planted!(JoinsAsVoter) { Part::Voter } else { Part::Learner };
+    let part = if planted!(JoinsAsVoter) { NodeRole::Voter } else { NodeRole::Learner };
     view.vote([(*wanted, part)])
 }
 
 /// A newer member takes the place of its former self.
-fn replace(view: &View) -> Option<Action> {
+fn replace(view: &PlanInputs) -> Option<PlannedAction> {
     let mut members = view.voters.iter().chain(&view.learners);
     members.find_map(|old| replace_one(view, *old))
 }
 
-fn replace_one(view: &View, old: NodeId) -> Option<Action> {
+fn replace_one(view: &PlanInputs, old: NodeId) -> Option<PlannedAction> {
     let seat = view.roster.get(old).filter(|_| !view.keeps_place(old))?;
     let took = |new: &&Member| {
         new.node != old
@@ -290,61 +290,61 @@ fn replace_one(view: &View, old: NodeId) -> Option<Action> {
     };
     let new = view.roster.members().find(took)?.node;
     if !view.voters.contains(&old) {
-        view.vote([(old, Part::Gone)])
+        view.vote([(old, NodeRole::Gone)])
     } else if view.voters.contains(&new) {
-        view.vote([(old, Part::Learner)])
+        view.vote([(old, NodeRole::Learner)])
     } else if view.candidates().any(|candidate| candidate == new) {
         // Not removed at once: see `let_go`.
-        view.vote([(old, Part::Learner), (new, Part::Voter)])
+        view.vote([(old, NodeRole::Learner), (new, NodeRole::Voter)])
     } else {
         None
     }
 }
 
-fn let_go(view: &View) -> Option<Action> {
+fn let_go(view: &PlanInputs) -> Option<PlannedAction> {
     let leaver = view.leaving.iter().copied().find(|node| view.is_member(*node))?;
     if view.learners.contains(&leaver) {
-        return view.vote([(leaver, Part::Gone)]);
+        return view.vote([(leaver, NodeRole::Gone)]);
     }
     if leaver == view.own {
         let another = view.voters.iter().any(|voter| *voter != leaver && view.is_alive(*voter));
         if another {
-            return Some(Action::HandOver);
+            return Some(PlannedAction::HandOver);
         }
         // A learner must vote before this node can go.
-        let heir = view.heir(Some(leaver))?;
-        return view.vote([(heir, Part::Voter)]);
+        let successor = view.successor(Some(leaver))?;
+        return view.vote([(successor, NodeRole::Voter)]);
     }
     // A member acts by the changes that it knows to be committed, and after a crash it may not know
     // of the last one. The leaver's vote must not be needed any more once it has gone. So the
     // leaver loses its vote by a separate change, which is known to be committed wherever the next
     // one is on disk.
-    if let Some(heir) = view.heir(Some(leaver)) {
-        return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
+    if let Some(successor) = view.successor(Some(leaver)) {
+        return view.vote([(leaver, NodeRole::Learner), (successor, NodeRole::Voter)]);
     }
-    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
+    (view.voters.len() > 1).then(|| view.vote([(leaver, NodeRole::Learner)])).flatten()
 }
 
-fn demote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+fn demote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     if view.voters.len() <= policy.max_voters {
         return None;
     }
-    view.vote([(view.worst()?, Part::Learner)])
+    view.vote([(view.worst()?, NodeRole::Learner)])
 }
 
 /// A voter that has been silent for long hands its vote to a learner.
-fn relieve(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+fn relieve(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
     let dead = *view.voters.iter().find(silent)?;
-    let heir = view.heir(Some(dead))?;
-    view.vote([(dead, Part::Learner), (heir, Part::Voter)])
+    let successor = view.successor(Some(dead))?;
+    view.vote([(dead, NodeRole::Learner), (successor, NodeRole::Voter)])
 }
 
 /// Makes as many voters as allowed, in an odd number.
 ///
 /// Not while a voter is silent: it would stay a voter for ever if no learner were left to vote in
 /// its place.
-fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+fn promote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
@@ -356,52 +356,54 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let mut after = view.clone();
     let mut steps = Vec::new();
     for _ in 0..more {
-        let next = after.heir(None)?;
+        let next = after.successor(None)?;
         after.learners.remove(&next);
         after.voters.insert(next);
-        steps.push((next, Part::Voter));
+        steps.push((next, NodeRole::Voter));
     }
     view.vote(steps)
 }
 
 /// A voter of a zone with many voters hands its vote to a learner of a zone with few. Each time the
 /// two counts come closer, so this ends.
-fn spread(view: &View) -> Option<Action> {
+fn spread(view: &PlanInputs) -> Option<PlannedAction> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let heir = view.heir(None)?;
+    let successor = view.successor(None)?;
     let worst = view.worst()?;
-    let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
-    (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()
+    let (few, many) = (view.crowd(&view.voters, successor), view.crowd(&view.voters, worst));
+    (few + 2 <= many)
+        .then(|| view.vote([(worst, NodeRole::Learner), (successor, NodeRole::Voter)]))
+        .flatten()
 }
 
 /// A learner that was silent for very long is removed. A learner that is not in the roster has no
 /// place for a newer one to take, and is removed sooner.
-fn forget(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+fn forget(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
     let patience = |learner: NodeId| match view.roster.get(learner) {
         Some(_) => policy.replace_after.saturating_mul(FORGET_FACTOR),
         None => policy.replace_after,
     };
     let is_lost = |learner: &&NodeId| view.silent_for(**learner, patience(**learner));
     let lost = view.learners.iter().find(is_lost)?;
-    view.vote([(*lost, Part::Gone)])
+    view.vote([(*lost, NodeRole::Gone)])
 }
 
 /// The fit voter of the highest priority, if that is higher than the leader's own.
-fn prefer(view: &View) -> Option<Action> {
+fn prefer(view: &PlanInputs) -> Option<PlannedAction> {
     let priority = |node: NodeId| {
         let seat = view.roster.get(node);
         seat.map_or(0, |seat| seat.member.leader_priority)
     };
     let is_fit = |voter: &NodeId| {
-        let sight = view.sights.get(voter);
-        sight.is_some_and(|sight| sight.is_fit) && !view.leaving.contains(voter)
+        let health = view.health.get(voter);
+        health.is_some_and(|health| health.is_fit) && !view.leaving.contains(voter)
     };
     let fit = view.voters.iter().copied().filter(is_fit);
     let best = fit.max_by_key(|voter| (priority(*voter), *voter))?;
     (priority(best) > priority(view.own) && !planted!(LeadPriorityIgnored))
-        .then_some(Action::Prefer(best))
+        .then_some(PlannedAction::Prefer(best))
 }
 
 #[cfg(test)]
@@ -414,7 +416,7 @@ mod tests {
 
     const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight {
+    const ALIVE: PeerHealth = PeerHealth {
         silent: Duration::ZERO,
         sends: true,
         answers: true,
@@ -423,29 +425,29 @@ mod tests {
         is_fit: true,
     };
 
-    fn dead_for(seconds: u64) -> Sight {
-        Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
+    fn dead_for(seconds: u64) -> PeerHealth {
+        PeerHealth { silent: Duration::from_secs(seconds), ..PeerHealth::default() }
     }
 
     /// Node 1 leads.
-    fn view(voters: &[NodeId], learners: &[NodeId]) -> View {
+    fn view(voters: &[NodeId], learners: &[NodeId]) -> PlanInputs {
         let all = || voters.iter().chain(learners);
         let seats = all().map(|node| Seat {
             member: Member::new(*node, format!("node-{node}:1")),
             votes: voters.contains(node),
         });
-        View {
+        PlanInputs {
             own: 1,
             voters: voters.iter().copied().collect(),
             learners: learners.iter().copied().collect(),
-            sights: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
+            health: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
             roster: Roster::new(seats.collect()),
-            ..View::default()
+            ..PlanInputs::default()
         }
     }
 
-    fn vote(steps: &[(NodeId, Part)]) -> Option<Action> {
-        Some(Action::Vote(VotingChange::of(steps.iter().copied())))
+    fn vote(steps: &[(NodeId, NodeRole)]) -> Option<PlannedAction> {
+        Some(PlannedAction::Vote(VotingChange::of(steps.iter().copied())))
     }
 
     #[test]
@@ -453,12 +455,12 @@ mod tests {
         let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &POLICY);
         assert_eq!(plan(&[1], &[]), None);
         assert_eq!(plan(&[1], &[2]), None);
-        assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, Part::Voter), (3, Part::Voter)]));
-        assert_eq!(plan(&[1, 2], &[3]), vote(&[(3, Part::Voter)]));
+        assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, NodeRole::Voter), (3, NodeRole::Voter)]));
+        assert_eq!(plan(&[1, 2], &[3]), vote(&[(3, NodeRole::Voter)]));
         assert_eq!(plan(&[1, 2, 3], &[4]), None);
-        assert_eq!(plan(&[1, 2, 3, 4], &[5]), vote(&[(5, Part::Voter)]));
+        assert_eq!(plan(&[1, 2, 3, 4], &[5]), vote(&[(5, NodeRole::Voter)]));
         assert_eq!(plan(&[1, 2, 3, 4, 5], &[6, 7, 8]), None);
-        assert_eq!(plan(&[1, 2, 3, 4, 5, 6], &[]), vote(&[(6, Part::Learner)]));
+        assert_eq!(plan(&[1, 2, 3, 4, 5, 6], &[]), vote(&[(6, NodeRole::Learner)]));
     }
 
     #[test]
@@ -468,9 +470,9 @@ mod tests {
         for (seat, priority) in view.roster.seats.iter_mut().zip([1, 2, 1, 3]) {
             seat.member.leader_priority = priority;
         }
-        assert_eq!(plan(&view, &POLICY), Some(Action::Prefer(4)));
-        view.sights.insert(4, Sight { is_fit: false, ..ALIVE });
-        assert_eq!(plan(&view, &POLICY), Some(Action::Prefer(2)));
+        assert_eq!(plan(&view, &POLICY), Some(PlannedAction::Prefer(4)));
+        view.health.insert(4, PeerHealth { is_fit: false, ..ALIVE });
+        assert_eq!(plan(&view, &POLICY), Some(PlannedAction::Prefer(2)));
         view.own = 2;
         assert_eq!(plan(&view, &POLICY), None);
         plant(Some(Bug::LeadPriorityIgnored));
@@ -487,7 +489,7 @@ mod tests {
                 if [1, 2, 4, 5].contains(&node) { "east" } else { "west" }.to_owned();
         }
         // The second zone counts with the first promotion.
-        assert_eq!(plan(&view, &POLICY), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(6, NodeRole::Voter), (4, NodeRole::Voter)]));
     }
 
     #[test]
@@ -499,54 +501,54 @@ mod tests {
         }
         let policy = MembershipPolicy { max_voters: 3, ..POLICY };
         // A member without a zone is in one of its own.
-        assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (4, Part::Voter)]));
-        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
-        assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (5, Part::Voter)]));
-        view.sights.insert(2, dead_for(2));
+        assert_eq!(plan(&view, &policy), vote(&[(3, NodeRole::Learner), (4, NodeRole::Voter)]));
+        view.health.insert(4, PeerHealth { caught_up: false, ..ALIVE });
+        assert_eq!(plan(&view, &policy), vote(&[(3, NodeRole::Learner), (5, NodeRole::Voter)]));
+        view.health.insert(2, dead_for(2));
         assert_eq!(plan(&view, &policy), None);
-        view.sights.insert(2, ALIVE);
+        view.health.insert(2, ALIVE);
         view.voters = BTreeSet::from([1, 2, 5]);
         view.learners = BTreeSet::from([3, 4]);
-        view.sights.insert(4, ALIVE);
+        view.health.insert(4, ALIVE);
         view.roster.seats.iter_mut().for_each(|seat| {
             seat.votes = [1, 2, 5].contains(&seat.member.node);
         });
-        assert_eq!(plan(&view, &policy), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &policy), vote(&[(2, NodeRole::Learner), (4, NodeRole::Voter)]));
     }
 
     #[test]
     fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
         let mut view = view(&[1, 2, 3], &[4]);
-        view.sights.insert(2, dead_for(59));
+        view.health.insert(2, dead_for(59));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
-        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
+        view.health.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, NodeRole::Learner), (4, NodeRole::Voter)]));
+        view.health.insert(4, PeerHealth { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &POLICY), None);
     }
 
     #[test]
     fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
         let mut view = view(&[1, 2, 3], &[4]);
-        view.sights.insert(4, dead_for(599));
+        view.health.insert(4, dead_for(599));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(4, dead_for(600));
-        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
+        view.health.insert(4, dead_for(600));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, NodeRole::Gone)]));
         view.roster.seats.retain(|seat| seat.member.node != 4);
-        view.sights.insert(4, dead_for(59));
+        view.health.insert(4, dead_for(59));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(4, dead_for(60));
-        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
+        view.health.insert(4, dead_for(60));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, NodeRole::Gone)]));
     }
 
     /// If all learners were promoted, a dead voter would stay. So a learner takes its vote first.
     #[test]
     fn learners_take_the_votes_of_the_dead_before_they_are_more() {
         let mut view = view(&[1, 2, 3], &[4, 5]);
-        view.sights.insert(2, dead_for(2));
+        view.health.insert(2, dead_for(2));
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        view.health.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, NodeRole::Learner), (4, NodeRole::Voter)]));
     }
 
     /// Two instances have one address: one of them is a copy, or the older one has just been replaced.
@@ -556,8 +558,8 @@ mod tests {
             let mut view = view(&[1, 2, 3], &[4]);
             view.roster.seats[3].member.address = "node-3:1".to_owned();
             assert_eq!(plan(&view, &POLICY), None);
-            view.sights.insert(3, dead_for(1));
-            assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner), (4, Part::Voter)]));
+            view.health.insert(3, dead_for(1));
+            assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Learner), (4, NodeRole::Voter)]));
         };
         claims(claim, Bug::LivingReplaced);
     }
@@ -565,12 +567,12 @@ mod tests {
     #[test]
     fn a_change_that_could_stop_everything_is_not_made() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, dead_for(1));
+        view.health.insert(2, dead_for(1));
         view.leaving.insert(3);
         // Two voters would be left, one of which is dead.
         assert_eq!(plan(&view, &POLICY), None);
         plant(Some(Bug::VoterRemovedBelowQuorum));
-        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Learner)]));
         plant(None);
     }
 
@@ -578,30 +580,30 @@ mod tests {
     fn a_learner_that_is_to_leave_gets_no_vote() {
         // A third voter is wanted.
         let mut view = view(&[1, 2], &[3]);
-        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Voter)]));
         view.leaving.insert(3);
-        assert_ne!(plan(&view, &POLICY), vote(&[(3, Part::Voter)]));
+        assert_ne!(plan(&view, &POLICY), vote(&[(3, NodeRole::Voter)]));
     }
 
     /// A new leader counts no member as dead that it has not listened for, and none as alive.
     #[test]
     fn a_member_that_has_sent_nothing_yet_is_not_counted_on() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, Sight { sends: false, ..ALIVE });
+        view.health.insert(2, PeerHealth { sends: false, ..ALIVE });
         view.leaving.insert(3);
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, ALIVE);
-        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
+        view.health.insert(2, ALIVE);
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, NodeRole::Learner)]));
     }
 
     #[test]
-    fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
+    fn a_leader_that_leaves_hands_over_or_makes_a_successor_first() {
         let mut view = view(&[1, 2, 3], &[]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &POLICY), Some(Action::HandOver));
+        assert_eq!(plan(&view, &POLICY), Some(PlannedAction::HandOver));
         let mut view = super::tests::view(&[1], &[2]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, NodeRole::Voter)]));
     }
 
     /// Two instances exchange their addresses, one after the other. The first to come back takes
@@ -609,46 +611,48 @@ mod tests {
     #[test]
     fn a_member_that_moves_to_a_silent_one_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, dead_for(2));
+        view.health.insert(2, dead_for(2));
         view.reports.insert(3, Member::new(3, "node-2:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
+        let Some(PlannedAction::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
-        let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
+        let address =
+            |view: &PlanInputs, node| view.roster.get(node).unwrap().member.address.clone();
         assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
         view.reports.clear();
         assert_eq!(plan(&view, &POLICY), None);
-        view.sights.insert(2, ALIVE);
+        view.health.insert(2, ALIVE);
         view.reports.insert(2, Member::new(2, "node-3:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
+        let Some(PlannedAction::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
         assert_eq!((address(&view, 2), address(&view, 3)), ("node-3:1".into(), "node-2:1".into()));
     }
 
-    fn views() -> impl Strategy<Value = View> {
+    fn views() -> impl Strategy<Value = PlanInputs> {
         let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
-        let sights = vec((seconds, any::<bool>(), any::<bool>(), any::<bool>()), 10);
+        let observed = vec((seconds, any::<bool>(), any::<bool>(), any::<bool>()), 10);
         let reports = vec((1..14u64, 1..14u64), 0..4);
         let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
         let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
-        (parts, sights, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
-            |((mut voters, learners), sights, (reports, zones), leaving)| {
+        (parts, observed, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), observed, (reports, zones), leaving)| {
                 voters.insert(1);
                 let voters: Vec<NodeId> = voters.into_iter().collect();
                 let learners: Vec<NodeId> =
                     learners.into_iter().filter(|node| !voters.contains(node)).collect();
                 let mut view = view(&voters, &learners);
-                for (node, sight) in &mut view.sights {
-                    let (seconds, answers, level, caught_up) = sights[*node as usize];
+                for (node, health) in &mut view.health {
+                    let (seconds, answers, level, caught_up) = observed[*node as usize];
                     let silent = Duration::from_secs(seconds);
                     let sends = seconds == 0;
                     let answers = answers && sends;
                     let level = level && answers;
                     let caught_up = caught_up && level;
-                    *sight = Sight { silent, sends, answers, level, caught_up, is_fit: caught_up };
+                    *health =
+                        PeerHealth { silent, sends, answers, level, caught_up, is_fit: caught_up };
                 }
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();
@@ -666,7 +670,7 @@ mod tests {
     }
 
     /// Unless another action comes first, because not all members are alive.
-    fn is_spread(view: &View) -> bool {
+    fn is_spread(view: &PlanInputs) -> bool {
         let mut voters: BTreeMap<&str, usize> = BTreeMap::new();
         for seat in view.roster.seats.iter().filter(|seat| view.voters.contains(&seat.member.node))
         {
@@ -677,7 +681,7 @@ mod tests {
         let could = |seat: &&Seat| {
             let node = seat.member.node;
             view.learners.contains(&node)
-                && view.sights.get(&node).is_some_and(|sight| sight.caught_up)
+                && view.health.get(&node).is_some_and(|health| health.caught_up)
                 && !view.leaving.contains(&node)
         };
         let fewest = view.roster.seats.iter().filter(could).map(|seat| match &*seat.member.zone {
@@ -688,7 +692,7 @@ mod tests {
         !all || fewest.min().is_none_or(|fewest| most < fewest + 2)
     }
 
-    fn decides(view: &View, voters: &BTreeSet<NodeId>) -> bool {
+    fn decides(view: &PlanInputs, voters: &BTreeSet<NodeId>) -> bool {
         let alive = voters.iter().filter(|node| view.is_alive(**node)).count();
         alive > voters.len() / 2
     }
@@ -697,23 +701,23 @@ mod tests {
         #[test]
         fn no_plan_does_what_may_never_be_done(view in views()) {
             let action = plan(&view, &POLICY);
-            if let Some(Action::Vote(change)) = &action {
+            if let Some(PlannedAction::Vote(change)) = &action {
                 let mut after = view.voters.clone();
                 for (node, part) in &change.steps {
                     let was = view.voters.contains(node);
                     match part {
-                        Part::Voter => {
-                            let level = view.sights.get(node).is_some_and(|sight| sight.caught_up);
+                        NodeRole::Voter => {
+                            let level = view.health.get(node).is_some_and(|health| health.caught_up);
                             prop_assert!(was || level, "{node} votes before it has the log");
                             after.insert(*node);
                         }
-                        Part::Learner | Part::Gone => {
+                        NodeRole::Learner | NodeRole::Gone => {
                             prop_assert!(*node != view.own, "the leader itself");
                             after.remove(node);
                         }
                     }
                     prop_assert!(view.is_member(*node) || view.roster.get(*node).is_some());
-                    if *part == Part::Gone && !view.leaving.contains(node) {
+                    if *part == NodeRole::Gone && !view.leaving.contains(node) {
                         prop_assert!(!view.is_alive(*node), "{node} is alive and stays");
                     }
                 }
@@ -732,38 +736,38 @@ mod tests {
                         prop_assert!(is_spread(&view), "{view:?}");
                         return Ok(());
                     }
-                    Some(Action::HandOver) => {
+                    Some(PlannedAction::HandOver) => {
                         let voters = view.voters.clone();
                         let next = voters.into_iter().find(|node| {
                             *node != view.own && view.is_alive(*node)
                         });
                         let next = next.expect("it is handed over to somebody");
-                        view.sights.remove(&next);
-                        view.sights.insert(view.own, ALIVE);
+                        view.health.remove(&next);
+                        view.health.insert(view.own, ALIVE);
                         view.own = next;
                     }
-                    Some(Action::Prefer(heir)) => {
+                    Some(PlannedAction::Prefer(successor)) => {
                         let priority = |node| view.roster.get(node).unwrap().member.leader_priority;
-                        prop_assert!(priority(heir) > priority(view.own), "{view:?}");
-                        prop_assert!(view.voters.contains(&heir) && view.sights[&heir].is_fit);
-                        view.sights.remove(&heir);
-                        view.sights.insert(view.own, ALIVE);
-                        view.own = heir;
+                        prop_assert!(priority(successor) > priority(view.own), "{view:?}");
+                        prop_assert!(view.voters.contains(&successor) && view.health[&successor].is_fit);
+                        view.health.remove(&successor);
+                        view.health.insert(view.own, ALIVE);
+                        view.own = successor;
                     }
-                    Some(Action::Configure(seats)) => view.roster = Roster { seats },
-                    Some(Action::Vote(change)) => {
+                    Some(PlannedAction::Configure(seats)) => view.roster = Roster { seats },
+                    Some(PlannedAction::Vote(change)) => {
                         for (node, part) in change.steps {
                             view.voters.remove(&node);
                             view.learners.remove(&node);
                             match part {
-                                Part::Voter => drop(view.voters.insert(node)),
-                                Part::Learner => drop(view.learners.insert(node)),
-                                Part::Gone => {
+                                NodeRole::Voter => drop(view.voters.insert(node)),
+                                NodeRole::Learner => drop(view.learners.insert(node)),
+                                NodeRole::Gone => {
                                     view.reports.remove(&node);
                                 }
                             }
-                            if part != Part::Gone && node != view.own {
-                                view.sights.entry(node).or_insert(ALIVE);
+                            if part != NodeRole::Gone && node != view.own {
+                                view.health.entry(node).or_insert(ALIVE);
                             }
                         }
                     }

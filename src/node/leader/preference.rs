@@ -18,17 +18,17 @@ const FORGOTTEN: Duration = Duration::from_secs(1800);
 /// The offers of this node.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Preference {
-    heir: NodeId,
+    successor: NodeId,
     offers: u32,
     last: Time,
 }
 
 impl Preference {
     /// Whether the lead may be offered to this voter now. If so, it counts as offered.
-    pub(in crate::node) fn offers(&mut self, heir: NodeId, now: Time) -> bool {
+    pub(in crate::node) fn offers(&mut self, successor: NodeId, now: Time) -> bool {
         let since = now.saturating_sub(self.last);
-        if heir != self.heir || since >= FORGOTTEN {
-            *self = Preference { heir, ..Preference::default() };
+        if successor != self.successor || since >= FORGOTTEN {
+            *self = Preference { successor, ..Preference::default() };
         }
         let doubled = self.offers.saturating_sub(1).min(DOUBLED_MAX);
         if self.offers > 0 && since < AGAIN * 2u32.pow(doubled) {

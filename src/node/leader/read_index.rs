@@ -12,14 +12,14 @@ use crate::types::znode::SessionId;
 /// The leader's side: the ReadIndex requests of nodes.
 #[derive(Debug)]
 pub(crate) struct Confirmations {
-    queue: Vec<Asked>,
+    queue: Vec<ReceivedReadIndex>,
     /// The requests under way, by the context given to Raft, oldest first.
-    under_way: VecDeque<(u64, Time, Vec<Asked>)>,
+    under_way: VecDeque<(u64, Time, Vec<ReceivedReadIndex>)>,
     next: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedReadIndex {
     pub(crate) from: NodeId,
     /// The client for which the request was made.
     pub(crate) client: Option<NodeId>,
@@ -29,9 +29,14 @@ pub(crate) struct Asked {
     pub(crate) refused: Vec<SessionId>,
 }
 
-impl Asked {
-    pub(crate) fn new(from: NodeId, client: Option<NodeId>, boot: u64, read_index: u64) -> Asked {
-        Asked { from, client, boot, read_index, refused: Vec::new() }
+impl ReceivedReadIndex {
+    pub(crate) fn new(
+        from: NodeId,
+        client: Option<NodeId>,
+        boot: u64,
+        read_index: u64,
+    ) -> ReceivedReadIndex {
+        ReceivedReadIndex { from, client, boot, read_index, refused: Vec::new() }
     }
 }
 
@@ -41,7 +46,7 @@ impl Confirmations {
         Confirmations { queue: Vec::new(), under_way: VecDeque::new(), next: numbers_of(term) }
     }
 
-    pub(crate) fn ask(&mut self, asked: Asked) {
+    pub(crate) fn ask(&mut self, asked: ReceivedReadIndex) {
         /// Nodes ask again after a while, so dropping the oldest of too many loses nothing.
         const QUEUE_MAX: usize = 4096;
         if self.queue.len() >= QUEUE_MAX {
@@ -63,9 +68,9 @@ impl Confirmations {
     }
 
     /// Raft has confirmed the read of this context, and with it every earlier one.
-    pub(crate) fn confirmed(&mut self, context: u64) -> Vec<Asked> {
+    pub(crate) fn confirmed(&mut self, context: u64) -> Vec<ReceivedReadIndex> {
         let confirmed = self.under_way.partition_point(|(read, _, _)| *read <= context);
-        let mut asked: Vec<Asked> =
+        let mut asked: Vec<ReceivedReadIndex> =
             self.under_way.drain(..confirmed).flat_map(|(_, _, asked)| asked).collect();
         if planted!(RoundConfirmsLater) {
             asked.append(&mut self.queue);
@@ -84,8 +89,13 @@ mod tests {
     #[test]
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::new(1);
-        let asked =
-            |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
+        let asked = |read_index| ReceivedReadIndex {
+            from: 2,
+            client: None,
+            boot: 7,
+            read_index,
+            refused: vec![],
+        };
         assert_eq!(leader.next_read(Time::ZERO, S), None);
         leader.ask(asked(1));
         let first = leader.next_read(Time::ZERO, S).unwrap();
@@ -103,8 +113,13 @@ mod tests {
     fn a_round_confirms_nothing_that_was_asked_after_it_began() {
         let claim = || {
             let mut leader = Confirmations::new(1);
-            let asked =
-                |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
+            let asked = |read_index| ReceivedReadIndex {
+                from: 2,
+                client: None,
+                boot: 7,
+                read_index,
+                refused: vec![],
+            };
             leader.ask(asked(1));
             let first = leader.next_read(Time::ZERO, S).unwrap();
             leader.ask(asked(2));

@@ -9,7 +9,7 @@ use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 
 /// The part of a node after a change of the voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Part {
+pub(crate) enum NodeRole {
     Voter,
     Learner,
     /// Not a member any more.
@@ -20,7 +20,7 @@ pub(crate) enum Part {
 /// consensus (Raft thesis, section 4.3). A change without steps leaves the joint configuration.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VotingChange {
-    pub(crate) steps: Vec<(NodeId, Part)>,
+    pub(crate) steps: Vec<(NodeId, NodeRole)>,
 }
 
 /// As log lines show it.
@@ -32,7 +32,7 @@ impl fmt::Debug for VotingChange {
 }
 
 impl VotingChange {
-    pub(crate) fn of(steps: impl IntoIterator<Item = (NodeId, Part)>) -> VotingChange {
+    pub(crate) fn of(steps: impl IntoIterator<Item = (NodeId, NodeRole)>) -> VotingChange {
         VotingChange { steps: steps.into_iter().collect() }
     }
 
@@ -71,14 +71,15 @@ mod tests {
 
     #[test]
     fn a_change_is_decoded_as_it_was_encoded_and_nothing_else_is() {
-        let change = VotingChange::of([(7, Part::Voter), (8, Part::Gone), (9, Part::Learner)]);
+        let change =
+            VotingChange::of([(7, NodeRole::Voter), (8, NodeRole::Gone), (9, NodeRole::Learner)]);
         assert_eq!(VotingChange::decode(&change.encode()), Ok(change.clone()));
         assert!(VotingChange::default().encode().is_empty());
         assert_eq!(VotingChange::decode(&[]), Ok(VotingChange::default()));
         for bad in [
-            VotingChange::of([(7, Part::Voter), (7, Part::Gone)]),
-            VotingChange::of([(0, Part::Voter)]),
-            VotingChange::of((1..100).map(|node| (node, Part::Voter))),
+            VotingChange::of([(7, NodeRole::Voter), (7, NodeRole::Gone)]),
+            VotingChange::of([(0, NodeRole::Voter)]),
+            VotingChange::of((1..100).map(|node| (node, NodeRole::Voter))),
         ] {
             assert!(VotingChange::decode(&bad.encode()).is_err(), "{bad:?}");
         }

@@ -15,8 +15,8 @@ use crate::node::raft::configuration::VotingChange;
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
 use crate::node::raft::persistence::Persistence;
-use crate::node::raft::snapshot_transfer::Incoming;
-use crate::node::raft::state::{Elections, LastAnswer, Leadership, Progress, Role, Sends};
+use crate::node::raft::snapshot_transfer::IncomingSnapshots;
+use crate::node::raft::state::{Elections, KnownLeader, LastAnswer, Progress, RaftRole, Sends};
 use crate::node::stored::{Boot, HardState, Voting};
 use crate::node::timings::ELECTION_TICKS;
 use crate::types::membership::NodeId;
@@ -44,7 +44,7 @@ pub(in crate::node) struct Raft {
     pub(in crate::node) elections: Elections,
     pub(in crate::node) persistence: Persistence,
     /// A leader's state that comes in.
-    pub(in crate::node) incoming: Incoming,
+    pub(in crate::node) incoming: IncomingSnapshots,
 }
 
 impl Raft {
@@ -67,7 +67,7 @@ impl Raft {
             unapplied: VecDeque::new(),
             last_answer: LastAnswer::default(),
             failed_transfers: Vec::new(),
-            incoming: Incoming::default(),
+            incoming: IncomingSnapshots::default(),
         })
     }
 
@@ -80,7 +80,7 @@ impl Raft {
         self.unapplied.clear();
         // Without a cluster, Raft had no messages to send.
         self.persistence.awaiting.clear();
-        self.elections.observed = Leadership { term: self.term(), leader: 0 };
+        self.elections.observed = KnownLeader { term: self.term(), leader: 0 };
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         self.persistence.replaced(checkpoint, 0, now);
         Ok(())
@@ -107,17 +107,17 @@ impl Raft {
         self.raw.raft.leader_id
     }
 
-    pub(in crate::node) fn role(&self) -> Role {
+    pub(in crate::node) fn role(&self) -> RaftRole {
         match self.raw.raft.state {
-            StateRole::Leader => Role::Leader,
-            StateRole::Follower => Role::Follower,
-            StateRole::Candidate => Role::Candidate,
-            StateRole::PreCandidate => Role::PreCandidate,
+            StateRole::Leader => RaftRole::Leader,
+            StateRole::Follower => RaftRole::Follower,
+            StateRole::Candidate => RaftRole::Candidate,
+            StateRole::PreCandidate => RaftRole::PreCandidate,
         }
     }
 
     pub(in crate::node) fn leads(&self) -> bool {
-        self.role() == Role::Leader
+        self.role() == RaftRole::Leader
     }
 
     /// Whether this node leads and has committed an entry of its own term.
@@ -215,13 +215,13 @@ impl Raft {
     }
 
     /// The voter to which leadership is being handed over.
-    pub(in crate::node) fn heir(&self) -> Option<NodeId> {
+    pub(in crate::node) fn successor(&self) -> Option<NodeId> {
         self.raw.raft.lead_transferee
     }
 
     /// Hands leadership over. In the meantime proposals are refused.
-    pub(in crate::node) fn transfer_to(&mut self, heir: NodeId) {
-        self.raw.transfer_leader(heir);
+    pub(in crate::node) fn transfer_to(&mut self, successor: NodeId) {
+        self.raw.transfer_leader(successor);
     }
 
     pub(in crate::node) fn abort_transfer(&mut self) {

@@ -13,7 +13,7 @@ use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::membership::NodeId;
 
 /// What the guard knows of its node.
-pub(crate) struct View<'a> {
+pub(crate) struct GuardInputs<'a> {
     pub(crate) id: NodeId,
     pub(crate) term: u64,
     pub(crate) leader: NodeId,
@@ -44,7 +44,7 @@ const TERM_JUMP_MAX: u64 = 1 << 20;
 const CONTEXT_BYTES_MAX: usize = 64;
 
 pub(crate) fn check(
-    view: &View<'_>,
+    view: &GuardInputs<'_>,
     from: NodeId,
     term: u64,
     body: &RaftBody,
@@ -113,7 +113,7 @@ pub(crate) fn check(
         }
         RaftBody::TimeoutNow => {
             ensure(from == view.leader && term == view.term, "not our leader's to order")?;
-            ensure(view.durable, "an heir that has not acknowledged the whole log")
+            ensure(view.durable, "a successor that has not acknowledged the whole log")
         }
     }
 }
@@ -125,7 +125,7 @@ fn ensure(holds: bool, reason: &'static str) -> Result<(), Violation> {
 /// Entries of a former leader's term are not compared: it has entries that were never committed where this
 /// node has committed others. raft-rs takes none of them, and answers with the present term.
 fn check_entries(
-    view: &View<'_>,
+    view: &GuardInputs<'_>,
     index: u64,
     log_term: u64,
     term: u64,
@@ -148,7 +148,7 @@ fn check_entries(
 }
 
 /// A configuration that raft-rs can restore: see `confchange::restore` and `ProgressTracker`.
-fn check_voting(view: &View<'_>, meta: &SnapshotMeta) -> Result<(), Violation> {
+fn check_voting(view: &GuardInputs<'_>, meta: &SnapshotMeta) -> Result<(), Violation> {
     let Voting { voters, learners, voters_outgoing, learners_next, auto_leave } = &meta.voting;
     for list in [voters, learners, voters_outgoing, learners_next] {
         let set: BTreeSet<NodeId> = list.iter().copied().collect();
@@ -174,8 +174,8 @@ mod tests {
     use super::*;
 
     /// A follower of 2 in term 5: entries 1..=10 of term 5, 8 of them committed.
-    fn view() -> View<'static> {
-        View {
+    fn view() -> GuardInputs<'static> {
+        GuardInputs {
             id: 1,
             term: 5,
             leader: 2,
@@ -200,7 +200,7 @@ mod tests {
         RaftBody::Snapshot { transfer: 1, chunks: 1, meta }
     }
 
-    fn refused(view: &View<'_>, from: NodeId, term: u64, body: &RaftBody) {
+    fn refused(view: &GuardInputs<'_>, from: NodeId, term: u64, body: &RaftBody) {
         let result = check(view, from, term, body);
         assert!(matches!(result, Err(Violation::Refused(_))), "{body:?}: {result:?}");
     }
@@ -231,7 +231,7 @@ mod tests {
         refused(&view(), 0, 5, &heartbeat);
         refused(&view(), 3, 5, &heartbeat);
         assert_eq!(check(&view(), 3, 6, &heartbeat), Ok(()));
-        let leader = View { is_leader: true, leader: 1, ..view() };
+        let leader = GuardInputs { is_leader: true, leader: 1, ..view() };
         refused(&leader, 3, 5, &heartbeat);
     }
 
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn refuses_impossible_answers_to_a_leader() {
-        let leader = View { is_leader: true, leader: 1, ..view() };
+        let leader = GuardInputs { is_leader: true, leader: 1, ..view() };
         let response = |index, reject_hint| RaftBody::AppendResponse {
             index,
             log_term: 0,
@@ -312,13 +312,13 @@ mod tests {
         let granted =
             RaftBody::VoteResponse { pre: false, reject: false, commit: 0, commit_term: 0 };
         assert_eq!(check(&view(), 2, 5, &granted), Ok(()));
-        refused(&View { durable: false, ..view() }, 2, 5, &granted);
+        refused(&GuardInputs { durable: false, ..view() }, 2, 5, &granted);
     }
 
     #[test]
     fn only_the_leader_may_order_an_election() {
         refused(&view(), 3, 5, &RaftBody::TimeoutNow);
         refused(&view(), 2, 6, &RaftBody::TimeoutNow);
-        refused(&View { durable: false, ..view() }, 2, 5, &RaftBody::TimeoutNow);
+        refused(&GuardInputs { durable: false, ..view() }, 2, 5, &RaftBody::TimeoutNow);
     }
 }

@@ -18,7 +18,7 @@
 use crate::node::context::Context;
 use crate::node::membership::Membership;
 use crate::node::raft::core::Raft;
-use crate::node::raft::state::{LeaderLoss, Role};
+use crate::node::raft::state::{LeaderLoss, RaftRole};
 use crate::types::membership::NodeId;
 
 /// How many turns each follower has.
@@ -49,7 +49,7 @@ impl Raft {
     ) -> Result<(), String> {
         let is_first = !self.elections.knew_leader && self.leader() == 0;
         // A candidate has its votes under way.
-        let is_free = !matches!(self.role(), Role::Candidate | Role::Leader);
+        let is_free = !matches!(self.role(), RaftRole::Candidate | RaftRole::Leader);
         let are_voters = self.is_voter(peer) && self.is_voter(cx.id);
         if !is_first || !is_free || !are_voters || !self.reaches_majority(membership) {
             return Ok(());

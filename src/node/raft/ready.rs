@@ -16,7 +16,7 @@ use crate::node::raft::core::Raft;
 use crate::node::raft::log::{Position, changes_voting, size};
 use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::replication::Replication;
-use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::raft::snapshot_transfer::OutgoingSnapshots;
 use crate::node::stored::{HardState, LogEntry, LogWrite, Voting};
 
 /// What raft-rs wants done.
@@ -35,7 +35,7 @@ pub(in crate::node) struct TakenState {
 }
 
 /// A committed entry, which is to be applied.
-pub(in crate::node) struct Committed(eraftpb::Entry);
+pub(in crate::node) struct CommittedEntry(eraftpb::Entry);
 
 /// What sending raft-rs's messages needs.
 pub(in crate::node) struct Sender<'a> {
@@ -68,7 +68,7 @@ impl Ready {
     }
 }
 
-impl Committed {
+impl CommittedEntry {
     pub(in crate::node) fn position(&self) -> Position {
         Position { index: self.0.index, term: self.0.term }
     }
@@ -196,7 +196,8 @@ impl Raft {
         let current = self.leads() && message.get_snapshot().get_metadata().index == meta.index;
         let (is_voter, to) = (self.is_voter(message.to), membership.named(message.to));
         let outgoing = replication.as_mut().map(|replication| &mut replication.outgoing);
-        let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
+        let fits =
+            |outgoing: &&mut OutgoingSnapshots| is_voter || outgoing.takes_learner(message.to);
         let Some(outgoing) = outgoing.filter(fits).filter(|_| current) else {
             // Raft asks for it again when the peer answers another heartbeat.
             self.failed_transfers.push(message.to);
@@ -219,12 +220,12 @@ impl Raft {
     }
 
     /// The next entry that raft-rs has handed out and that is not applied yet.
-    pub(in crate::node) fn next_unapplied(&mut self) -> Option<Committed> {
-        self.unapplied.pop_front().map(Committed)
+    pub(in crate::node) fn next_unapplied(&mut self) -> Option<CommittedEntry> {
+        self.unapplied.pop_front().map(CommittedEntry)
     }
 
     /// The entry is not applied yet: it becomes the next one again.
-    pub(in crate::node) fn put_back(&mut self, entry: Committed) {
+    pub(in crate::node) fn put_back(&mut self, entry: CommittedEntry) {
         self.unapplied.push_front(entry.0);
     }
 
@@ -235,8 +236,8 @@ impl Raft {
 
     /// The next committed entry that raft-rs has not handed out, since this disk does not have it yet, up to
     /// the next change of the voters.
-    pub(in crate::node) fn next_in_log(&self) -> Option<Committed> {
-        self.log().next_to_apply(self.committed()).map(Committed)
+    pub(in crate::node) fn next_in_log(&self) -> Option<CommittedEntry> {
+        self.log().next_to_apply(self.committed()).map(CommittedEntry)
     }
 
     /// Whether the log in memory has so much that waits to be applied that the node should take no more

@@ -8,13 +8,13 @@ use crate::node::context::Context;
 use crate::node::io::Time;
 use crate::node::raft::core::Raft;
 use crate::node::raft::probes::Probes;
-use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::raft::snapshot_transfer::OutgoingSnapshots;
 use crate::types::membership::NodeId;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::node) struct Replication {
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: OutgoingSnapshots,
     pub(super) probes: Probes,
     /// The first indexes of log reads that the disk has not answered yet.
     pub(super) reads: BTreeSet<u64>,
@@ -26,7 +26,7 @@ pub(in crate::node) struct Replication {
 impl Replication {
     pub(in crate::node) fn new(term: u64, heartbeat: Duration) -> Replication {
         Replication {
-            outgoing: Outgoing::new(term, heartbeat),
+            outgoing: OutgoingSnapshots::new(term, heartbeat),
             probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),

@@ -36,7 +36,7 @@ pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
 
 /// The leader's side.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingSnapshots {
     heartbeat: Duration,
     last_transfer: u64,
     to: BTreeMap<NodeId, Sending>,
@@ -59,10 +59,10 @@ struct Sending {
     acked_at: Time,
 }
 
-impl Outgoing {
+impl OutgoingSnapshots {
     /// The transfers of a term. Their numbers begin with the term, so none is used twice.
-    pub(crate) fn new(term: u64, heartbeat: Duration) -> Outgoing {
-        Outgoing { heartbeat, last_transfer: numbers_of(term), to: BTreeMap::new() }
+    pub(crate) fn new(term: u64, heartbeat: Duration) -> OutgoingSnapshots {
+        OutgoingSnapshots { heartbeat, last_transfer: numbers_of(term), to: BTreeMap::new() }
     }
 
     /// Begins a transfer, and gives up any other one to this peer.
@@ -187,11 +187,11 @@ impl Sending {
 
 /// The follower's side: at most one snapshot at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingSnapshots {
     receiving: Option<Receiving>,
     building: Option<Building>,
     /// A state built from a leader's chunks, until Raft takes or refuses its snapshot.
-    pub(in crate::node) staged: Option<Received>,
+    pub(in crate::node) staged: Option<ReceivedSnapshot>,
 }
 
 /// A state with all its chunks, while the host completes and checks it.
@@ -218,7 +218,7 @@ struct Receiving {
 
 /// A state built from a leader's chunks.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedSnapshot {
     pub(crate) meta: SnapshotMeta,
     pub(crate) machine: Machine,
     /// The bytes of its chunks.
@@ -228,7 +228,7 @@ pub(crate) struct Received {
 /// A line is logged each time that this many bytes of a state were received.
 const LOGGED_BYTES: u64 = 256 << 20;
 
-impl Incoming {
+impl IncomingSnapshots {
     /// Takes a chunk and returns the answer. Or returns the version that the cluster acts by, if
     /// that is later than `newest`, the latest that this node supports.
     pub(crate) fn chunk(
@@ -307,12 +307,12 @@ impl Incoming {
         &mut self,
         transfer: u64,
         machine: Result<Box<Machine>, String>,
-    ) -> Option<(Building, Option<Received>)> {
+    ) -> Option<(Building, Option<ReceivedSnapshot>)> {
         let ours = self.building.take_if(|building| building.transfer == transfer)?;
         let received = match machine {
             Ok(machine) => {
                 let (meta, machine) = (ours.meta.clone(), *machine);
-                Some(Received { meta, machine, bytes: ours.bytes })
+                Some(ReceivedSnapshot { meta, machine, bytes: ours.bytes })
             }
             Err(reason) => {
                 let (from, index) = (ours.from, ours.meta.index);
@@ -362,7 +362,7 @@ mod tests {
     /// Acknowledges all chunks to these peers after so many heartbeats, twice. Returns how many
     /// chunks are then under way to each.
     fn under_way(
-        outgoing: &mut Outgoing,
+        outgoing: &mut OutgoingSnapshots,
         peers: &[NodeId],
         beats: u32,
         now: &mut Time,
@@ -379,7 +379,8 @@ mod tests {
 
     #[test]
     fn more_is_under_way_to_a_peer_that_takes_it_within_a_heartbeat() {
-        let (mut outgoing, state, mut now) = (Outgoing::new(1, HEARTBEAT), large(), Time::ZERO);
+        let (mut outgoing, state, mut now) =
+            (OutgoingSnapshots::new(1, HEARTBEAT), large(), Time::ZERO);
         let first = outgoing.begin(2, 1, meta(), state.clone(), now);
         assert_eq!(first.len(), WINDOW_MIN as usize);
         assert_eq!(under_way(&mut outgoing, &[2], 3, &mut now), [WINDOW_MIN], "it is slow");

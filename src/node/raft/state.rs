@@ -7,7 +7,7 @@ use crate::types::membership::NodeId;
 
 /// What a node is in its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Role {
+pub(in crate::node) enum RaftRole {
     Leader,
     Follower,
     Candidate,
@@ -41,18 +41,18 @@ pub(in crate::node) enum Sends {
 
 /// The leader as this node has last acted on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) struct Leadership {
+pub(in crate::node) struct KnownLeader {
     pub(in crate::node) term: u64,
     pub(in crate::node) leader: NodeId,
 }
 
 #[derive(Debug)]
 pub(in crate::node) struct Elections {
-    pub(in crate::node) observed: Leadership,
+    pub(in crate::node) observed: KnownLeader,
     pub(super) random: u64,
     /// Our own election timeout, in ticks, and the term, role and leader it was drawn for.
     pub(super) timeout: usize,
-    pub(super) drawn_for: (u64, Role, NodeId),
+    pub(super) drawn_for: (u64, RaftRole, NodeId),
     pub(super) leaderless_ticks: usize,
     /// The loss of the connection to the leader.
     pub(in crate::node) loss: Option<LeaderLoss>,
@@ -66,10 +66,10 @@ pub(in crate::node) struct Elections {
 impl Elections {
     pub(in crate::node) fn new(seed: u64, id: NodeId, now: Time, term: u64) -> Elections {
         Elections {
-            observed: Leadership { term, leader: 0 },
+            observed: KnownLeader { term, leader: 0 },
             random: seed.rotate_left(32) ^ id,
             timeout: ELECTION_TICKS,
-            drawn_for: (0, Role::Leader, 0),
+            drawn_for: (0, RaftRole::Leader, 0),
             leaderless_ticks: 0,
             loss: None,
             led_at: now,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType, EntryType, MessageType};
 
 use crate::node::message::RaftBody;
-use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::raft::configuration::{NodeRole, VotingChange};
 use crate::node::stored::{EntryKind, HardState, LogEntry, Voting};
 use crate::types::membership::NodeId;
 
@@ -176,9 +176,9 @@ impl VotingChange {
     pub(super) fn to_raft(&self) -> eraftpb::ConfChangeV2 {
         let steps = self.steps.iter().map(|(node, part)| {
             let change_type = match part {
-                Part::Voter => ConfChangeType::AddNode,
-                Part::Learner => ConfChangeType::AddLearnerNode,
-                Part::Gone => ConfChangeType::RemoveNode,
+                NodeRole::Voter => ConfChangeType::AddNode,
+                NodeRole::Learner => ConfChangeType::AddLearnerNode,
+                NodeRole::Gone => ConfChangeType::RemoveNode,
             };
             ConfChangeSingle { node_id: *node, change_type, ..Default::default() }
         });

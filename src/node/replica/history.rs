@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::machine::command::Change;
-use crate::node::replica::past::Past;
+use crate::node::replica::past::PastStates;
 use crate::types::znode::Zxid;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct History {
     changes_max: usize,
     bytes_max: usize,
     /// For snapshots of the past.
-    pub(in crate::node) past: Past,
+    pub(in crate::node) past: PastStates,
 }
 
 fn size(change: &Change) -> usize {
@@ -33,13 +33,13 @@ fn size(change: &Change) -> usize {
 impl History {
     /// A history that begins after this zxid.
     pub(crate) fn new(oldest: Zxid, changes_max: usize, bytes_max: usize) -> History {
-        let past = Past::new(oldest, 0);
+        let past = PastStates::new(oldest, 0);
         History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max, past }
     }
 
     /// The same, with snapshots of the past in so many bytes.
     pub(crate) fn with_past(self, bytes_max: usize) -> History {
-        History { past: Past::new(self.oldest, bytes_max), ..self }
+        History { past: PastStates::new(self.oldest, bytes_max), ..self }
     }
 
     /// Adds the changes of applied writes.

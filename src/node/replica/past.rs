@@ -18,7 +18,7 @@ const CHUNK_CHANGES: usize = 128;
 const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct PastStates {
     chunks: VecDeque<Chunk>,
     bytes: usize,
     changes: usize,
@@ -34,10 +34,10 @@ struct Chunk {
     bytes: usize,
 }
 
-impl Past {
+impl PastStates {
     /// A past that begins with this state.
-    pub(crate) fn new(oldest: Zxid, bytes_max: usize) -> Past {
-        Past { chunks: VecDeque::new(), bytes: 0, changes: 0, oldest, bytes_max }
+    pub(crate) fn new(oldest: Zxid, bytes_max: usize) -> PastStates {
+        PastStates { chunks: VecDeque::new(), bytes: 0, changes: 0, oldest, bytes_max }
     }
 
     /// The most bytes that one write may add.
@@ -81,7 +81,7 @@ impl Past {
 
     /// Forgets all: the state after this write is the oldest that is known.
     pub(crate) fn begin_with(&mut self, zxid: Zxid) {
-        *self = Past::new(zxid, self.bytes_max);
+        *self = PastStates::new(zxid, self.bytes_max);
     }
 
     /// The state after the write `zxid`, which this tree has. If it is no longer known, returns the oldest one

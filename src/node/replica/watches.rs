@@ -105,9 +105,9 @@ pub(crate) struct WatchTable {
     /// How many recursive watches there are. Without any, ancestors need no look-up.
     recursive: usize,
     /// Those whose events bring the znode.
-    bringing: BTreeSet<WatchId>,
+    with_data: BTreeSet<WatchId>,
     /// Those of them whose events also bring the znode as it was before.
-    bringing_before: BTreeSet<WatchId>,
+    with_data_before: BTreeSet<WatchId>,
 }
 
 /// The event of a change. Each matching watch gets an event of its own.
@@ -132,7 +132,7 @@ impl Notification<'_> {
 /// The event that a watch that fires once has missed, as far as the tree shows it now (as
 /// ZooKeeper's `setWatches` finds it).
 #[derive(Clone, Copy)]
-pub(crate) struct Missed<'a> {
+pub(crate) struct MissedEvent<'a> {
     pub(crate) tree: &'a Tree,
     /// The watch has reported everything up to here.
     pub(crate) from: Zxid,
@@ -140,7 +140,7 @@ pub(crate) struct Missed<'a> {
     pub(crate) existed: bool,
 }
 
-impl Missed<'_> {
+impl MissedEvent<'_> {
     fn net(self, kind: WatchKind, path: &str) -> Option<WatchEvent> {
         let znode = self.tree.get(path).map(Znode::stat);
         let (kind, zxid) = match (kind, znode) {
@@ -221,7 +221,7 @@ impl WatchTable {
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
         known: Option<impl Iterator<Item = &'a Change>>,
-        (missed, data): (Missed<'_>, EventData),
+        (missed, data): (MissedEvent<'_>, EventData),
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -269,8 +269,8 @@ impl WatchTable {
         let Some(watcher) = self.watchers.remove(&id) else {
             return;
         };
-        self.bringing.remove(&id);
-        self.bringing_before.remove(&id);
+        self.with_data.remove(&id);
+        self.with_data_before.remove(&id);
         self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
         if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
             self.by_path.remove(&watcher.path);
@@ -299,21 +299,21 @@ impl WatchTable {
     /// The events of this watch bring the znode, in these states.
     pub(crate) fn bring_data(&mut self, id: WatchId, data: EventData) {
         if data >= EventData::After {
-            self.bringing.insert(id);
+            self.with_data.insert(id);
         }
         if data == EventData::Both {
-            self.bringing_before.insert(id);
+            self.with_data_before.insert(id);
         }
     }
 
     /// Whether there is such a watch.
     pub(crate) fn bring_any_data(&self) -> bool {
-        !self.bringing.is_empty()
+        !self.with_data.is_empty()
     }
 
     /// Whether there is a watch whose events bring the znode as it was before.
     pub(crate) fn bring_any_before(&self) -> bool {
-        !self.bringing_before.is_empty()
+        !self.with_data_before.is_empty()
     }
 
     /// Adds the znodes to the events that bring them: as the tree has them, and as the tree `before` the
@@ -325,12 +325,12 @@ impl WatchTable {
         tree: impl FnOnce() -> Tree,
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
     ) {
-        if self.bringing.is_empty() {
+        if self.with_data.is_empty() {
             return;
         }
         let tree = tree();
         let before = if planted!(BeforeIsAfter) { Some(&tree) } else { before };
-        for (id, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
+        for (id, event) in events.iter_mut().filter(|(id, _)| self.with_data.contains(id)) {
             if event.kind == EventKind::Gap || event.kind.is_removal() {
                 continue;
             }
@@ -341,7 +341,7 @@ impl WatchTable {
             };
             event.znode = tree.get(&event.path).filter(reads).map(brought);
             // What is created was not there, though the write may have deleted another znode at its path.
-            if event.kind != EventKind::Created && self.bringing_before.contains(id) {
+            if event.kind != EventKind::Created && self.with_data_before.contains(id) {
                 let znode = before.and_then(|tree| tree.get(&event.path)).filter(reads);
                 event.before = znode.map(brought);
             }

@@ -9,11 +9,11 @@ use crate::types::znode::SessionId;
 
 /// What is to be done for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum SessionTask {
     /// It has something to send.
     Send,
-    /// Its writes are sent only up to a number: see `LocalSessions::set_ceiling`.
-    LiftCeiling,
+    /// Its writes are sent only up to a number: see `LocalSessions::set_send_limit`.
+    LiftSendLimit,
     /// Its next write needs a later version than the gate allows.
     AwaitVersion,
     /// It has requests at the leader, which are sent again if they make no progress.
@@ -26,7 +26,7 @@ pub(super) enum Task {
     CatchUp,
 }
 
-const TASKS: usize = Task::CatchUp as usize + 1;
+const TASKS: usize = SessionTask::CatchUp as usize + 1;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -36,30 +36,30 @@ pub(super) struct Agenda {
 
 impl Agenda {
     /// Returns whether the session was not on the agenda for this task.
-    pub(super) fn add(&mut self, task: Task, session: SessionId) -> bool {
+    pub(super) fn add(&mut self, task: SessionTask, session: SessionId) -> bool {
         self.sessions[task as usize].insert(session)
     }
 
-    pub(super) fn remove(&mut self, task: Task, session: SessionId) {
+    pub(super) fn remove(&mut self, task: SessionTask, session: SessionId) {
         self.sessions[task as usize].remove(&session);
     }
 
-    pub(super) fn has(&self, task: Task) -> bool {
+    pub(super) fn has(&self, task: SessionTask) -> bool {
         !self.sessions[task as usize].is_empty()
     }
 
     /// Takes all sessions off the agenda for this task.
-    pub(super) fn take(&mut self, task: Task) -> BTreeSet<SessionId> {
+    pub(super) fn take(&mut self, task: SessionTask) -> BTreeSet<SessionId> {
         std::mem::take(&mut self.sessions[task as usize])
     }
 
     /// Puts sessions back that were taken.
-    pub(super) fn put_back(&mut self, task: Task, mut sessions: BTreeSet<SessionId>) {
+    pub(super) fn put_back(&mut self, task: SessionTask, mut sessions: BTreeSet<SessionId>) {
         self.sessions[task as usize].append(&mut sessions);
     }
 
     /// All sessions of one task are on the agenda for the other task instead.
-    pub(super) fn turn(&mut self, from: Task, to: Task) {
+    pub(super) fn turn(&mut self, from: SessionTask, to: SessionTask) {
         let sessions = self.take(from);
         self.put_back(to, sessions);
     }

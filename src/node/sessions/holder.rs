@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
-use crate::node::client_message::Claim;
-use crate::node::io::{Effects, Holding, RequestId, Time};
+use crate::node::client_message::SessionClaim;
+use crate::node::io::{Effects, RequestId, SessionHolder, Time};
 use crate::node::query::Answer;
-use crate::node::sessions::queue::{Queue, Viewer};
+use crate::node::sessions::queue::{QueryQueue, Viewer};
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -46,7 +46,7 @@ pub(crate) struct LocalSession {
     pub(super) moved_at: Time,
     pub(super) patience: Duration,
     pub(super) writes: VecDeque<PendingWrite>,
-    pub(super) waits: Queue<RequestId>,
+    pub(super) waits: QueryQueue<RequestId>,
     pub(super) closing: bool,
     /// The ids of the session, kept until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
@@ -56,7 +56,7 @@ pub(crate) struct LocalSession {
     /// snapshot.
     pub(super) unseen: bool,
     /// The last number that may be sent for now.
-    pub(super) ceiling: u64,
+    pub(super) send_limit: u64,
 }
 
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl LocalSession {
     pub(super) fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
         if self.state != state && !self.is_over() {
             self.state = state;
-            effects.sessions.push((self.holding(), state));
+            effects.sessions.push((self.session_holder(), state));
         }
     }
 
@@ -141,18 +141,18 @@ impl LocalSession {
         self.writes.push_back(PendingWrite { request, command, size, refused: None });
     }
 
-    pub(super) fn holding(&self) -> Holding {
-        Holding { session: self.id, holder: self.holder }
+    pub(super) fn session_holder(&self) -> SessionHolder {
+        SessionHolder { session: self.id, holder: self.holder }
     }
 
     /// The holder's report of the session, for a replica whose state did not follow it.
-    pub(super) fn claim(&self) -> Claim {
+    pub(super) fn claim(&self) -> SessionClaim {
         let base = match self.opening {
             Some(Opening { command: Command::Open { base, .. }, .. }) => Some(base),
             _ => None,
         };
-        Claim {
-            holding: self.holding(),
+        SessionClaim {
+            session_holder: self.session_holder(),
             applied: self.applied,
             opened: self.opening.is_none(),
             base: base.filter(|_| self.first_sent.is_some()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::LocalSessions;
-use super::agenda::Task;
+use super::agenda::SessionTask;
 use super::holder::LocalSession;
 use crate::machine::command::Command;
 use crate::node::io::{Effects, RequestId, Time};
@@ -63,7 +63,7 @@ impl LocalSessions {
         held.renewed_at = held.renewed_at.max(sent);
         if valid_until > held.valid_until {
             (held.valid_until, held.lost_at) = (valid_until, valid_until);
-            effects.leases.push((held.holding(), valid_until));
+            effects.leases.push((held.session_holder(), valid_until));
         }
         // While it is connected, its next check is early enough.
         if held.state != SessionState::Connected {
@@ -101,7 +101,7 @@ impl LocalSessions {
             due.push(session);
             let held = sessions.get_mut(&session)?;
             if held.acknowledge() {
-                agenda.add(Task::Send, session);
+                agenda.add(SessionTask::Send, session);
             }
             Some(now + renewed_after(held.timeout))
         });
@@ -161,7 +161,7 @@ impl LocalSessions {
         };
         held.set_state(SessionState::Expired, effects);
         self.renewals.clear(session);
-        self.agenda.add(Task::Settle, session);
+        self.agenda.add(SessionTask::Settle, session);
         let error = held.over();
         // Writes that were never sent cannot happen any more.
         let keep = unless!(SentRefused, held.sent_writes(), 0);
@@ -174,7 +174,7 @@ impl LocalSessions {
     /// Forgets the lost sessions that owe no answer any more.
     pub(crate) fn forget_settled(&mut self) {
         let sessions = &mut self.sessions;
-        let mut lost = self.agenda.take(Task::Settle);
+        let mut lost = self.agenda.take(SessionTask::Settle);
         lost.retain(|id| {
             let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
             if !owes && sessions.get(id).is_some_and(LocalSession::is_over) {
@@ -182,7 +182,7 @@ impl LocalSessions {
             }
             owes
         });
-        self.agenda.put_back(Task::Settle, lost);
+        self.agenda.put_back(SessionTask::Settle, lost);
     }
 }
 

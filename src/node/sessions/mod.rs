@@ -13,27 +13,27 @@
 
 mod agenda;
 pub(in crate::node) mod audit;
-pub(in crate::node) mod fate;
 pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
 pub(crate) mod read_index;
 mod sending;
+pub(in crate::node) mod status;
 pub(crate) mod users;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::agenda::{Agenda, Task};
+use self::agenda::{Agenda, SessionTask};
 use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
-use self::queue::{Queue, Turn};
+use self::queue::{QueryQueue, QueuedRequest};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
-use crate::node::client_message::Claim;
-use crate::node::io::{ClientRequest, Effects, Holding, RequestId, Time, Write};
+use crate::node::client_message::SessionClaim;
+use crate::node::io::{ClientRequest, Effects, RequestId, SessionHolder, Time, Write};
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
@@ -151,7 +151,7 @@ impl LocalSessions {
             self.end(session, SessionState::Moved, effects);
         }
         // Only the former holder has lost the session.
-        self.agenda.remove(Task::Settle, session);
+        self.agenda.remove(SessionTask::Settle, session);
         self.sessions.insert(
             session,
             LocalSession {
@@ -173,15 +173,15 @@ impl LocalSessions {
                 moved_at: Time::ZERO,
                 patience: self.patience,
                 writes: VecDeque::new(),
-                waits: Queue::default(),
+                waits: QueryQueue::default(),
                 closing: false,
                 ids: Arc::default(),
                 from: None,
                 unseen: false,
-                ceiling: u64::MAX,
+                send_limit: u64::MAX,
             },
         );
-        self.agenda.add(Task::Send, session);
+        self.agenda.add(SessionTask::Send, session);
     }
 
     /// The session, if it takes requests; else the request is answered.
@@ -234,9 +234,9 @@ impl LocalSessions {
             && closes
             && held.closing
         {
-            held.waits.push(request, held.issued, Turn::Close, None);
+            held.waits.push(request, held.issued, QueuedRequest::Close, None);
             self.waits += 1;
-            self.agenda.add(Task::Answer, session);
+            self.agenda.add(SessionTask::Answer, session);
             return;
         }
         let refused = self.refuses_writes.clone().filter(|_| write.takes_room());
@@ -255,7 +255,7 @@ impl LocalSessions {
         };
         held.closing = closes;
         held.push(request, command);
-        self.agenda.add(Task::Send, session);
+        self.agenda.add(SessionTask::Send, session);
     }
 
     /// Takes the sessions' ids from a snapshot, in which they may have more.
@@ -294,7 +294,7 @@ impl LocalSessions {
         }
         if matches!(result, Err(OpError::OutOfOrder)) {
             held.forget_sent();
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
             return;
         }
         // Before the session is open, a write is refused only because its open was, as `StaleOpen`.
@@ -318,7 +318,7 @@ impl LocalSessions {
         }
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
-            effects.ids.push((held.holding(), ids.clone()));
+            effects.ids.push((held.session_holder(), ids.clone()));
         }
         let answer = match result {
             Ok(reply) => match write.refused {
@@ -330,9 +330,9 @@ impl LocalSessions {
             Err(error) => Err(error.clone().into_error(session)),
         };
         effects.reply_at(done_at, write.request, answer);
-        self.agenda.add(Task::Answer, session);
+        self.agenda.add(SessionTask::Answer, session);
         if held.has_unsent() {
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
         }
     }
 
@@ -353,7 +353,7 @@ impl LocalSessions {
                 *base = zxid;
             }
             held.forget_sent();
-            self.agenda.add(Task::Send, session);
+            self.agenda.add(SessionTask::Send, session);
             return;
         }
         let Some(opening) = held.opening.take() else {
@@ -383,12 +383,12 @@ impl LocalSessions {
                         held.valid_until = since;
                         held.lost_at = now + trusted(held.timeout);
                     }
-                    effects.leases.push((held.holding(), held.valid_until));
+                    effects.leases.push((held.session_holder(), held.valid_until));
                     held.set_state(SessionState::Connected, effects);
                     self.begin_lease(session);
                 }
                 effects.reply(opening.request, Ok(Answer::Reply(reply.clone())));
-                self.agenda.add(Task::Answer, session);
+                self.agenda.add(SessionTask::Answer, session);
             }
             Err(error) => {
                 if held.unseen {
@@ -464,13 +464,15 @@ impl LocalSessions {
     }
 
     /// The holder's report of each session, for a replica that did not follow it.
-    pub(crate) fn claims(&self) -> Vec<Claim> {
+    pub(crate) fn claims(&self) -> Vec<SessionClaim> {
         self.sessions.values().map(LocalSession::claim).collect()
     }
 
     /// Whether this holder holds the session here.
-    pub(crate) fn holds(&self, holding: Holding) -> bool {
-        self.sessions.get(&holding.session).is_some_and(|held| held.holder == holding.holder)
+    pub(crate) fn holds(&self, session_holder: SessionHolder) -> bool {
+        self.sessions
+            .get(&session_holder.session)
+            .is_some_and(|held| held.holder == session_holder.holder)
     }
 
     /// Whether the session was opened here by another one than this holder.

@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::command::Reply;
-use crate::machine::{CONFIG, Machine, Part, Tree, Znode};
+use crate::machine::{CONFIG, Machine, Tree, TreePart, Znode};
 use crate::node::io::{Effects, RequestId, WatchId};
 use crate::node::query::{Answer, EventData, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::agenda::Task;
+use crate::node::sessions::agenda::SessionTask;
 use crate::node::sessions::read_index::SyncId;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -33,7 +33,7 @@ const ZNODE_BYTES: usize = 64;
 
 /// The queries of one session that wait for their turn. `T` identifies the receiver of the answer.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct QueryQueue<T> {
     waits: VecDeque<Wait<T>>,
 }
 
@@ -42,13 +42,13 @@ struct Wait<T> {
     asker: T,
     /// The last write of the session before this query.
     after: u64,
-    turn: Turn,
+    turn: QueuedRequest,
     confirming: Option<Confirming>,
 }
 
 /// The action when its turn has come.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub(crate) enum QueuedRequest {
     Query(Query),
     /// Another close of a session that is already being closed. It succeeds in its turn.
     Close,
@@ -64,7 +64,7 @@ struct Confirming {
 
 /// The progress of the replica, for one session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ReplicaProgress {
     /// The last write of the session that is done.
     pub(crate) done: u64,
     /// The last entry of the log that is applied, and the zxid that goes with it.
@@ -72,14 +72,20 @@ pub(crate) struct Progress {
     pub(crate) zxid: Zxid,
 }
 
-impl<T> Default for Queue<T> {
-    fn default() -> Queue<T> {
-        Queue { waits: VecDeque::new() }
+impl<T> Default for QueryQueue<T> {
+    fn default() -> QueryQueue<T> {
+        QueryQueue { waits: VecDeque::new() }
     }
 }
 
-impl<T> Queue<T> {
-    pub(crate) fn push(&mut self, asker: T, after: u64, turn: Turn, confirming: Option<u64>) {
+impl<T> QueryQueue<T> {
+    pub(crate) fn push(
+        &mut self,
+        asker: T,
+        after: u64,
+        turn: QueuedRequest,
+        confirming: Option<u64>,
+    ) {
         let confirming = confirming.map(|number| Confirming { number, index: None });
         self.waits.push_back(Wait { asker, after, turn, confirming });
     }
@@ -102,7 +108,10 @@ impl<T> Queue<T> {
 
     /// The first query, if its turn has come, with the number of the ReadIndex request that it has
     /// waited for.
-    pub(crate) fn next_due(&mut self, progress: Progress) -> Option<(T, Turn, Option<u64>)> {
+    pub(crate) fn next_due(
+        &mut self,
+        progress: ReplicaProgress,
+    ) -> Option<(T, QueuedRequest, Option<u64>)> {
         if !self.waits.front()?.is_due(progress) {
             return None;
         }
@@ -113,14 +122,18 @@ impl<T> Queue<T> {
     /// Whether the first query waits for this replica to catch up with the log.
     pub(crate) fn is_catching_up(&self) -> bool {
         self.waits.front().is_some_and(|first| match first.turn {
-            Turn::Query(Query::Sync) => first.confirming.is_some_and(|it| it.index.is_some()),
-            Turn::Query(Query::Watch { .. } | Query::At { .. }) => first.confirming.is_some(),
+            QueuedRequest::Query(Query::Sync) => {
+                first.confirming.is_some_and(|it| it.index.is_some())
+            }
+            QueuedRequest::Query(Query::Watch { .. } | Query::At { .. }) => {
+                first.confirming.is_some()
+            }
             _ => false,
         })
     }
 
     /// All waiting queries, with the numbers of the ReadIndex requests that they wait for.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, Turn, Option<u64>)> + '_ {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, QueuedRequest, Option<u64>)> + '_ {
         self.waits
             .drain(..)
             .map(|wait| (wait.asker, wait.turn, wait.confirming.map(|it| it.number)))
@@ -132,18 +145,18 @@ impl<T> Queue<T> {
 }
 
 impl<T> Wait<T> {
-    fn is_due(&self, progress: Progress) -> bool {
+    fn is_due(&self, progress: ReplicaProgress) -> bool {
         let index = self.confirming.and_then(|confirming| confirming.index);
         let reached = index.is_some_and(|index| progress.applied >= index);
         progress.done >= self.after
             && match &self.turn {
-                Turn::Query(Query::Sync) => {
+                QueuedRequest::Query(Query::Sync) => {
                     reached || (planted!(SyncWithoutCatchingUp) && index.is_some())
                 }
-                Turn::Query(Query::Watch { from: Some(from), .. }) => {
+                QueuedRequest::Query(Query::Watch { from: Some(from), .. }) => {
                     *from <= progress.zxid || reached || planted!(WatchBeforeItsZxid)
                 }
-                Turn::Query(Query::At { zxid, .. }) => *zxid <= progress.zxid || reached,
+                QueuedRequest::Query(Query::At { zxid, .. }) => *zxid <= progress.zxid || reached,
                 _ => true,
             }
     }
@@ -208,8 +221,8 @@ impl Answering<'_> {
         let past = self.history.past.at(zxid, self.tree).map_err(too_old)?;
         let part = match read {
             Read::Tree => return Ok(Answer::Past(past)),
-            Read::Below { .. } => Part::Below(path),
-            _ => Part::Znode(path),
+            Read::Below { .. } => TreePart::Below(path),
+            _ => TreePart::Znode(path),
         };
         let tree = past.tree_within(part, UNDONE_MAX).map_err(too_old)?;
         answer_read(&tree, read, viewer, Vec::new)
@@ -269,9 +282,9 @@ impl LocalSessions {
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
-        held.waits.push(request, held.issued, Turn::Query(query), sync);
+        held.waits.push(request, held.issued, QueuedRequest::Query(query), sync);
         self.waits += 1;
-        self.agenda.add(Task::Answer, session);
+        self.agenda.add(SessionTask::Answer, session);
         if let Some(sync) = sync {
             self.next_sync += 1;
             self.syncs.insert(sync, session);
@@ -295,8 +308,8 @@ impl LocalSessions {
                 self.syncs.remove(&sync);
             }
             let answer = match turn {
-                Turn::Close => Ok(Answer::Reply(Reply::Done)),
-                Turn::Query(_) => Err(error.clone()),
+                QueuedRequest::Close => Ok(Answer::Reply(Reply::Done)),
+                QueuedRequest::Query(_) => Err(error.clone()),
             };
             effects.reply(request, answer);
         }
@@ -309,13 +322,13 @@ impl LocalSessions {
         };
         if let Some(held) = self.sessions.get_mut(&session) {
             held.waits.confirmed(|number| number == sync, at);
-            self.agenda.add(Task::Answer, session);
+            self.agenda.add(SessionTask::Answer, session);
         }
     }
 
     /// The replica has applied entries: syncs, and watches from a zxid, may be answerable.
     pub(crate) fn applied(&mut self) {
-        self.agenda.turn(Task::CatchUp, Task::Answer);
+        self.agenda.turn(SessionTask::CatchUp, SessionTask::Answer);
     }
 
     /// Answers the queries whose turn has come.
@@ -337,7 +350,7 @@ impl LocalSessions {
             fired: &mut fired,
             of_client: false,
         };
-        for session in self.agenda.take(Task::Answer) {
+        for session in self.agenda.take(SessionTask::Answer) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
@@ -345,20 +358,20 @@ impl LocalSessions {
                 continue;
             }
             let done = if planted!(ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
-            let progress = Progress { done, applied, zxid: tree.zxid() };
+            let progress = ReplicaProgress { done, applied, zxid: tree.zxid() };
             while let Some((request, turn, sync)) = held.waits.next_due(progress) {
                 self.waits -= 1;
                 if let Some(sync) = sync {
                     self.syncs.remove(&sync);
                 }
                 let answer = match turn {
-                    Turn::Close => Ok(Answer::Reply(Reply::Done)),
-                    Turn::Query(query) => answering.answer(query, held.viewer()),
+                    QueuedRequest::Close => Ok(Answer::Reply(Reply::Done)),
+                    QueuedRequest::Query(query) => answering.answer(query, held.viewer()),
                 };
                 effects.reply(request, answer);
             }
             if held.waits.is_catching_up() {
-                self.agenda.add(Task::CatchUp, session);
+                self.agenda.add(SessionTask::CatchUp, session);
             }
         }
         // After the events of everything applied so far.

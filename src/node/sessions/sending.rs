@@ -3,7 +3,7 @@
 use super::LocalSessions;
 use super::WINDOW;
 use super::WINDOW_BYTES;
-use super::agenda::Task;
+use super::agenda::SessionTask;
 use super::lease::renewed_after;
 use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
@@ -12,20 +12,20 @@ use crate::types::version::is_above;
 use crate::types::znode::{SessionId, Zxid};
 
 impl LocalSessions {
-    /// Holds back the session's writes after this one, until [`Self::lift_ceilings`].
-    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
+    /// Holds back the session's writes after this one, until [`Self::lift_send_limits`].
+    pub(crate) fn set_send_limit(&mut self, session: SessionId, upto: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.ceiling = held.ceiling.min(upto);
-            self.agenda.add(Task::LiftCeiling, session);
+            held.send_limit = held.send_limit.min(upto);
+            self.agenda.add(SessionTask::LiftSendLimit, session);
         }
     }
 
-    /// Sends the writes that [`Self::set_ceiling`] held back.
-    pub(crate) fn lift_ceilings(&mut self) {
-        for session in self.agenda.take(Task::LiftCeiling) {
+    /// Sends the writes that [`Self::set_send_limit`] held back.
+    pub(crate) fn lift_send_limits(&mut self) {
+        for session in self.agenda.take(SessionTask::LiftSendLimit) {
             if let Some(held) = self.sessions.get_mut(&session) {
-                held.ceiling = u64::MAX;
-                self.agenda.add(Task::Send, session);
+                held.send_limit = u64::MAX;
+                self.agenda.add(SessionTask::Send, session);
             }
         }
     }
@@ -34,11 +34,11 @@ impl LocalSessions {
     pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
         if gate != self.gate {
             // Checks the held-back requests again.
-            self.agenda.turn(Task::AwaitVersion, Task::Send);
+            self.agenda.turn(SessionTask::AwaitVersion, SessionTask::Send);
             self.gate = gate;
         }
         let mut requests = Vec::new();
-        for session in self.agenda.take(Task::Send) {
+        for session in self.agenda.take(SessionTask::Send) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
@@ -52,7 +52,7 @@ impl LocalSessions {
                 acked: held.applied + 1,
                 command: command.clone(),
             };
-            if self.agenda.add(Task::AwaitOutcome, session) || held.sent.is_none() {
+            if self.agenda.add(SessionTask::AwaitOutcome, session) || held.sent.is_none() {
                 held.moved_at = now;
             }
             if let Some(opening) = &held.opening
@@ -67,14 +67,14 @@ impl LocalSessions {
                 }
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
-            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
+            let most = held.issued.min(held.applied + WINDOW).min(held.send_limit.max(from));
             let (mut upto, mut under_way) = (from, held.under_way);
             while upto < most {
                 let write = &mut held.writes[(upto - held.applied) as usize];
                 let needs = write.command.version();
                 if is_above(needs, gate.version) {
                     if needs <= gate.possible {
-                        self.agenda.add(Task::AwaitVersion, session);
+                        self.agenda.add(SessionTask::AwaitVersion, session);
                         break;
                     }
                     write.refuse(gate.version);
@@ -96,7 +96,7 @@ impl LocalSessions {
 
     /// Whether there may be requests to send. Held-back requests may no longer have to wait.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.agenda.has(Task::Send) || self.agenda.has(Task::AwaitVersion)
+        self.agenda.has(SessionTask::Send) || self.agenda.has(SessionTask::AwaitVersion)
     }
 
     /// Sent requests may be lost: sends all of them again.
@@ -105,7 +105,7 @@ impl LocalSessions {
             (held.moved_at, held.patience) = (now, self.patience);
             held.forget_sent();
             if held.has_unsent() {
-                self.agenda.add(Task::Send, held.id);
+                self.agenda.add(SessionTask::Send, held.id);
             }
         }
         let unrenewed = self.read_index.restart();
@@ -129,7 +129,7 @@ impl LocalSessions {
     /// Sends the requests of sessions again that have made no progress for a while, each time a
     /// longer one.
     pub(super) fn send_stuck_again(&mut self, now: Time) {
-        let mut asking = self.agenda.take(Task::AwaitOutcome);
+        let mut asking = self.agenda.take(SessionTask::AwaitOutcome);
         asking.retain(|session| {
             let Some(held) = self.sessions.get_mut(session) else {
                 return false;
@@ -141,11 +141,11 @@ impl LocalSessions {
                 held.moved_at = now;
                 held.patience = (held.patience * 2).min(self.patience * 8);
                 held.forget_sent();
-                self.agenda.add(Task::Send, held.id);
+                self.agenda.add(SessionTask::Send, held.id);
             }
             waits
         });
-        self.agenda.put_back(Task::AwaitOutcome, asking);
+        self.agenda.put_back(SessionTask::AwaitOutcome, asking);
     }
 }
 

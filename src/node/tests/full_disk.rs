@@ -51,7 +51,7 @@ fn a_majority_with_room_goes_on_and_one_of_it_leads() {
         assert_eq!(cluster.node(leader).metrics().disk_free_bytes, Some(0));
         cluster.resign(second);
         cluster.advance(SECOND);
-        assert_ne!(cluster.leader(), Some(leader), "the heir has room");
+        assert_ne!(cluster.leader(), Some(leader), "the successor has room");
         assert!(cluster.node(second).status().term > term);
         assert!(cluster.states.iter().all(|(_, _, state)| *state == SessionState::Connected));
         cluster.check_equal();

@@ -457,17 +457,17 @@ fn a_failed_disk_stops_the_node_and_answers_everybody() {
     assert_ne!(new, leader);
 }
 
-/// raft-rs sends an heir one message to stand for election. When that was lost, the leader waited
-/// for the same heir for as long as an election takes, and then sent it the message again.
+/// raft-rs sends a successor one message to stand for election. When that was lost, the leader waited
+/// for the same successor for as long as an election takes, and then sent it the message again.
 #[test]
-fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
+fn a_resigning_leader_whose_successor_does_not_answer_chooses_another() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     cluster.advance(HEARTBEAT * 20);
     let term = cluster.node(leader).status().term;
-    let heir = (1..=3).rev().find(|id| *id != leader).unwrap();
-    let other = (1..=3).find(|id| ![leader, heir].contains(id)).unwrap();
-    cluster.cut.insert((leader, heir));
+    let successor = (1..=3).rev().find(|id| *id != leader).unwrap();
+    let other = (1..=3).find(|id| ![leader, successor].contains(id)).unwrap();
+    cluster.cut.insert((leader, successor));
     for _ in 0..8 {
         cluster.resign(leader);
         cluster.settle();
@@ -476,10 +476,10 @@ fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
     assert_eq!((cluster.leader(), cluster.node(other).status().term), (Some(other), term + 1));
 }
 
-/// The heir was chosen again each time that the leader was asked to hand over. When another voter
+/// The successor was chosen again each time that the leader was asked to hand over. When another voter
 /// had as much of the log a moment later, both stood for election, and often neither won.
 #[test]
-fn a_resigning_leader_has_one_heir() {
+fn a_resigning_leader_has_one_successor() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);

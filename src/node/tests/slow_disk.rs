@@ -143,17 +143,17 @@ fn a_new_leader_whose_disk_hangs_at_once_hands_over() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
-    let heirs: Vec<NodeId> = (1..=3).filter(|node| *node != leader).collect();
-    for heir in &heirs {
-        cluster.hosts.get_mut(heir).unwrap().stalls_at_entries = true;
+    let successors: Vec<NodeId> = (1..=3).filter(|node| *node != leader).collect();
+    for successor in &successors {
+        cluster.hosts.get_mut(successor).unwrap().stalls_at_entries = true;
     }
     cluster.resign(leader);
     cluster.settle();
     let second = cluster.leader().unwrap();
     assert!(cluster.hosts[&second].disk_stalled && second != leader);
-    for heir in heirs.into_iter().filter(|heir| *heir != second) {
-        let heir = cluster.hosts.get_mut(&heir).unwrap();
-        (heir.stalls_at_entries, heir.disk_stalled) = (false, false);
+    for successor in successors.into_iter().filter(|successor| *successor != second) {
+        let successor = cluster.hosts.get_mut(&successor).unwrap();
+        (successor.stalls_at_entries, successor.disk_stalled) = (false, false);
     }
     let (set, since) = (cluster.set(leader, session, "/", "x"), cluster.now);
     while cluster.leader().is_none_or(|leads| leads == second) {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use once_cell::sync::OnceCell;
 
-use super::{Kind, Naming, name};
+use super::{ContenderKind, Naming, name};
 use crate::api::multi::Multi;
 use crate::api::watch::Watch;
 use crate::recipes::Held;
@@ -84,7 +84,11 @@ impl Contender {
 
 /// Replaces a contender that holds by one of another kind, in one write, so that nobody comes in
 /// between. The token stays the same. If this fails, or its future is dropped, it is released.
-pub(in crate::recipes) async fn change(held: Held, kind: &Kind, naming: Naming) -> Result<Held> {
+pub(in crate::recipes) async fn change(
+    held: Held,
+    kind: &ContenderKind,
+    naming: Naming,
+) -> Result<Held> {
     let lost = || Error::NoNode { path: held.path().to_owned() };
     let (parent, _) = held.path().rsplit_once('/').ok_or_else(lost)?;
     let number = name::digits(held.path()).ok_or_else(lost)?;

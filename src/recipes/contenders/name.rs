@@ -47,7 +47,7 @@ pub enum Naming {
 
 /// What a contender wants.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::recipes) struct Kind {
+pub(in crate::recipes) struct ContenderKind {
     /// As users see it.
     pub(in crate::recipes) name: &'static str,
     /// The end of the names of [`Naming::Curator`], before the number.
@@ -58,10 +58,14 @@ pub(in crate::recipes) struct Kind {
     known: &'static [&'static str],
 }
 
-impl Kind {
+impl ContenderKind {
     /// A kind that only instances of quorate have.
-    const fn own(name: &'static str, end: &'static str, known: &'static [&'static str]) -> Kind {
-        Kind { name, curator: end, kazoo: end, known }
+    const fn own(
+        name: &'static str,
+        end: &'static str,
+        known: &'static [&'static str],
+    ) -> ContenderKind {
+        ContenderKind { name, curator: end, kazoo: end, known }
     }
 
     fn end(&self, naming: Naming) -> &'static str {
@@ -79,17 +83,21 @@ impl Kind {
 }
 
 /// Of a lock. Curator and Go take any name for a lock's that ends so.
-pub(in crate::recipes) const LOCK: Kind =
-    Kind { name: "lock", curator: "-lock-", kazoo: "__lock__", known: &["lock-", "__lock__"] };
+pub(in crate::recipes) const LOCK: ContenderKind = ContenderKind {
+    name: "lock",
+    curator: "-lock-",
+    kazoo: "__lock__",
+    known: &["lock-", "__lock__"],
+};
 /// A reader of a read-write lock.
-pub(in crate::recipes) const READ: Kind = Kind {
+pub(in crate::recipes) const READ: ContenderKind = ContenderKind {
     name: "read",
     curator: "-__READ__",
     kazoo: "__rlock__",
     known: &["__READ__", "__rlock__", "-read-"],
 };
 /// A writer of a read-write lock. Those of kazoo have the names of its locks.
-pub(in crate::recipes) const WRITE: Kind = Kind {
+pub(in crate::recipes) const WRITE: ContenderKind = ContenderKind {
     name: "write",
     curator: "-__WRIT__",
     kazoo: "__lock__",
@@ -100,27 +108,33 @@ const CANDIDATES: &[&str] = &["latch-", "lock-", "__lock__", "-n_"];
 /// The kind of candidates, as users see it.
 const CANDIDATE: &str = "candidate";
 /// A candidate of a latch.
-pub(in crate::recipes) const LATCH: Kind =
-    Kind { name: CANDIDATE, curator: "-latch-", kazoo: "-candidate__lock__", known: CANDIDATES };
+pub(in crate::recipes) const LATCH: ContenderKind = ContenderKind {
+    name: CANDIDATE,
+    curator: "-latch-",
+    kazoo: "-candidate__lock__",
+    known: CANDIDATES,
+};
 /// A candidate of a selector. The word `candidate` is for those who list the contenders of all recipes.
-pub(in crate::recipes) const SELECTOR: Kind = Kind {
+pub(in crate::recipes) const SELECTOR: ContenderKind = ContenderKind {
     name: CANDIDATE,
     curator: "-candidate-lock-",
     kazoo: "-candidate__lock__",
     known: CANDIDATES,
 };
 /// Of a semaphore.
-pub(in crate::recipes) const LEASE: Kind = Kind::own("lease", "-lease-", &["-lease-"]);
+pub(in crate::recipes) const LEASE: ContenderKind =
+    ContenderKind::own("lease", "-lease-", &["-lease-"]);
 /// Of a double barrier.
-pub(in crate::recipes) const PARTICIPANT: Kind =
-    Kind::own("participant", "-participant-", &["-participant-"]);
+pub(in crate::recipes) const PARTICIPANT: ContenderKind =
+    ContenderKind::own("participant", "-participant-", &["-participant-"]);
 /// Waits for an item of a queue.
-pub(in crate::recipes) const TAKER: Kind = Kind::own("take", "-take-", &["-take-"]);
+pub(in crate::recipes) const TAKER: ContenderKind =
+    ContenderKind::own("take", "-take-", &["-take-"]);
 /// Waits for room in a queue.
-pub(in crate::recipes) const PUTTER: Kind = Kind::own("put", "-put-", &["-put-"]);
+pub(in crate::recipes) const PUTTER: ContenderKind = ContenderKind::own("put", "-put-", &["-put-"]);
 
 /// The name of a contender without its number. `data` is shown to everybody who lists the names.
-pub(super) fn new(kind: &Kind, naming: Naming, random: u64, data: &str) -> String {
+pub(super) fn new(kind: &ContenderKind, naming: Naming, random: u64, data: &str) -> String {
     format!("{random:016x}{data}{}", kind.end(naming))
 }
 
@@ -145,8 +159,8 @@ pub(in crate::recipes) fn digits(name: &str) -> Option<&str> {
 /// The place in the order, and the kind; `None` if it is of none of the kinds.
 pub(in crate::recipes) fn parse<'a>(
     name: &'a str,
-    kinds: &[&'static Kind],
-) -> Option<((usize, &'a str), &'static Kind)> {
+    kinds: &[&'static ContenderKind],
+) -> Option<((usize, &'a str), &'static ContenderKind)> {
     let (rest, number) = split(name)?;
     let kind = kinds.iter().find(|kind| kind.includes(rest))?;
     Some((unless!(OrderedByName, sequence::number(number)?, (0, name)), kind))
@@ -155,9 +169,9 @@ pub(in crate::recipes) fn parse<'a>(
 /// Whether the session that has given this name may pass our contenders without seeing them: the name is
 /// that of a sequential znode, and of another kind; or Curator's, which counts only contenders whose names have
 /// the same word as its own.
-pub(super) fn is_unknown(name: &str, kinds: &[&'static Kind], naming: Naming) -> bool {
+pub(super) fn is_unknown(name: &str, kinds: &[&'static ContenderKind], naming: Naming) -> bool {
     let Some((rest, _)) = split(name) else { return false };
-    let is_ours = |kind: &&'static Kind| rest.ends_with(word(kind.end(naming)));
+    let is_ours = |kind: &&'static ContenderKind| rest.ends_with(word(kind.end(naming)));
     match kinds.iter().any(|kind| kind.includes(rest)) {
         true => name.starts_with("_c_") && !kinds.iter().any(is_ours),
         false => true,
@@ -186,12 +200,12 @@ mod tests {
 
     const UUID: &str = "_c_41bb8ee8-bb0d-4f29-9c1f-0123456789ab";
     const HEX: &str = "646dbb08aa7f4a7ea0f1b2c3d4e5f607";
-    const LOCKS: &[&Kind] = &[&LOCK];
-    const SHARED: &[&Kind] = &[&READ, &WRITE];
-    const LATCHES: &[&Kind] = &[&LATCH];
-    const SELECTORS: &[&Kind] = &[&SELECTOR];
+    const LOCKS: &[&ContenderKind] = &[&LOCK];
+    const SHARED: &[&ContenderKind] = &[&READ, &WRITE];
+    const LATCHES: &[&ContenderKind] = &[&LATCH];
+    const SELECTORS: &[&ContenderKind] = &[&SELECTOR];
 
-    fn kind(name: &str, kinds: &[&'static Kind]) -> Option<&'static str> {
+    fn kind(name: &str, kinds: &[&'static ContenderKind]) -> Option<&'static str> {
         parse(name, kinds).map(|(_, kind)| kind.name)
     }
 

@@ -45,14 +45,14 @@ impl Election {
 }
 
 /// A place behind a contender that is there.
-struct Place {
+struct CandidatePlace {
     behind: String,
     czxid: Zxid,
     /// The path of the candidate's znode.
     path: String,
 }
 
-impl Place {
+impl CandidatePlace {
     fn require_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
         match planted!(PlacedBehindNobody) {
             true => multi,
@@ -102,7 +102,7 @@ impl LeaderLatch {
             };
             let behind = listed[at].path.clone();
             let Some(stat) = snapshot.exists(&behind)? else { continue };
-            let place = Place { behind, czxid: stat.czxid, path };
+            let place = CandidatePlace { behind, czxid: stat.czxid, path };
             let placing = place.require_in(session.multi()).create(
                 &place.path,
                 &self.id,
@@ -276,7 +276,7 @@ impl LeaderLatch {
         let Some(stat) = self.session().nonblocking().exists(&behind).await? else {
             return Ok(true);
         };
-        let place = Place { behind, czxid: stat.czxid, path };
+        let place = CandidatePlace { behind, czxid: stat.czxid, path };
         let multi = place.require_in(self.session().multi());
         let in_election = |multi| election.place_in(multi, self.contenders.path());
         let moving = candidate.replace(multi, &place.path, &self.id, in_election);

@@ -18,7 +18,7 @@ use crate::types::path;
 use crate::types::znode::{Condition, Zxid};
 
 /// What one look at the candidates leads to.
-enum Step {
+enum HandOverStep {
     Done(Candidate),
     LookAgain,
     Wait,
@@ -128,9 +128,9 @@ impl Leadership {
                 giving_up.undo();
             }
             match stepped? {
-                Step::Done(leader) => return Ok(leader),
-                Step::LookAgain => {}
-                Step::Wait => {
+                HandOverStep::Done(leader) => return Ok(leader),
+                HandOverStep::LookAgain => {}
+                HandOverStep::Wait => {
                     if watch.recv_async().await.is_none() {
                         session.check_alive()?;
                     }
@@ -148,7 +148,7 @@ impl Leadership {
         snapshot: &Snapshot,
         to: Option<&Candidate>,
         giving_up: &mut Option<GivingUp<'a>>,
-    ) -> Result<Step> {
+    ) -> Result<HandOverStep> {
         let czxid = snapshot.exists(self.path())?.map(|stat| stat.czxid);
         if czxid != Some(self.held.ephemeral.czxid()) {
             return Err(self.is_lost());
@@ -160,10 +160,10 @@ impl Leadership {
             Some(to) => Some(find(snapshot, &listed, to)?),
             None => (next < listed.len()).then_some(next),
         };
-        let Some(at) = at else { return Ok(Step::Wait) };
+        let Some(at) = at else { return Ok(HandOverStep::Wait) };
         let (listed, successor) = (&listed[at], candidate(snapshot, &listed[at])?);
         if own == Some(at) {
-            return Ok(Step::Done(successor));
+            return Ok(HandOverStep::Done(successor));
         }
         let election = Election::new(snapshot.get(self.contenders.path())?);
         let is_ours = Standing::of(path::name(&listed.path)).is_some();
@@ -177,10 +177,10 @@ impl Leadership {
                 .require(&listed.path, Condition::Version(0))
                 .set(&listed.path, &successor.id);
             if unless_overtaken(call.submit().await)?.is_none() {
-                return Ok(Step::LookAgain);
+                return Ok(HandOverStep::LookAgain);
             }
         }
-        Ok(Step::Wait)
+        Ok(HandOverStep::Wait)
     }
 
     /// Ends the leadership, if this successor leads from then on.
@@ -189,7 +189,7 @@ impl Leadership {
         successor: Candidate,
         placed: Zxid,
         giving_up: &mut Option<GivingUp<'a>>,
-    ) -> Result<Step> {
+    ) -> Result<HandOverStep> {
         // No longer held from here on, so that two do not lead when the write takes effect.
         if giving_up.is_none() && !planted!(HandOverHeld) {
             *giving_up = Some(self.held.ephemeral.give_up());
@@ -202,12 +202,12 @@ impl Leadership {
         }
         let committed = multi.delete(self.path()).submit().await;
         if unless_overtaken(committed)?.is_none() {
-            return Ok(Step::LookAgain);
+            return Ok(HandOverStep::LookAgain);
         }
         if let Some(giving_up) = giving_up.take() {
             giving_up.done();
         }
-        Ok(Step::Done(successor))
+        Ok(HandOverStep::Done(successor))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::writes::Write;
+use super::writes::PartitionWrite;
 use crate::api::session::Session;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{Held, Membership};
@@ -20,23 +20,23 @@ use crate::types::error::{Error, Result};
 pub(super) struct Holdings {
     pub(super) session: Session,
     pub(super) membership: Membership,
-    state: Mutex<State>,
+    state: Mutex<OwnedPartitions>,
     /// Those who wait for a change of this.
     changed: Arc<Wakers>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct OwnedPartitions {
     /// By number.
-    pub(super) owned: BTreeMap<usize, Arc<Owned>>,
+    pub(super) owned: BTreeMap<usize, Arc<OwnedPartition>>,
     /// Those that nobody has taken from the share yet.
-    pub(super) ready: VecDeque<Arc<Owned>>,
+    pub(super) ready: VecDeque<Arc<OwnedPartition>>,
     /// Those whose owner's znode is being created, or was just created.
     pub(super) claiming: BTreeSet<usize>,
     pub(super) claimed: VecDeque<(usize, OwnedEphemeral)>,
     /// Why the last claim has failed, if the share has to tell.
     pub(super) failure: Option<Error>,
-    pub(super) writes: VecDeque<Write>,
+    pub(super) writes: VecDeque<PartitionWrite>,
     pub(super) is_writing: bool,
     /// Whether the share leaves.
     pub(super) leaves: bool,
@@ -48,7 +48,7 @@ pub(super) struct State {
 
 /// A partition that this member owns.
 #[derive(Debug)]
-pub(super) struct Owned {
+pub(super) struct OwnedPartition {
     pub(super) number: usize,
     pub(super) name: String,
     /// Where its position is stored.
@@ -61,15 +61,15 @@ pub(super) struct Owned {
     deadline: Mutex<Option<Duration>>,
 }
 
-impl Owned {
+impl OwnedPartition {
     pub(super) fn new(
         (number, name): (usize, String),
         held: Held,
         position_path: String,
         position: Option<Arc<[u8]>>,
-    ) -> Owned {
+    ) -> OwnedPartition {
         let (asked, deadline) = (AtomicBool::new(false), Mutex::default());
-        Owned { number, name, position_path, held, position, asked, deadline }
+        OwnedPartition { number, name, position_path, held, position, asked, deadline }
     }
 
     pub(super) fn is_asked(&self) -> bool {
@@ -91,12 +91,12 @@ impl Holdings {
         Holdings { session, membership, state, changed: Arc::default() }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, OwnedPartitions> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a change that the share, or somebody who waits, has to look at.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut OwnedPartitions) -> T) -> T {
         let mut state = self.lock();
         let done = change(&mut state);
         state.changes += 1;
@@ -112,7 +112,7 @@ impl Holdings {
     }
 
     /// Gives up a partition: from here on it is not held. The znode is deleted soon, without a position.
-    pub(super) fn give_up(self: &Arc<Self>, owned: &Owned) {
+    pub(super) fn give_up(self: &Arc<Self>, owned: &OwnedPartition) {
         drop(self.end(owned, None));
     }
 
@@ -120,11 +120,11 @@ impl Holdings {
     /// otherwise the result of the write.
     pub(super) fn end(
         self: &Arc<Self>,
-        owned: &Owned,
+        owned: &OwnedPartition,
         position: Option<Vec<u8>>,
     ) -> Option<Arc<Slot<Result<()>>>> {
         let done = self.change(|state| {
-            let is_current = |there: &Arc<Owned>| std::ptr::eq(&**there, owned);
+            let is_current = |there: &Arc<OwnedPartition>| std::ptr::eq(&**there, owned);
             if state.owned.get(&owned.number).is_some_and(is_current) {
                 state.owned.remove(&owned.number);
             }
@@ -132,7 +132,7 @@ impl Holdings {
                 return None;
             }
             owned.held.ephemeral.forget();
-            Some(Write::queue(state, owned, position, true))
+            Some(PartitionWrite::queue(state, owned, position, true))
         });
         self.write();
         done

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::holdings::{Holdings, Owned};
-use super::writes::{self, Write};
+use super::holdings::{Holdings, OwnedPartition};
+use super::writes::{self, PartitionWrite};
 use crate::api::session::Session;
 use crate::recipes::Held;
 use crate::recipes::blocking::both_forms;
@@ -48,7 +48,7 @@ use crate::types::error::{Error, Result};
 /// ```
 #[must_use = "dropped, the partition is given up"]
 pub struct Partition {
-    pub(super) owned: Arc<Owned>,
+    pub(super) owned: Arc<OwnedPartition>,
     pub(super) holdings: Arc<Holdings>,
 }
 
@@ -133,7 +133,8 @@ impl Partition {
     }
 
     async fn committing(&self, position: Vec<u8>) -> Result<()> {
-        let stored = Write::queue(&mut self.holdings.lock(), &self.owned, Some(position), false);
+        let stored =
+            PartitionWrite::queue(&mut self.holdings.lock(), &self.owned, Some(position), false);
         self.holdings.write();
         writes::done(&stored).await
     }

@@ -12,12 +12,12 @@ const PARTITIONS_MAX: usize = 100_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    partitions: Names,
+    partitions: PartitionNames,
     pub(super) moves_max: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Names {
+enum PartitionNames {
     Numbered(usize),
     /// Sorted, each once.
     Named(Vec<String>),
@@ -26,7 +26,7 @@ enum Names {
 impl Settings {
     pub(super) fn numbered(partitions: usize, moves_max: usize) -> Result<Settings> {
         check(partitions)?;
-        Ok(Settings { partitions: Names::Numbered(partitions), moves_max })
+        Ok(Settings { partitions: PartitionNames::Numbered(partitions), moves_max })
     }
 
     pub(super) fn named(below: &str, mut names: Vec<String>, moves_max: usize) -> Result<Settings> {
@@ -42,36 +42,40 @@ impl Settings {
             }
             path::validate(&path)?;
         }
-        Ok(Settings { partitions: Names::Named(names), moves_max })
+        Ok(Settings { partitions: PartitionNames::Named(names), moves_max })
     }
 
     pub(super) fn partitions(&self) -> usize {
         match &self.partitions {
-            Names::Numbered(partitions) => *partitions,
-            Names::Named(names) => names.len(),
+            PartitionNames::Numbered(partitions) => *partitions,
+            PartitionNames::Named(names) => names.len(),
         }
     }
 
     pub(super) fn name_of(&self, number: usize) -> String {
         match &self.partitions {
-            Names::Numbered(_) => number.to_string(),
+            PartitionNames::Numbered(_) => number.to_string(),
             // Numbers are those of a plan with as many partitions.
-            Names::Named(names) => names.get(number).cloned().unwrap_or_default(),
+            PartitionNames::Named(names) => names.get(number).cloned().unwrap_or_default(),
         }
     }
 
     pub(super) fn number_of(&self, key: &[u8]) -> Option<usize> {
         match &self.partitions {
             // The remainder is less than the number of partitions.
-            Names::Numbered(partitions) => Some((xxh3_64(key) % *partitions as u64) as usize),
-            Names::Named(names) => names.binary_search_by(|name| name.as_bytes().cmp(key)).ok(),
+            PartitionNames::Numbered(partitions) => {
+                Some((xxh3_64(key) % *partitions as u64) as usize)
+            }
+            PartitionNames::Named(names) => {
+                names.binary_search_by(|name| name.as_bytes().cmp(key)).ok()
+            }
         }
     }
 
     pub(super) fn encoded(&self) -> String {
         let partitions = match &self.partitions {
-            Names::Numbered(partitions) => format!("partitions {partitions}"),
-            Names::Named(names) => format!("names\n{}", names.join("\n")),
+            PartitionNames::Numbered(partitions) => format!("partitions {partitions}"),
+            PartitionNames::Named(names) => format!("names\n{}", names.join("\n")),
         };
         format!("moves {}\n{partitions}", self.moves_max)
     }

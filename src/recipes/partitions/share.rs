@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::holdings::{Holdings, Owned};
+use super::holdings::{Holdings, OwnedPartition};
 use super::partition::Partition;
 use super::plan::{PartitionMember, PartitionPlan};
 use super::{MEMBERS, OWNERS, PLAN, Partitions};
@@ -158,7 +158,7 @@ impl Share {
         let driver = self.driver.get_or_insert_with(|| {
             let (partitions, holdings) = (self.partitions.clone(), Arc::clone(&self.holdings));
             let member = self.member.clone();
-            Box::pin(Driver::new(partitions, holdings, member).drive())
+            Box::pin(ShareDriver::new(partitions, holdings, member).drive())
         });
         let polled = driver.as_mut().poll(task);
         if polled.is_ready() {
@@ -179,18 +179,18 @@ impl Share {
     }
 }
 
-struct Driver {
+struct ShareDriver {
     partitions: Partitions,
     holdings: Arc<Holdings>,
     member: PartitionMember,
     /// What was read since the last event.
-    plan: Option<Plan>,
-    members: Option<Members>,
+    plan: Option<StoredPlan>,
+    members: Option<PartitionMembers>,
     /// The partitions that were its own, or planned for it, when it began to leave.
     left: Option<BTreeSet<usize>>,
 }
 
-struct Plan {
+struct StoredPlan {
     plan: PartitionPlan,
     /// Of its znode.
     version: u64,
@@ -198,7 +198,7 @@ struct Plan {
     own: BTreeSet<usize>,
 }
 
-struct Members {
+struct PartitionMembers {
     members: Vec<PartitionMember>,
     /// Whether this member is the oldest one, and makes the plan.
     plans: bool,
@@ -215,7 +215,7 @@ enum Changed {
 
 /// What a turn has found.
 #[derive(Default)]
-struct Turn {
+struct TurnFindings {
     /// Whether changes of owners matter: something waits for them.
     needs_owners: bool,
     /// When there is something to do without a change.
@@ -223,9 +223,13 @@ struct Turn {
     has_left: bool,
 }
 
-impl Driver {
-    fn new(partitions: Partitions, holdings: Arc<Holdings>, member: PartitionMember) -> Driver {
-        Driver { partitions, holdings, member, plan: None, members: None, left: None }
+impl ShareDriver {
+    fn new(
+        partitions: Partitions,
+        holdings: Arc<Holdings>,
+        member: PartitionMember,
+    ) -> ShareDriver {
+        ShareDriver { partitions, holdings, member, plan: None, members: None, left: None }
     }
 
     async fn drive(mut self) -> Result<()> {
@@ -286,7 +290,7 @@ impl Driver {
         }
     }
 
-    async fn turn(&mut self) -> Result<Turn> {
+    async fn turn(&mut self) -> Result<TurnFindings> {
         let session = &self.partitions.session;
         if self.holdings.membership.ephemeral.loss().is_some() {
             session.check_alive()?;
@@ -296,7 +300,7 @@ impl Driver {
         self.read_plan().await?;
         self.begin_to_leave().await?;
         self.read_members().await?;
-        let mut turn = Turn::default();
+        let mut turn = TurnFindings::default();
         self.ask(&mut turn);
         self.claim(&mut turn).await?;
         self.make_plan(&mut turn).await?;
@@ -349,7 +353,7 @@ impl Driver {
         }
     }
 
-    async fn hold(&self, number: usize, ephemeral: OwnedEphemeral) -> Result<Owned> {
+    async fn hold(&self, number: usize, ephemeral: OwnedEphemeral) -> Result<OwnedPartition> {
         // From here on, a loss is reported.
         let held = Held::new(ephemeral).await?;
         // Its former owner wrote the position before this one could create its znode, so this read shows it.
@@ -357,7 +361,7 @@ impl Driver {
         let position = if_exists(reads::get(&self.partitions.session, &path).await)?;
         let name = self.partitions.settings.name_of(number);
         let position = position.map(|(data, _)| data).filter(|_| !planted!(PositionUnread));
-        Ok(Owned::new((number, name), held, path, position))
+        Ok(OwnedPartition::new((number, name), held, path, position))
     }
 
     async fn read_plan(&mut self) -> Result<()> {
@@ -368,7 +372,7 @@ impl Driver {
         let (data, stat) = reads::get(&self.partitions.session, &path).await?;
         let plan = self.partitions.parse_plan(&data)?;
         let own = plan.partitions_of(self.member.name()).into_iter().collect();
-        self.plan = Some(Plan { plan, version: stat.version, own });
+        self.plan = Some(StoredPlan { plan, version: stat.version, own });
         Ok(())
     }
 
@@ -383,16 +387,17 @@ impl Driver {
         let oldest = present.iter().map(|member| member.joined).min();
         let plans = oldest == Some(self.holdings.membership.fencing_token());
         let pzxid = snapshot.exists(&path)?.map_or(0, |stat| stat.pzxid);
-        self.members = Some(Members { members, plans, pzxid });
+        self.members = Some(PartitionMembers { members, plans, pzxid });
         Ok(())
     }
 
     /// Asks for the partitions that are planned for others, and gives up those whose time is over.
-    fn ask(&self, turn: &mut Turn) {
-        let Some(Plan { own, .. }) = &self.plan else { return };
+    fn ask(&self, turn: &mut TurnFindings) {
+        let Some(StoredPlan { own, .. }) = &self.plan else { return };
         let now = self.partitions.session.shared().clock.now();
         let limit = now.saturating_add(self.partitions.drain_limit);
-        let owned: Vec<Arc<Owned>> = self.holdings.lock().owned.values().cloned().collect();
+        let owned: Vec<Arc<OwnedPartition>> =
+            self.holdings.lock().owned.values().cloned().collect();
         let mut any = false;
         for owned in owned {
             let (deadline, changed) = owned.ask(!own.contains(&owned.number), limit);
@@ -412,8 +417,8 @@ impl Driver {
     }
 
     /// Creates the owner's znodes of the partitions that are planned for this member and that nobody owns.
-    async fn claim(&self, turn: &mut Turn) -> Result<()> {
-        let Some(Plan { own, version, .. }) = &self.plan else { return Ok(()) };
+    async fn claim(&self, turn: &mut TurnFindings) -> Result<()> {
+        let Some(StoredPlan { own, version, .. }) = &self.plan else { return Ok(()) };
         let wanted: Vec<usize> = {
             let state = self.holdings.lock();
             let has = |number: &usize| {
@@ -509,8 +514,9 @@ impl Driver {
     }
 
     /// Makes the next plan, if this is the oldest member.
-    async fn make_plan(&mut self, turn: &mut Turn) -> Result<()> {
-        let (Some(Plan { plan, version, .. }), Some(members)) = (&self.plan, &self.members) else {
+    async fn make_plan(&mut self, turn: &mut TurnFindings) -> Result<()> {
+        let (Some(StoredPlan { plan, version, .. }), Some(members)) = (&self.plan, &self.members)
+        else {
             return Ok(());
         };
         let next = plan.next(&members.members, usize::MAX);
@@ -566,8 +572,10 @@ impl Driver {
     }
 
     /// Leaves the group once everything that this member had is somebody else's.
-    async fn leave(&mut self, turn: &mut Turn) -> Result<()> {
-        let (Some(left), Some(Plan { plan, .. })) = (&self.left, &self.plan) else { return Ok(()) };
+    async fn leave(&mut self, turn: &mut TurnFindings) -> Result<()> {
+        let (Some(left), Some(StoredPlan { plan, .. })) = (&self.left, &self.plan) else {
+            return Ok(());
+        };
         {
             let state = self.holdings.lock();
             let is_idle = state.owned.is_empty() && state.claiming.is_empty();

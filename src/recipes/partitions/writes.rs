@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::holdings::{Holdings, Owned, State};
+use super::holdings::{Holdings, OwnedPartition, OwnedPartitions};
 use crate::node::query::Answer;
 use crate::recipes::errors::{gone, inner};
 use crate::sync::slot::Slot;
@@ -16,25 +16,30 @@ const BYTES_MAX: usize = 512 << 10;
 
 /// A position, a release, or both in one.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct PartitionWrite {
     owner: (String, Zxid),
     position: Option<(String, Vec<u8>)>,
     releases: bool,
     done: Arc<Slot<Result<()>>>,
 }
 
-impl Write {
+impl PartitionWrite {
     /// Puts a write into the queue, and returns its result to wait for.
     pub(super) fn queue(
-        state: &mut State,
-        owned: &Owned,
+        state: &mut OwnedPartitions,
+        owned: &OwnedPartition,
         position: Option<Vec<u8>>,
         releases: bool,
     ) -> Arc<Slot<Result<()>>> {
         let done = Arc::new(Slot::default());
         let owner = (owned.held.path().to_owned(), owned.held.fencing_token());
         let position = position.map(|position| (owned.position_path.clone(), position));
-        state.writes.push_back(Write { owner, position, releases, done: Arc::clone(&done) });
+        state.writes.push_back(PartitionWrite {
+            owner,
+            position,
+            releases,
+            done: Arc::clone(&done),
+        });
         done
     }
 
@@ -47,11 +52,11 @@ impl Write {
     }
 }
 
-impl State {
+impl OwnedPartitions {
     /// The next writes that go together, in order.
-    fn next_writes(&mut self) -> Vec<Write> {
+    fn next_writes(&mut self) -> Vec<PartitionWrite> {
         let mut bytes = 0;
-        let fits = |write: &&Write| {
+        let fits = |write: &&PartitionWrite| {
             bytes += write.bytes();
             bytes <= BYTES_MAX
         };
@@ -74,7 +79,7 @@ impl Holdings {
             state.next_writes()
         };
         let mut multi = self.session.multi();
-        for Write { owner: (path, czxid), position, releases, .. } in &writes {
+        for PartitionWrite { owner: (path, czxid), position, releases, .. } in &writes {
             // Each replica makes this check as it applies the write: it is still held.
             let held = unless!(PositionUnfenced, Condition::Czxid(*czxid), Condition::Exists);
             multi = multi.require(path, held);
@@ -90,7 +95,7 @@ impl Holdings {
     }
 
     /// The answer to these writes. If one of them has failed, nothing was written: the others are sent again.
-    fn written(self: &Arc<Self>, mut writes: Vec<Write>, answer: Result<Answer>) {
+    fn written(self: &Arc<Self>, mut writes: Vec<PartitionWrite>, answer: Result<Answer>) {
         let failed = match &answer {
             Err(Error::Multi { index, .. }) => {
                 let mut end = 0;
@@ -103,7 +108,7 @@ impl Holdings {
         };
         // The share waits for the end of these.
         let releases = writes.iter().any(|write| write.releases);
-        let again: Vec<Write> = match failed {
+        let again: Vec<PartitionWrite> = match failed {
             Some(at) => {
                 let again = writes.split_off(at + 1);
                 let failed = writes.split_off(at);
@@ -130,7 +135,7 @@ impl Holdings {
         }
     }
 
-    fn fail(&self, write: &Write, answer: &Result<Answer>) {
+    fn fail(&self, write: &PartitionWrite, answer: &Result<Answer>) {
         let Err(error) = answer else { return };
         let error = self.session.root.error(error.clone());
         if write.releases && !error.is_session_lost() {

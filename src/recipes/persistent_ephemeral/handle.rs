@@ -10,7 +10,7 @@ use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::creating::created_by;
-use crate::recipes::former_run::Left;
+use crate::recipes::former_run::FormerEphemeral;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
@@ -95,7 +95,7 @@ impl PendingCreate {
         session: &Session,
         path: &str,
         data: &[u8],
-        left: Option<&Left>,
+        left: Option<&FormerEphemeral>,
     ) -> Arc<PendingCreate> {
         let creating = Arc::new(PendingCreate::default());
         let (put, discard) = (Arc::clone(&creating), session.discarding());

@@ -11,7 +11,7 @@ use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::queue::{COUNTED, Order, written};
+use crate::types::queue::{COUNTED, QueueOrder, written};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::CreateMode;
 
@@ -115,10 +115,10 @@ impl Queue {
         self.part(IDS)
     }
 
-    fn order(&self, item: &NewItem) -> Result<Order> {
+    fn order(&self, item: &NewItem) -> Result<QueueOrder> {
         let delay_ms = self.delay_ms(item)?;
         let (priority, id) = (item.priority, written(item.id.as_deref()));
-        Ok(Order { priority, delay_ms, id, max: self.max.map(|max| max as u64) })
+        Ok(QueueOrder { priority, delay_ms, id, max: self.max.map(|max| max as u64) })
     }
 
     /// The delay of an item in milliseconds, rounded up.

@@ -24,7 +24,7 @@ const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What this replica shows of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
+struct QueueHead {
     /// Whether there is an item, or one that no consumer has any more.
     has_item: bool,
     /// When the first delayed item is due, by the cluster's clock.
@@ -112,24 +112,24 @@ impl Queue {
     }
 
     /// Returns what this replica shows, with the session's earlier calls.
-    async fn look(&self) -> Result<Head> {
+    async fn look(&self) -> Result<QueueHead> {
         let [items, taken, claims, delayed] = self.counts([ITEMS, TAKEN, CLAIMS, DELAYED]).await?;
         // A claim that has gone leaves its item.
         let has_item = items > 0 || taken != claims;
         if delayed == 0 {
-            return Ok(Head { has_item, due: None });
+            return Ok(QueueHead { has_item, due: None });
         }
         let delayed = self.session.nonblocking().children(&self.part(DELAYED)).await;
         let delayed = children_or_none(delayed)?;
         let due = delayed.iter().filter_map(|name| split_due(name)).map(|(due, _)| due).min();
-        Ok(Head { has_item, due })
+        Ok(QueueHead { has_item, due })
     }
 
     /// Takes the first item if there is one now.
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
         // Whether a delayed item is due is decided by the cluster's clock.
         match self.look().await? {
-            Head { has_item: false, due: None } => Ok(None),
+            QueueHead { has_item: false, due: None } => Ok(None),
             _ => self.take_first(method, None).await,
         }
     }

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use super::fire::{Fire, History, Run};
+use super::fire::{Fire, FireHistory, Run};
 use super::log_time::{USED, missing, written};
-use super::timer::{NEVER, Plan};
+use super::timer::{FirePlan, NEVER};
 use super::{ASKED, Definition, HISTORY, NEXT, RUN, RUNNER, Schedule};
 use crate::api::multi::Multi;
 use crate::api::part::Part;
@@ -36,7 +36,7 @@ pub(super) struct Seen {
     pub(super) defined: Zxid,
     pub(super) next: i64,
     pub(super) moved: Zxid,
-    pub(super) history: History,
+    pub(super) history: FireHistory,
     /// The stat of the history.
     pub(super) fired: Stat,
     /// A fire that is not done yet, and the znode that has it.
@@ -266,7 +266,7 @@ impl Schedule {
     }
 
     /// Moves a timer on, at the right time.
-    fn moved(&self, seen: &Seen, plan: &Plan) -> Multi<'_> {
+    fn moved(&self, seen: &Seen, plan: &FirePlan) -> Multi<'_> {
         let next = self.part(&seen.name, NEXT);
         let until = match plan.until {
             NEVER => i64::MAX,

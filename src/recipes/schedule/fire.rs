@@ -37,7 +37,7 @@ const KEPT: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fire {
     pub(super) timer: String,
-    pub(super) past: Past,
+    pub(super) past: StoredFire,
     pub(super) data: Vec<u8>,
 }
 
@@ -73,7 +73,7 @@ pub struct PastFire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Past {
+pub(crate) struct StoredFire {
     pub(crate) number: u64,
     pub(crate) due: i64,
     pub(crate) since: i64,
@@ -84,17 +84,17 @@ pub(crate) struct Past {
 
 /// The data of a timer's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct History {
+pub(crate) struct FireHistory {
     /// The last time that it fired for, other than by request.
     pub(super) due: Option<i64>,
     /// The oldest first.
-    pub(crate) last: Vec<Past>,
+    pub(crate) last: Vec<StoredFire>,
 }
 
-impl History {
+impl FireHistory {
     /// For checks.
     #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn decoded(data: &[u8]) -> Option<History> {
+    pub(crate) fn decoded(data: &[u8]) -> Option<FireHistory> {
         Postcard::decode(data).ok()
     }
 
@@ -103,14 +103,14 @@ impl History {
         &self,
         (due, since, requested): (i64, i64, bool),
         at: i64,
-    ) -> (History, Past) {
+    ) -> (FireHistory, StoredFire) {
         let mut history = self.clone();
         let mut number = 1;
         if let Some(last) = history.last.last_mut() {
             last.at = at;
             number = last.number + 1;
         }
-        let past = Past { number, due, since, requested, at: 0 };
+        let past = StoredFire { number, due, since, requested, at: 0 };
         history.last.push(past);
         let spare = history.last.len().saturating_sub(KEPT);
         history.last.drain(..spare);
@@ -122,7 +122,7 @@ impl History {
 
     /// All of them, with the time of the last one.
     pub(super) fn public(&self, at: i64) -> Vec<PastFire> {
-        let public = |past: &Past, at| PastFire {
+        let public = |past: &StoredFire, at| PastFire {
             number: past.number,
             due: time(past.due),
             since: time(past.since),

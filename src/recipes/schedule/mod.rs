@@ -36,7 +36,7 @@ use crate::types::znode::{Condition, CreateMode};
 use claim::Seen;
 pub use fire::{Fire, PastFire, Run};
 #[cfg(any(test, feature = "simulator"))]
-pub(crate) use fire::{History, Past};
+pub(crate) use fire::{FireHistory, StoredFire};
 use log_time::{LogTime, written};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use timer::IN_TIME;
@@ -390,7 +390,7 @@ impl Schedule {
                         .create(&next, later, CreateMode::Persistent)
                         .create(
                             &history,
-                            self.encoded(&fire::History::default())?,
+                            self.encoded(&fire::FireHistory::default())?,
                             CreateMode::Persistent,
                         );
                     (multi, None)

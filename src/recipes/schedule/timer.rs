@@ -77,7 +77,7 @@ enum Times {
 
 /// What one write does about a timer whose next time is due.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct FirePlan {
     /// The time that it fires for; `None` if it only skips.
     pub(super) fires: Option<i64>,
     /// The first time that this fire makes up for, if that is another one.
@@ -207,25 +207,25 @@ impl Timer {
     }
 
     /// What to do about a timer with this next time, at this time of the log.
-    pub(super) fn plan(&self, next: i64, now: i64) -> Plan {
+    pub(super) fn plan(&self, next: i64, now: i64) -> FirePlan {
         let times = self.when.times();
         let late = next.saturating_add(IN_TIME).min(NEVER);
         let missed = unless!(MissedForgotten, self.missed, Missed::All);
         if now <= late || missed == Missed::All {
             let until = if missed == Missed::All { NEVER } else { late };
             let following = times.after(unless!(FireLost, next, next.max(now)));
-            return Plan { fires: Some(next), since: None, from: next, until, following };
+            return FirePlan { fires: Some(next), since: None, from: next, until, following };
         }
         let from = late + 1;
         if missed == Missed::Skip {
             let following = times.after(now);
-            return Plan { fires: None, since: None, from, until: NEVER, following };
+            return FirePlan { fires: None, since: None, from, until: NEVER, following };
         }
         let last = times.last(next, now);
         let following = times.after(last);
         let until = following.saturating_add(IN_TIME).min(NEVER);
         let since = (last != next).then_some(next);
-        Plan { fires: Some(last), since, from: from.max(last), until, following }
+        FirePlan { fires: Some(last), since, from: from.max(last), until, following }
     }
 }
 
@@ -303,9 +303,9 @@ mod tests {
         Timer::every(Duration::from_secs(seconds)).unwrap().missed(missed)
     }
 
-    fn fires(due: i64, since: Option<i64>, bounds: (i64, i64), following: i64) -> Plan {
+    fn fires(due: i64, since: Option<i64>, bounds: (i64, i64), following: i64) -> FirePlan {
         let (from, until) = bounds;
-        Plan { fires: Some(due), since, from, until, following }
+        FirePlan { fires: Some(due), since, from, until, following }
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
         let plan = |missed, now| every(60, missed).plan(60_000, now);
         assert_eq!(plan(Missed::All, 300_000), fires(60_000, None, (60_000, NEVER), 120_000));
         let skips =
-            Plan { fires: None, since: None, from: 70_001, until: NEVER, following: 360_000 };
+            FirePlan { fires: None, since: None, from: 70_001, until: NEVER, following: 360_000 };
         assert_eq!(plan(Missed::Skip, 300_000), skips);
         let alone = fires(60_000, None, (70_001, 130_000), 120_000);
         assert_eq!(plan(Missed::Once, 119_999), alone);

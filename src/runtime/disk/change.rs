@@ -14,9 +14,9 @@ pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const AGAIN_MAX: usize = 60;
 
 /// An operation that the node waits for, other than a write to the log.
-pub(super) struct Change {
+pub(super) struct DiskChange {
     number: u64,
-    kind: Kind,
+    kind: DiskChangeKind,
     failures: usize,
     /// The last failure, if it was not tried again yet.
     failed: Option<StorageError>,
@@ -24,7 +24,7 @@ pub(super) struct Change {
     again_at: Option<Time>,
 }
 
-enum Kind {
+enum DiskChangeKind {
     Identity(Identity),
     Promise(Promise),
     Removed,
@@ -70,17 +70,17 @@ pub(crate) enum ChangeStep {
     Replace,
 }
 
-impl Change {
-    pub(super) fn identity(number: u64, identity: Identity) -> Change {
-        Change::new(number, Kind::Identity(identity))
+impl DiskChange {
+    pub(super) fn identity(number: u64, identity: Identity) -> DiskChange {
+        DiskChange::new(number, DiskChangeKind::Identity(identity))
     }
 
-    pub(super) fn promise(number: u64, promise: Promise) -> Change {
-        Change::new(number, Kind::Promise(promise))
+    pub(super) fn promise(number: u64, promise: Promise) -> DiskChange {
+        DiskChange::new(number, DiskChangeKind::Promise(promise))
     }
 
-    pub(super) fn removed(number: u64) -> Change {
-        Change::new(number, Kind::Removed)
+    pub(super) fn removed(number: u64) -> DiskChange {
+        DiskChange::new(number, DiskChangeKind::Removed)
     }
 
     pub(super) fn install(
@@ -88,13 +88,13 @@ impl Change {
         hard_state: HardState,
         meta: SnapshotMeta,
         state: State,
-    ) -> Change {
+    ) -> DiskChange {
         let install = Install { hard_state, meta, state, copying: Copying::Not };
-        Change::new(number, Kind::Install(Box::new(install)))
+        DiskChange::new(number, DiskChangeKind::Install(Box::new(install)))
     }
 
-    fn new(number: u64, kind: Kind) -> Change {
-        Change { number, kind, failures: 0, failed: None, again_at: None }
+    fn new(number: u64, kind: DiskChangeKind) -> DiskChange {
+        DiskChange { number, kind, failures: 0, failed: None, again_at: None }
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -121,8 +121,10 @@ impl Change {
 
     pub(super) fn next_call(&mut self) -> ChangeCall {
         match &mut self.kind {
-            Kind::Identity(_) | Kind::Promise(_) | Kind::Removed => ChangeCall::Mark,
-            Kind::Install(install) => match &mut install.copying {
+            DiskChangeKind::Identity(_) | DiskChangeKind::Promise(_) | DiskChangeKind::Removed => {
+                ChangeCall::Mark
+            }
+            DiskChangeKind::Install(install) => match &mut install.copying {
                 Copying::Not => ChangeCall::Begin,
                 Copying::Begun(_, chunks) => {
                     chunks.next().map_or(ChangeCall::Finish, ChangeCall::Chunk)
@@ -141,10 +143,10 @@ impl Change {
         is_closing: bool,
     ) -> Result<bool, StorageError> {
         let made = match &mut self.kind {
-            Kind::Identity(identity) => store.set_identity(identity).map(|()| true),
-            Kind::Promise(promise) => store.set_promise(promise).map(|()| true),
-            Kind::Removed => store.mark_removed().map(|()| true),
-            Kind::Install(install) => install.perform(call, store),
+            DiskChangeKind::Identity(identity) => store.set_identity(identity).map(|()| true),
+            DiskChangeKind::Promise(promise) => store.set_promise(promise).map(|()| true),
+            DiskChangeKind::Removed => store.mark_removed().map(|()| true),
+            DiskChangeKind::Install(install) => install.perform(call, store),
         };
         let error = match made {
             Err(error @ StorageError::Again { .. }) => error,
@@ -157,7 +159,7 @@ impl Change {
         if self.failures == 1 {
             tracing::warn!(%error, "cannot write to the data directory; trying again");
         }
-        if let Kind::Install(install) = &mut self.kind {
+        if let DiskChangeKind::Install(install) = &mut self.kind {
             install.copying = Copying::Not;
         }
         (self.failed, self.again_at) = (Some(error), None);

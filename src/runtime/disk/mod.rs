@@ -50,7 +50,7 @@ use self::writer::{Next, Writer};
 pub(crate) struct Disk {
     /// Node -> disk. Unbounded; its content is bounded by Raft's limit for uncommitted entries at a
     /// leader, and by `BACKLOG_BYTES_MAX` at a follower.
-    messages: Sender<Message>,
+    messages: Sender<DiskMessage>,
     thread: Option<JoinHandle<()>>,
     /// The calls of the store by each thread. Each call writes a few megabytes at most.
     log_steps: Steps,
@@ -60,7 +60,7 @@ pub(crate) struct Disk {
 /// A message to `quorate-disk`.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
-enum Message {
+enum DiskMessage {
     Op(DiskOp),
     /// From `quorate-state`.
     CheckpointEnded(CheckpointOutcome),
@@ -88,7 +88,7 @@ impl Disk {
         let stepper = checkpoint_steps.stepper();
         let state = StateThread::start(reports.clone(), clock.clone(), stepper, move |outcome| {
             // If the writer has ended, nobody needs the outcome.
-            let _ = ended.send(Message::CheckpointEnded(outcome));
+            let _ = ended.send(DiskMessage::CheckpointEnded(outcome));
         })?;
         let stepper = log_steps.stepper();
         let run = move || {
@@ -103,7 +103,7 @@ impl Disk {
 
     pub(crate) fn submit(&self, op: DiskOp) {
         // If the writer has ended, it has already reported its failure.
-        let _ = self.messages.send(Message::Op(op));
+        let _ = self.messages.send(DiskMessage::Op(op));
     }
 
     /// The calls of the store in progress: of a write, and of a checkpoint.
@@ -114,7 +114,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = self.messages.send(Message::Close);
+        let _ = self.messages.send(DiskMessage::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -123,7 +123,7 @@ impl Drop for Disk {
 
 fn drive(
     writer: &mut Writer,
-    queue: &Receiver<Message>,
+    queue: &Receiver<DiskMessage>,
     clock: &Clock,
     mut stepper: Stepper,
     state: &StateThread,
@@ -152,10 +152,10 @@ fn drive(
     }
 }
 
-fn take(writer: &mut Writer, message: Message) {
+fn take(writer: &mut Writer, message: DiskMessage) {
     match message {
-        Message::Op(op) => writer.submit(op),
-        Message::CheckpointEnded(outcome) => writer.checkpoint_ended(outcome),
-        Message::Close => writer.close(),
+        DiskMessage::Op(op) => writer.submit(op),
+        DiskMessage::CheckpointEnded(outcome) => writer.checkpoint_ended(outcome),
+        DiskMessage::Close => writer.close(),
     }
 }

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 
 use super::reports::Reports;
-use super::state_worker::{CheckpointOutcome, Order, StateWorker};
+use super::state_worker::{CheckpointOutcome, StateOrder, StateWorker};
 use super::writer::Next;
 use crate::runtime::clock::Clock;
 use crate::runtime::watchdog::Stepper;
@@ -13,7 +13,7 @@ use crate::runtime::watchdog::Stepper;
 /// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint in
 /// progress is abandoned, and so are other orders.
 pub(super) struct StateThread {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<StateOrder>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,7 +31,7 @@ impl StateThread {
         Ok(StateThread { orders: Some(orders), thread: Some(thread) })
     }
 
-    pub(super) fn send(&self, order: Order) {
+    pub(super) fn send(&self, order: StateOrder) {
         if let Some(orders) = &self.orders {
             // The thread runs as long as this value exists.
             let _ = orders.send(order);
@@ -50,7 +50,7 @@ impl Drop for StateThread {
 
 fn drive(
     mut worker: StateWorker,
-    queue: &Receiver<Order>,
+    queue: &Receiver<StateOrder>,
     clock: &Clock,
     mut stepper: Stepper,
     ended: impl Fn(CheckpointOutcome),

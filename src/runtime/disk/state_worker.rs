@@ -21,7 +21,7 @@ pub(super) const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 pub(super) const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What the writer wants.
-pub(crate) enum Order {
+pub(crate) enum StateOrder {
     /// Writes a checkpoint. An earlier one has ended.
     Checkpoint(Box<CheckpointOrder>),
     /// Stops writing a checkpoint. The answer [`CheckpointOutcome::Stopped`] comes when the store is not
@@ -73,11 +73,11 @@ pub(crate) enum StateStep {
 /// The state machine for work on whole states.
 pub(crate) struct StateWorker {
     reports: Reports,
-    orders: VecDeque<Order>,
+    orders: VecDeque<StateOrder>,
     /// The checkpoint that is being written, or that is tried again after a pause.
-    checkpoint: Option<Checkpoint>,
+    checkpoint: Option<CheckpointAttempt>,
     /// The step that was decided, and not yet performed.
-    call: Option<Call>,
+    call: Option<StateCall>,
     /// Whether the checkpoint stops after the present step.
     is_stopping: bool,
     outcomes: VecDeque<CheckpointOutcome>,
@@ -85,7 +85,7 @@ pub(crate) struct StateWorker {
     pause: Duration,
 }
 
-struct Checkpoint {
+struct CheckpointAttempt {
     order: Box<CheckpointOrder>,
     /// `None` before it has begun.
     chunks: Option<ChunkWriter>,
@@ -94,7 +94,7 @@ struct Checkpoint {
     again_at: Option<Time>,
 }
 
-enum Call {
+enum StateCall {
     Begin,
     Chunk(Vec<u8>),
     Finish,
@@ -116,17 +116,19 @@ impl StateWorker {
         }
     }
 
-    /// Takes an order. All but [`Order::Stop`] wait for earlier ones, but not for a checkpoint that is tried
+    /// Takes an order. All but [`StateOrder::Stop`] wait for earlier ones, but not for a checkpoint that is tried
     /// again later.
-    pub(crate) fn take(&mut self, order: Order) {
-        let Order::Stop = order else {
+    pub(crate) fn take(&mut self, order: StateOrder) {
+        let StateOrder::Stop = order else {
             self.orders.push_back(order);
             return;
         };
-        self.orders.retain(|order| !matches!(order, Order::Checkpoint(_)));
+        self.orders.retain(|order| !matches!(order, StateOrder::Checkpoint(_)));
         match self.call {
-            Some(Call::Begin | Call::Chunk(_) | Call::Finish) => self.is_stopping = true,
-            Some(Call::Build { .. } | Call::Drop(_)) | None => self.stop(),
+            Some(StateCall::Begin | StateCall::Chunk(_) | StateCall::Finish) => {
+                self.is_stopping = true
+            }
+            Some(StateCall::Build { .. } | StateCall::Drop(_)) | None => self.stop(),
         }
     }
 
@@ -150,7 +152,7 @@ impl StateWorker {
     }
 
     /// The next call, or until when there is none.
-    fn decide(&mut self, now: Time) -> Result<Call, Option<Time>> {
+    fn decide(&mut self, now: Time) -> Result<StateCall, Option<Time>> {
         let mut until = None;
         if let Some(checkpoint) = &mut self.checkpoint {
             until = checkpoint.pauses_until(now);
@@ -159,16 +161,16 @@ impl StateWorker {
             }
         }
         match self.orders.pop_front() {
-            Some(Order::Checkpoint(order)) => {
+            Some(StateOrder::Checkpoint(order)) => {
                 let (chunks, pause, again_at) = (None, None, None);
-                self.checkpoint = Some(Checkpoint { order, chunks, pause, again_at });
-                Ok(Call::Begin)
+                self.checkpoint = Some(CheckpointAttempt { order, chunks, pause, again_at });
+                Ok(StateCall::Begin)
             }
-            Some(Order::Build { transfer, reader, zxid, hash }) => {
-                Ok(Call::Build { transfer, reader, zxid, hash })
+            Some(StateOrder::Build { transfer, reader, zxid, hash }) => {
+                Ok(StateCall::Build { transfer, reader, zxid, hash })
             }
-            Some(Order::Drop(state)) => Ok(Call::Drop(state)),
-            Some(Order::Stop) | None => Err(until),
+            Some(StateOrder::Drop(state)) => Ok(StateCall::Drop(state)),
+            Some(StateOrder::Stop) | None => Err(until),
         }
     }
 
@@ -176,10 +178,10 @@ impl StateWorker {
     pub(crate) fn perform(&mut self) {
         let made = match (self.call.take(), &mut self.checkpoint) {
             (None, _) => return,
-            (Some(Call::Build { transfer, reader, zxid, hash }), _) => {
+            (Some(StateCall::Build { transfer, reader, zxid, hash }), _) => {
                 return self.reports.build(transfer, *reader, zxid, hash);
             }
-            (Some(Call::Drop(state)), _) => return drop(state),
+            (Some(StateCall::Drop(state)), _) => return drop(state),
             (Some(_), None) => return,
             (Some(call), Some(checkpoint)) => checkpoint.perform(call),
         };
@@ -207,7 +209,7 @@ impl StateWorker {
     }
 }
 
-impl Checkpoint {
+impl CheckpointAttempt {
     /// When it is tried again; `None` if its next call is due.
     fn pauses_until(&mut self, now: Time) -> Option<Time> {
         let again_at = *self.again_at.get_or_insert(now + self.pause?);
@@ -222,42 +224,42 @@ impl Checkpoint {
         (self.chunks, self.pause, self.again_at) = (None, Some(pause), None);
     }
 
-    fn next_call(&mut self) -> Call {
+    fn next_call(&mut self) -> StateCall {
         match &mut self.chunks {
-            None => Call::Begin,
-            Some(chunks) => chunks.next().map_or(Call::Finish, Call::Chunk),
+            None => StateCall::Begin,
+            Some(chunks) => chunks.next().map_or(StateCall::Finish, StateCall::Chunk),
         }
     }
 
     /// Returns whether the checkpoint is complete.
-    fn perform(&mut self, call: Call) -> Result<bool, StorageError> {
+    fn perform(&mut self, call: StateCall) -> Result<bool, StorageError> {
         let CheckpointOrder { state, dirty, checkpointer, .. } = &mut *self.order;
         match call {
-            Call::Begin => {
+            StateCall::Begin => {
                 self.chunks = Some(match checkpointer.begin(false, state.bytes())? {
                     CheckpointKind::Full => ChunkWriter::full(state.clone()),
                     CheckpointKind::Delta => ChunkWriter::delta(state.clone(), dirty.clone()),
                 });
             }
-            Call::Chunk(chunk) => checkpointer.put_chunk(&chunk)?,
-            Call::Finish => {
+            StateCall::Chunk(chunk) => checkpointer.put_chunk(&chunk)?,
+            StateCall::Finish => {
                 checkpointer.finish()?;
                 return Ok(true);
             }
-            Call::Build { .. } | Call::Drop(_) => {}
+            StateCall::Build { .. } | StateCall::Drop(_) => {}
         }
         Ok(false)
     }
 }
 
-impl Call {
+impl StateCall {
     fn step(&self) -> StateStep {
         match self {
-            Call::Begin => StateStep::Begin,
-            Call::Chunk(chunk) => StateStep::Chunk { bytes: chunk.len() },
-            Call::Finish => StateStep::Finish,
-            Call::Build { .. } => StateStep::Build,
-            Call::Drop(_) => StateStep::Drop,
+            StateCall::Begin => StateStep::Begin,
+            StateCall::Chunk(chunk) => StateStep::Chunk { bytes: chunk.len() },
+            StateCall::Finish => StateStep::Finish,
+            StateCall::Build { .. } => StateStep::Build,
+            StateCall::Drop(_) => StateStep::Drop,
         }
     }
 }

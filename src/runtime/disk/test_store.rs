@@ -16,13 +16,13 @@ use crate::types::membership::Promise;
 /// What happens to the store. A clone is the same.
 #[derive(Clone, Default)]
 pub(super) struct Script {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<TestStoreState>>,
     /// Each chunk waits for one message; none waits if there is no channel, or it is closed.
     proceed: Option<Receiver<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TestStoreState {
     calls: Vec<&'static str>,
     /// How often each call fails harmlessly before it succeeds.
     refused: BTreeMap<&'static str, usize>,
@@ -38,7 +38,7 @@ impl Script {
         Script { proceed: Some(proceed), ..Script::default() }
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut TestStoreState) -> T) -> T {
         change(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

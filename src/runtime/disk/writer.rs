@@ -4,7 +4,7 @@
 //! The driver submits operations, and asks for the next step. Each step is one call of the store. Between
 //! the decision for a step and its execution, time may pass and more operations may arrive; a crash may
 //! come before, during or after it. What takes time in proportion to a whole state goes to the other state
-//! machine, [`StateWorker`](super::state_worker::StateWorker), as an [`Order`].
+//! machine, [`StateWorker`](super::state_worker::StateWorker), as an [`StateOrder`].
 //!
 //! ```text
 //! writer.submit(operation);
@@ -19,10 +19,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::change::{Change, ChangeCall, ChangeStep};
+use super::change::{ChangeCall, ChangeStep, DiskChange};
 use super::group_commit::{WRITE_BYTES_MAX, merge, next_part, size};
 use super::reports::Reports;
-use super::state_worker::{CheckpointOrder, CheckpointOutcome, Order};
+use super::state_worker::{CheckpointOrder, CheckpointOutcome, StateOrder};
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input, Time};
 use crate::node::stored::{LogWrite, SnapshotMeta};
@@ -43,9 +43,9 @@ pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
 
 /// What a driver does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<Step, Message> {
+pub(crate) enum Next<StoreStep, Message> {
     /// Performs this step, now or later. Until then, the answer stays the same.
-    Perform(Step),
+    Perform(StoreStep),
     /// Passes this message to the other state machine.
     Send(Message),
     /// Waits for a message, at most until this time.
@@ -56,7 +56,7 @@ pub(crate) enum Next<Step, Message> {
 
 /// One call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum StoreStep {
     /// Appends these bytes, about: several writes, one, or a part of one.
     Append { bytes: usize },
     /// Reads up to so many bytes.
@@ -79,19 +79,19 @@ pub(crate) enum Step {
 pub(crate) struct Writer {
     store: Box<dyn LogStore>,
     reports: Reports,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<DiskJob>,
     /// The step that was decided, and not yet performed.
-    call: Option<Call>,
+    call: Option<StoreCall>,
     /// The write in progress, or what is left of it.
     merged: Option<Merged>,
     /// The change in progress. No other job is done meanwhile.
-    change: Option<Change>,
+    change: Option<DiskChange>,
     /// The checkpoint that is being written.
     checkpoint: Option<Checkpoint>,
     /// How many checkpoints were started.
     checkpoints: u64,
     /// To be sent next.
-    order: Option<Order>,
+    order: Option<StateOrder>,
     /// Whether a checkpoint must have stopped before the change goes on.
     is_stopping: bool,
     /// Whether something was written since the store last did its deferred work, and when it does.
@@ -110,13 +110,13 @@ pub(crate) struct Writer {
 }
 
 #[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
-enum Job {
+enum DiskJob {
     Op(DiskOp),
     Outcome(CheckpointOutcome),
 }
 
 /// A call of the store.
-enum Call {
+enum StoreCall {
     /// The number to report if this is the last part.
     Append(Option<u64>, LogWrite),
     Read(u64, u64),
@@ -171,14 +171,14 @@ impl Writer {
 
     /// Adds an operation, after all earlier ones.
     pub(crate) fn submit(&mut self, op: DiskOp) {
-        self.jobs.push_back(Job::Op(op));
+        self.jobs.push_back(DiskJob::Op(op));
     }
 
     /// A checkpoint that was ordered has ended.
     pub(crate) fn checkpoint_ended(&mut self, outcome: CheckpointOutcome) {
         match outcome {
             CheckpointOutcome::Stopped => self.is_stopping = false,
-            outcome => self.jobs.push_back(Job::Outcome(outcome)),
+            outcome => self.jobs.push_back(DiskJob::Outcome(outcome)),
         }
     }
 
@@ -208,7 +208,7 @@ impl Writer {
     }
 
     /// Decides what to do next.
-    pub(crate) fn next(&mut self, now: Time) -> Next<Step, Order> {
+    pub(crate) fn next(&mut self, now: Time) -> Next<StoreStep, StateOrder> {
         if self.has_failed {
             return Next::End;
         }
@@ -247,13 +247,13 @@ impl Writer {
         self.has_failed = true;
     }
 
-    fn decide(&mut self, now: Time) -> Result<Next<Call, Order>, StorageError> {
+    fn decide(&mut self, now: Time) -> Result<Next<StoreCall, StateOrder>, StorageError> {
         if let Some(order) = self.order.take() {
             return Ok(Next::Send(order));
         }
         if now >= self.space_at {
             self.space_at = now + SPACE_PERIOD;
-            return Ok(Next::Perform(Call::Space));
+            return Ok(Next::Perform(StoreCall::Space));
         }
         loop {
             if let Some(merged) = self.merged.take() {
@@ -265,7 +265,7 @@ impl Writer {
                 }
                 return Ok(match change.pauses_until(now, self.is_closing)? {
                     Some(until) => Next::Wait(Some(until.min(self.space_at))),
-                    None => Next::Perform(Call::Change(change.next_call())),
+                    None => Next::Perform(StoreCall::Change(change.next_call())),
                 });
             }
             let Some(job) = self.jobs.pop_front() else { break };
@@ -279,13 +279,13 @@ impl Writer {
         }
         let scrub_at = *self.scrub_at.get_or_insert(now + self.scrub_pause);
         if now >= scrub_at {
-            return Ok(Next::Perform(Call::Scrub));
+            return Ok(Next::Perform(StoreCall::Scrub));
         }
         let mut until = self.space_at.min(scrub_at);
         if self.busy {
             let rest_at = *self.rest_at.get_or_insert(now + REST_AFTER);
             if now >= rest_at {
-                return Ok(Next::Perform(Call::Idle));
+                return Ok(Next::Perform(StoreCall::Idle));
             }
             until = until.min(rest_at);
         }
@@ -293,10 +293,10 @@ impl Writer {
     }
 
     /// Begins a job. `None`: it is in progress now, or there is nothing to do for it.
-    fn begin(&mut self, job: Job) -> Result<Option<Next<Call, Order>>, StorageError> {
+    fn begin(&mut self, job: DiskJob) -> Result<Option<Next<StoreCall, StateOrder>>, StorageError> {
         let op = match job {
-            Job::Op(op) => op,
-            Job::Outcome(outcome) => {
+            DiskJob::Op(op) => op,
+            DiskJob::Outcome(outcome) => {
                 return Ok(self.checkpoint_to_commit(outcome)?.map(Next::Perform));
             }
         };
@@ -306,29 +306,31 @@ impl Writer {
                 return Ok(None);
             }
             DiskOp::Read { from, bytes } => {
-                return Ok(Some(Next::Perform(Call::Read(from, bytes))));
+                return Ok(Some(Next::Perform(StoreCall::Read(from, bytes))));
             }
             DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                 self.checkpoints += 1;
                 let checkpoint = Checkpoint { number: self.checkpoints, meta, keep_from };
                 let prepared = Box::new((checkpoint, state, dirty));
-                return Ok(Some(Next::Perform(Call::Prepare(prepared))));
+                return Ok(Some(Next::Perform(StoreCall::Prepare(prepared))));
             }
             DiskOp::Build { transfer, reader, zxid, hash } => {
-                return Ok(Some(Next::Send(Order::Build { transfer, reader, zxid, hash })));
+                return Ok(Some(Next::Send(StateOrder::Build { transfer, reader, zxid, hash })));
             }
-            DiskOp::Drop { state } => return Ok(Some(Next::Send(Order::Drop(Box::new(state))))),
+            DiskOp::Drop { state } => {
+                return Ok(Some(Next::Send(StateOrder::Drop(Box::new(state)))));
+            }
             DiskOp::Install { number, hard_state, meta, state } => {
-                self.change = Some(Change::install(number, hard_state, meta, state));
+                self.change = Some(DiskChange::install(number, hard_state, meta, state));
                 // The installed state replaces everything, including a checkpoint in progress.
                 let current = self.checkpoint.take_if(|_| !planted!(InstallBesideCheckpoint));
-                let stops = current.map(|_| Next::Send(Order::Stop));
+                let stops = current.map(|_| Next::Send(StateOrder::Stop));
                 self.is_stopping = stops.is_some();
                 return Ok(stops);
             }
-            DiskOp::Identify { number, identity } => Change::identity(number, identity),
-            DiskOp::Promise { number, promise } => Change::promise(number, promise),
-            DiskOp::Removed { number } => Change::removed(number),
+            DiskOp::Identify { number, identity } => DiskChange::identity(number, identity),
+            DiskOp::Promise { number, promise } => DiskChange::promise(number, promise),
+            DiskOp::Removed { number } => DiskChange::removed(number),
         };
         self.change = Some(change);
         Ok(None)
@@ -338,7 +340,7 @@ impl Writer {
     fn checkpoint_to_commit(
         &mut self,
         outcome: CheckpointOutcome,
-    ) -> Result<Option<Call>, StorageError> {
+    ) -> Result<Option<StoreCall>, StorageError> {
         let (number, written) = match outcome {
             CheckpointOutcome::Written(number) => (number, Ok(())),
             CheckpointOutcome::Failed(number, error) => (number, Err(error)),
@@ -346,21 +348,21 @@ impl Writer {
         };
         let wanted = self.checkpoint.take_if(|checkpoint| checkpoint.number == number);
         let Some(checkpoint) = wanted else { return Ok(None) };
-        written.map(|()| Some(Call::Commit(Box::new(checkpoint))))
+        written.map(|()| Some(StoreCall::Commit(Box::new(checkpoint))))
     }
 
     /// Merges this write with all that wait behind it, and writes the next part of them.
-    fn write(&mut self, mut merged: Merged) -> Call {
+    fn write(&mut self, mut merged: Merged) -> StoreCall {
         while !merged.is_begun && size(&merged.write) < self.write_bytes_max {
             match self.jobs.pop_front() {
-                Some(Job::Op(DiskOp::Write { number, write })) => {
+                Some(DiskJob::Op(DiskOp::Write { number, write })) => {
                     merged.number = number;
                     merge(&mut merged.write, write);
                 }
                 // A read only needs entries that were written earlier.
-                Some(Job::Op(DiskOp::Read { from, bytes })) => {
+                Some(DiskJob::Op(DiskOp::Read { from, bytes })) => {
                     self.merged = Some(merged);
-                    return Call::Read(from, bytes);
+                    return StoreCall::Read(from, bytes);
                 }
                 Some(other) => {
                     self.jobs.push_front(other);
@@ -373,39 +375,39 @@ impl Writer {
         match next_part(&mut merged.write, self.write_bytes_max) {
             Some(part) => {
                 self.merged = Some(merged);
-                Call::Append(None, part)
+                StoreCall::Append(None, part)
             }
-            None => Call::Append(Some(merged.number), merged.write),
+            None => StoreCall::Append(Some(merged.number), merged.write),
         }
     }
 
-    fn make(&mut self, call: Call) -> Result<(), StorageError> {
+    fn make(&mut self, call: StoreCall) -> Result<(), StorageError> {
         match call {
-            Call::Append(number, write) => {
+            StoreCall::Append(number, write) => {
                 self.store.append(&write)?;
                 self.busy = true;
                 if let Some(number) = number {
                     self.reports.send(Input::Written { number });
                 }
             }
-            Call::Read(from, bytes) => {
+            StoreCall::Read(from, bytes) => {
                 let reports = self.reports.clone();
                 let done = move |read| reports.entries_read(from, read);
                 self.store.read(from, bytes, Box::new(done))?;
             }
-            Call::Prepare(prepared) => {
+            StoreCall::Prepare(prepared) => {
                 let (checkpoint, state, dirty) = *prepared;
                 let (number, checkpointer) = (checkpoint.number, self.store.checkpointer()?);
                 let order = CheckpointOrder { number, state, dirty, checkpointer };
-                self.order = Some(Order::Checkpoint(Box::new(order)));
+                self.order = Some(StateOrder::Checkpoint(Box::new(order)));
                 self.checkpoint = Some(checkpoint);
             }
-            Call::Commit(checkpoint) => {
+            StoreCall::Commit(checkpoint) => {
                 let Checkpoint { meta, keep_from, .. } = *checkpoint;
                 let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
                 self.reports.send(Input::CheckpointDone { index: meta.index, bytes });
             }
-            Call::Change(call) => {
+            StoreCall::Change(call) => {
                 if let Some(mut change) = self.change.take() {
                     if change.perform(call, &mut *self.store, self.is_closing)? {
                         self.reports.send(Input::Written { number: change.number() });
@@ -414,12 +416,12 @@ impl Writer {
                     }
                 }
             }
-            Call::Idle => {
+            StoreCall::Idle => {
                 self.store.idle()?;
                 self.busy = false;
             }
-            Call::Space => self.measure(),
-            Call::Scrub => self.scrub()?,
+            StoreCall::Space => self.measure(),
+            StoreCall::Scrub => self.scrub()?,
         }
         Ok(())
     }
@@ -453,17 +455,17 @@ impl Writer {
     }
 }
 
-impl Call {
-    fn step(&self) -> Step {
+impl StoreCall {
+    fn step(&self) -> StoreStep {
         match self {
-            Call::Append(_, write) => Step::Append { bytes: size(write) },
-            Call::Read(_, bytes) => Step::Read { bytes: *bytes },
-            Call::Prepare(_) => Step::Prepare,
-            Call::Commit(_) => Step::Commit,
-            Call::Change(call) => Step::Change(call.step()),
-            Call::Idle => Step::Idle,
-            Call::Space => Step::Space,
-            Call::Scrub => Step::Scrub,
+            StoreCall::Append(_, write) => StoreStep::Append { bytes: size(write) },
+            StoreCall::Read(_, bytes) => StoreStep::Read { bytes: *bytes },
+            StoreCall::Prepare(_) => StoreStep::Prepare,
+            StoreCall::Commit(_) => StoreStep::Commit,
+            StoreCall::Change(call) => StoreStep::Change(call.step()),
+            StoreCall::Idle => StoreStep::Idle,
+            StoreCall::Space => StoreStep::Space,
+            StoreCall::Scrub => StoreStep::Scrub,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::reports::Reports;
 use super::state_worker::{StateStep, StateWorker};
 use super::test_store::Script;
 use super::tests::{meta, write};
-use super::writer::{Next, REST_AFTER, SCRUB_AGAIN, SPACE_PERIOD, Step, Writer};
+use super::writer::{Next, REST_AFTER, SCRUB_AGAIN, SPACE_PERIOD, StoreStep, Writer};
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
@@ -46,7 +46,7 @@ impl World {
         let worker = StateWorker::new(reports.clone());
         let (writer, made) = (Writer::new(store, reports, now), Vec::new());
         let mut world = World { writer, worker, script, disk, inputs, now, made };
-        assert_eq!(world.begin(), Some(Step::Space));
+        assert_eq!(world.begin(), Some(StoreStep::Space));
         world.writer.perform();
         world
     }
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// The writer's next step. Passes on its orders.
-    fn begin(&mut self) -> Option<Step> {
+    fn begin(&mut self) -> Option<StoreStep> {
         loop {
             match self.writer.next(self.now) {
                 Next::Perform(step) => return Some(step),
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Performs all that is due now. Returns the steps of the writer.
-    fn run(&mut self) -> Vec<Step> {
+    fn run(&mut self) -> Vec<StoreStep> {
         let mut steps = Vec::new();
         loop {
             match self.writer.next(self.now) {
@@ -199,7 +199,7 @@ fn install(machine: &Machine, number: u64) -> DiskOp {
 fn writes_that_gather_during_a_write_become_one() {
     let mut world = World::new(Script::default());
     world.write(1, write(1, 2..=3));
-    assert!(matches!(world.begin(), Some(Step::Append { .. })));
+    assert!(matches!(world.begin(), Some(StoreStep::Append { .. })));
     world.write(2, write(1, 4..=4));
     world.write(3, write(1, 5..=6));
     world.writer.perform();
@@ -244,10 +244,10 @@ fn a_write_is_not_merged_across_another_operation() {
     world.writer.submit(DiskOp::Promise { number: 2, promise: promise() });
     world.write(3, write(1, 4..=4));
     world.writer.submit(DiskOp::Removed { number: 4 });
-    let mark = Step::Change(ChangeStep::Mark);
+    let mark = StoreStep::Change(ChangeStep::Mark);
     let steps = world.run();
     assert!(
-        matches!(steps[..], [Step::Append { .. }, one, Step::Append { .. }, other]
+        matches!(steps[..], [StoreStep::Append { .. }, one, StoreStep::Append { .. }, other]
             if one == mark && other == mark),
         "{steps:?}"
     );
@@ -276,7 +276,7 @@ fn cut_between_parts() -> Result<usize, String> {
         // More work waits, which is not mixed with the parts.
         world.write(2, write(2, 41..=41));
         for _ in 0..parts {
-            assert!(matches!(world.begin(), Some(Step::Append { .. })));
+            assert!(matches!(world.begin(), Some(StoreStep::Append { .. })));
             world.writer.perform();
         }
         // The crash.
@@ -318,7 +318,7 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
     for call in ["begin", "chunk", "finish", "commit"] {
         let many = if call == "chunk" { ChunkWriter::full(machine.state()).count() } else { 1 };
         for _ in 0..many {
-            assert!(matches!(world.begin(), Some(Step::Change(_))));
+            assert!(matches!(world.begin(), Some(StoreStep::Change(_))));
             world.writer.perform();
             assert_eq!(world.script.calls(), [call]);
         }
@@ -422,7 +422,7 @@ fn an_installation_stops_a_checkpoint_at_each_call() {
         world.run();
         let (meta, state, dirty) = (meta(&machine, 2), machine.state(), dirty.clone());
         world.writer.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 3 });
-        assert_eq!(world.begin(), Some(Step::Prepare));
+        assert_eq!(world.begin(), Some(StoreStep::Prepare));
         world.writer.perform();
         assert_eq!(world.begin(), None);
         for _ in 0..calls {
@@ -456,7 +456,7 @@ fn a_checkpoint_is_written_after_one_that_was_stopped() {
     let mut machine = large_machine();
     let mut world = World::new(Script::default());
     world.writer.submit(checkpoint(&mut machine, 1));
-    assert_eq!(world.begin(), Some(Step::Prepare));
+    assert_eq!(world.begin(), Some(StoreStep::Prepare));
     world.writer.perform();
     world.writer.submit(install(&machine, 1));
     world.writer.submit(checkpoint(&mut machine, 100));
@@ -563,7 +563,7 @@ fn the_room_on_the_disk_is_reported_when_it_changes() {
     // Also while there is more to write.
     world.now += MS;
     world.write(1, write(1, 2..=3));
-    assert_eq!(world.begin(), Some(Step::Space));
+    assert_eq!(world.begin(), Some(StoreStep::Space));
     world.run();
     assert_eq!(world.results(), ["free 50", "written 1"]);
 }

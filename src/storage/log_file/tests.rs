@@ -16,7 +16,7 @@ fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
     let numbers = numbers(&FsPath::system(dir)).unwrap();
     let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
     let segment = numbers.get(gap.map_or(0, |place| place + 1)).copied().unwrap_or(FIRST_SEGMENT);
-    let from = Place { segment, offset: HEADER_BYTES as u64, bytes: 0 };
+    let from = SegmentRange { segment, offset: HEADER_BYTES as u64, bytes: 0 };
     let mut found = Vec::new();
     let scan = log_scan::scan(&FsPath::system(dir), ID, from, |record| {
         found.push((record.at.seq, record.decode::<String>(&Sealing::default())?));
@@ -249,7 +249,7 @@ fn a_segment_that_was_made_and_not_used_is_no_part_of_the_log() {
 fn a_log_of_another_store_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     drop(written(dir.path(), 3));
-    let from = Place { segment: FIRST_SEGMENT, offset: HEADER_BYTES as u64, bytes: 0 };
+    let from = SegmentRange { segment: FIRST_SEGMENT, offset: HEADER_BYTES as u64, bytes: 0 };
     let error = log_scan::scan(&FsPath::system(dir.path()), ID + 1, from, |_| Ok(())).unwrap_err();
     assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
 }

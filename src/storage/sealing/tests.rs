@@ -95,7 +95,7 @@ fn golden_sealed() {
         WrappedKey { id: 3, under: "k1".to_owned(), nonce: [1; 24], key: [2; 32], tag: [3; 16] };
     golden.sample("KEYS", &KEYS.seal(&StoredKeys { keys: vec![key] }).unwrap());
     let sealing = Sealing { keys: Some(Arc::new(DataKeys::for_tests(3))), given: true };
-    let context = Context::new(b'L', [1, 2, 3, 4, 5, 6, 7]);
+    let context = AssociatedData::new(b'L', [1, 2, 3, 4, 5, 6, 7]);
     golden.sample("a body", &sealing.sealed(&context, b"a body").unwrap());
     golden.check();
 }
@@ -248,9 +248,9 @@ fn keys_of_another_directory_do_not_decrypt_and_show_no_damage() {
 fn a_body_decrypts_at_its_own_place_only() {
     let sealing = Sealing { keys: Some(Arc::new(DataKeys::for_tests(1))), given: true };
     let fields = [1, 2, 3, 4, 5, 6, 7];
-    let sealed = sealing.sealed(&Context::new(b'C', fields), b"text").unwrap();
+    let sealed = sealing.sealed(&AssociatedData::new(b'C', fields), b"text").unwrap();
     let open = |kind: u8, fields| {
-        sealing.opened(&Context::new(kind, fields), true, &sealed, "it").map(Cow::into_owned)
+        sealing.opened(&AssociatedData::new(kind, fields), true, &sealed, "it").map(Cow::into_owned)
     };
     assert_eq!(open(b'C', fields).unwrap(), b"text");
     assert!(matches!(open(b'L', fields), Err(StorageError::Key { .. })));
@@ -260,7 +260,7 @@ fn a_body_decrypts_at_its_own_place_only() {
         assert!(matches!(open(b'C', other), Err(StorageError::Key { .. })), "field {place}");
     }
     // Nor is a body in clear taken for one of this member.
-    let clear = sealing.opened(&Context::new(b'C', fields), false, b"text", "it");
+    let clear = sealing.opened(&AssociatedData::new(b'C', fields), false, b"text", "it");
     assert!(matches!(clear, Err(StorageError::Key { .. })));
 }
 
@@ -268,7 +268,7 @@ fn a_body_decrypts_at_its_own_place_only() {
 fn no_nonce_is_used_twice() {
     let claim = || {
         let keys = DataKeys::for_tests(1);
-        let context = Context::new(b'L', [0; 7]);
+        let context = AssociatedData::new(b'L', [0; 7]);
         let sealing = Sealing { keys: Some(Arc::new(keys)), given: true };
         let sealed = |_| sealing.sealed(&context, b"the same").unwrap();
         let mut all: Vec<Vec<u8>> = (0..100).map(sealed).collect();

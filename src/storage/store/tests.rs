@@ -10,7 +10,7 @@ use super::*;
 use crate::node::stored::LogEntry;
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::directory::current_incarnation;
-use crate::storage::log_index::Place;
+use crate::storage::log_index::SegmentRange;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
 use crate::storage::segments;
 use crate::storage::simulated::{Device, PowerCut, ProcessFiles};
@@ -109,7 +109,7 @@ fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
     for in_open_segment in [false, true] {
         let (dir, mut store, mut model) = written();
         let index = &store.live().unwrap().index;
-        let spans: Vec<Place> = index.spans().map(|span| span.place).collect();
+        let spans: Vec<SegmentRange> = index.spans().map(|span| span.place).collect();
         let place = spans[if in_open_segment { spans.len() - 1 } else { 1 }];
         let segment = segments::path(
             &FsPath::system(&current_incarnation(dir.path())).join("log"),

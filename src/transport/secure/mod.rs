@@ -25,7 +25,7 @@ use std::io;
 pub(crate) use self::secret::PREFACE as SECRET_PREFACE;
 pub(crate) use self::subjects::Subjects;
 use super::frame::FrameReader;
-use super::handshake::{Answer, HANDSHAKE_BYTES_MAX};
+use super::handshake::{HANDSHAKE_BYTES_MAX, HelloReply};
 use crate::security::Security;
 use crate::types::right::Right;
 
@@ -74,7 +74,7 @@ impl std::fmt::Display for Protocol {
 
 /// Why a connection is not, or no longer, secure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum SecurityError {
     /// The two have different settings.
     #[error(
         "the node that listens speaks {ours}, and the one that connects {theirs}: give all members \
@@ -104,34 +104,42 @@ pub(crate) enum Fault {
     Internal(String),
 }
 
-impl Fault {
+impl SecurityError {
     /// The other end has other settings, as its first bytes show.
-    pub(crate) fn other_protocol(side: Side, ours: Protocol, theirs: Protocol) -> Fault {
+    pub(crate) fn other_protocol(side: Side, ours: Protocol, theirs: Protocol) -> SecurityError {
         match side {
-            Side::Listens => Fault::Mismatch { ours, theirs },
-            Side::Connects => Fault::Foreign { ours, theirs },
+            Side::Listens => SecurityError::Mismatch { ours, theirs },
+            Side::Connects => SecurityError::Foreign { ours, theirs },
         }
     }
 
     /// Whether trying again helps only after a reconfiguration.
     pub(crate) fn is_permanent(&self) -> bool {
-        !matches!(self, Fault::TooMuch | Fault::Damaged | Fault::Internal(_))
+        !matches!(
+            self,
+            SecurityError::TooMuch | SecurityError::Damaged | SecurityError::Internal(_)
+        )
     }
 
     /// Whether the end that connected needs the reason in plain text: it has no keys for this
     /// connection and cannot read an encrypted one.
     pub(crate) fn needs_plain_answer(&self) -> bool {
-        matches!(self, Fault::Mismatch { .. } | Fault::WrongSecret | Fault::UnknownVersion(_))
+        matches!(
+            self,
+            SecurityError::Mismatch { .. }
+                | SecurityError::WrongSecret
+                | SecurityError::UnknownVersion(_)
+        )
     }
 
     /// The fault inside an error of a stream, if any.
-    pub(crate) fn of(error: &io::Error) -> Option<&Fault> {
+    pub(crate) fn of(error: &io::Error) -> Option<&SecurityError> {
         error.get_ref()?.downcast_ref()
     }
 }
 
-impl From<Fault> for io::Error {
-    fn from(fault: Fault) -> io::Error {
+impl From<SecurityError> for io::Error {
+    fn from(fault: SecurityError) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, fault)
     }
 }
@@ -141,7 +149,7 @@ impl From<Fault> for io::Error {
 pub(crate) struct SecureChannel {
     kind: ChannelKind,
     side: Side,
-    head: Head,
+    head: FirstBytes,
     /// How many bytes have been received; not counted once the peer is trusted.
     taken: usize,
     trusted: bool,
@@ -162,7 +170,7 @@ enum ChannelKind {
 
 /// The first bytes of the other end.
 #[derive(Debug)]
-enum Head {
+enum FirstBytes {
     Unknown(Vec<u8>),
     Ours,
     /// A plain frame, which is a refusal.
@@ -176,7 +184,7 @@ impl SecureChannel {
         security: &Security,
         side: Side,
         out: &mut Vec<u8>,
-    ) -> Result<Option<SecureChannel>, Fault> {
+    ) -> Result<Option<SecureChannel>, SecurityError> {
         let kind = match security {
             Security::Loopback | Security::Insecure => return Ok(None),
             Security::Secret(secret) => ChannelKind::Secret(Box::new(
@@ -187,7 +195,7 @@ impl SecureChannel {
                 ChannelKind::Tls(Box::new(tls::TlsChannel::start(tls.keys(), side, out)?))
             }
         };
-        let head = Head::Unknown(Vec::new());
+        let head = FirstBytes::Unknown(Vec::new());
         Ok(Some(SecureChannel { kind, side, head, taken: 0, trusted: false }))
     }
 
@@ -206,17 +214,17 @@ impl SecureChannel {
         bytes: &[u8],
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SecurityError> {
         if !self.trusted {
             self.taken += bytes.len();
             if self.taken > UNTRUSTED_BYTES_MAX {
-                return Err(Fault::TooMuch);
+                return Err(SecurityError::TooMuch);
             }
         }
         match &mut self.head {
-            Head::Ours => self.decrypt(bytes, plain, out),
-            Head::Refusal(reader) => read_refusal(reader, bytes),
-            Head::Unknown(head) => {
+            FirstBytes::Ours => self.decrypt(bytes, plain, out),
+            FirstBytes::Refusal(reader) => read_refusal(reader, bytes),
+            FirstBytes::Unknown(head) => {
                 head.extend_from_slice(bytes);
                 let Some(theirs) = Protocol::of(head) else {
                     return Ok(());
@@ -224,15 +232,15 @@ impl SecureChannel {
                 let head = std::mem::take(head);
                 let ours = self.protocol();
                 if theirs == ours {
-                    self.head = Head::Ours;
+                    self.head = FirstBytes::Ours;
                     return self.decrypt(&head, plain, out);
                 }
                 if theirs != Protocol::Plain || self.side == Side::Listens {
-                    return Err(Fault::other_protocol(self.side, ours, theirs));
+                    return Err(SecurityError::other_protocol(self.side, ours, theirs));
                 }
                 let mut reader = FrameReader::new(HANDSHAKE_BYTES_MAX);
                 let result = read_refusal(&mut reader, &head);
-                self.head = Head::Refusal(reader);
+                self.head = FirstBytes::Refusal(reader);
                 result
             }
         }
@@ -243,7 +251,7 @@ impl SecureChannel {
         bytes: &[u8],
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SecurityError> {
         match &mut self.kind {
             ChannelKind::Secret(channel) => channel.receive(bytes, self.trusted, plain, out),
             #[cfg(feature = "tls")]
@@ -254,7 +262,7 @@ impl SecureChannel {
     /// Encrypts some of `plain`, at least one byte unless it is empty, and appends the result to
     /// `out`. Returns how much it took. Before the handshake is over it buffers `plain`: only a
     /// hello is sent then.
-    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, SecurityError> {
         match &mut self.kind {
             ChannelKind::Secret(channel) => channel.send(plain, out),
             #[cfg(feature = "tls")]
@@ -298,17 +306,17 @@ impl SecureChannel {
 }
 
 /// Reads the plain frame in which a node refuses if it has no keys for this connection.
-fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
+fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), SecurityError> {
     reader.push(bytes);
     match reader.next_frame() {
         Ok(None) => Ok(()),
-        Ok(Some(frame)) => Err(match Answer::decode(frame) {
-            Some((_, Answer::Refused(refusal))) => Fault::Refused(refusal.text),
-            Some((_, Answer::Welcome(_))) | None => {
-                Fault::Refused("its answer cannot be read".to_owned())
+        Ok(Some(frame)) => Err(match HelloReply::decode(frame) {
+            Some((_, HelloReply::Refused(refusal))) => SecurityError::Refused(refusal.text),
+            Some((_, HelloReply::Welcome(_))) | None => {
+                SecurityError::Refused("its answer cannot be read".to_owned())
             }
         }),
-        Err(error) => Err(Fault::Refused(format!("it sent {error}"))),
+        Err(error) => Err(SecurityError::Refused(format!("it sent {error}"))),
     }
 }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use snow::params::NoiseParams;
 use snow::{HandshakeState, TransportState};
 
-use super::{Fault, Side};
+use super::{SecurityError, Side};
 use crate::security::{Key, Secret};
 use crate::types::right::Right;
 
@@ -68,8 +68,8 @@ impl fmt::Debug for SecretChannel {
     }
 }
 
-fn internal(error: snow::Error) -> Fault {
-    Fault::Internal(error.to_string())
+fn internal(error: snow::Error) -> SecurityError {
+    SecurityError::Internal(error.to_string())
 }
 
 fn handshake(key: &[u8; 32], side: Side) -> Result<HandshakeState, snow::Error> {
@@ -96,7 +96,7 @@ fn builder(params: NoiseParams) -> snow::Builder<'static> {
 }
 
 /// Appends a handshake message without payload.
-fn write_handshake(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
+fn write_handshake(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), SecurityError> {
     let mut message = [0; HANDSHAKE_MESSAGE_BYTES];
     let bytes = state.write_message(&[], &mut message).map_err(internal)?;
     out.extend_from_slice(&PREFACE);
@@ -114,7 +114,7 @@ impl SecretChannel {
         secret: Secret,
         side: Side,
         out: &mut Vec<u8>,
-    ) -> Result<SecretChannel, Fault> {
+    ) -> Result<SecretChannel, SecurityError> {
         let (key, state) = match side {
             Side::Listens => (None, None),
             Side::Connects => {
@@ -147,7 +147,7 @@ impl SecretChannel {
         trusted: bool,
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SecurityError> {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let mut rest = &input[..];
@@ -167,7 +167,7 @@ impl SecretChannel {
         trusted: bool,
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<&'a [u8]>, Fault> {
+    ) -> Result<Option<&'a [u8]>, SecurityError> {
         let state = std::mem::replace(&mut self.state, SecretState::Failed);
         if let SecretState::Preface(handshake) = state {
             let Some((preface, rest)) = input.split_at_checked(PREFACE.len()) else {
@@ -176,7 +176,11 @@ impl SecretChannel {
             };
             if preface != PREFACE {
                 let known = preface[..7] == PREFACE[..7];
-                return Err(if known { Fault::UnknownVersion(preface[7]) } else { Fault::Damaged });
+                return Err(if known {
+                    SecurityError::UnknownVersion(preface[7])
+                } else {
+                    SecurityError::Damaged
+                });
             }
             self.state = SecretState::Handshake(handshake);
             return Ok(Some(rest));
@@ -191,7 +195,7 @@ impl SecretChannel {
             return Ok(None);
         };
         self.state = match state {
-            SecretState::Preface(_) | SecretState::Failed => return Err(Fault::Damaged),
+            SecretState::Preface(_) | SecretState::Failed => return Err(SecurityError::Damaged),
             SecretState::Handshake(handshake) => {
                 SecretState::Ready(self.agree(handshake, message, out)?)
             }
@@ -200,7 +204,7 @@ impl SecretChannel {
                 plain.resize(start + message.len(), 0);
                 let read = keys.read_message(message, &mut plain[start..]);
                 plain.truncate(start + *read.as_ref().unwrap_or(&0));
-                read.map_err(|_| Fault::Damaged)?;
+                read.map_err(|_| SecurityError::Damaged)?;
                 SecretState::Ready(keys)
             }
         };
@@ -213,11 +217,13 @@ impl SecretChannel {
         handshake: Option<Box<HandshakeState>>,
         message: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Box<TransportState>, Fault> {
+    ) -> Result<Box<TransportState>, SecurityError> {
         let mut nothing = [0; HANDSHAKE_MESSAGE_BYTES];
         let state = match handshake {
             Some(mut state) => {
-                state.read_message(message, &mut nothing).map_err(|_| Fault::WrongSecret)?;
+                state
+                    .read_message(message, &mut nothing)
+                    .map_err(|_| SecurityError::WrongSecret)?;
                 *state
             }
             None => {
@@ -229,7 +235,7 @@ impl SecretChannel {
                         break;
                     }
                 }
-                let mut state = known.ok_or(Fault::WrongSecret)?;
+                let mut state = known.ok_or(SecurityError::WrongSecret)?;
                 write_handshake(&mut state, out)?;
                 state
             }
@@ -241,20 +247,20 @@ impl SecretChannel {
         Ok(keys)
     }
 
-    pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+    pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, SecurityError> {
         let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
         match &mut self.state {
             SecretState::Ready(keys) => seal(keys, part, out)?,
             SecretState::Preface(_) | SecretState::Handshake(_) => {
                 self.early.extend_from_slice(part)
             }
-            SecretState::Failed => return Err(Fault::Damaged),
+            SecretState::Failed => return Err(SecurityError::Damaged),
         }
         Ok(part.len())
     }
 }
 
-fn seal(keys: &mut TransportState, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+fn seal(keys: &mut TransportState, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecurityError> {
     let bytes = plain.len() + TAG_BYTES;
     out.extend_from_slice(&length(bytes));
     let start = out.len();
@@ -266,13 +272,13 @@ fn seal(keys: &mut TransportState, plain: &[u8], out: &mut Vec<u8>) -> Result<()
 type Split<'a> = Option<(&'a [u8], &'a [u8])>;
 
 /// The first message and the rest; `None` if it is not whole.
-fn split_message(input: &[u8], limit: usize) -> Result<Split<'_>, Fault> {
+fn split_message(input: &[u8], limit: usize) -> Result<Split<'_>, SecurityError> {
     let Some((length, rest)) = input.split_at_checked(2) else {
         return Ok(None);
     };
     let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
     if length > limit {
-        return Err(Fault::Damaged);
+        return Err(SecurityError::Damaged);
     }
     Ok(rest.split_at_checked(length))
 }

@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), SecurityError> {
         self.channel.receive(bytes, &mut self.plain, &mut self.out)
     }
 }
@@ -43,7 +43,7 @@ fn pair(client: &Security, server: &Security) -> (End, End) {
 }
 
 /// Carries each end's bytes to the other, in parts of this size, until both have none left.
-fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), Fault> {
+fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), SecurityError> {
     while !client.out.is_empty() || !server.out.is_empty() {
         for bytes in std::mem::take(&mut client.out).chunks(part) {
             server.receive(bytes)?;
@@ -111,10 +111,10 @@ fn a_replay_is_refused() {
     // A replay of all bytes that the client has sent.
     let mut later = End::new(&secret(ONE), Side::Listens);
     later.receive(&first).unwrap();
-    assert_eq!(later.receive(&second), Err(Fault::Damaged));
+    assert_eq!(later.receive(&second), Err(SecurityError::Damaged));
     assert_eq!(later.plain, b"");
     // A replay of a message of this connection.
-    assert_eq!(server.receive(&second), Err(Fault::Damaged));
+    assert_eq!(server.receive(&second), Err(SecurityError::Damaged));
     assert_eq!(server.plain, b"hello");
 }
 
@@ -122,14 +122,17 @@ fn a_replay_is_refused() {
 fn another_secret_is_refused_before_any_plain_text_is_sent() {
     let (mut client, mut server) = pair(&secret(OTHER), &secret(ONE));
     client.send(b"hello");
-    assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
+    assert_eq!(carry(&mut client, &mut server, 100), Err(SecurityError::WrongSecret));
     assert!(server.plain.is_empty() && server.out.is_empty());
-    assert!(Fault::WrongSecret.needs_plain_answer() && Fault::WrongSecret.is_permanent());
+    assert!(
+        SecurityError::WrongSecret.needs_plain_answer()
+            && SecurityError::WrongSecret.is_permanent()
+    );
     // A listener that does not know the secret cannot pretend to.
     let (mut client, _) = pair(&secret(OTHER), &secret(ONE));
     let (mut other, mut server) = pair(&secret(ONE), &secret(ONE));
     server.receive(&std::mem::take(&mut other.out)).unwrap();
-    assert_eq!(client.receive(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
+    assert_eq!(client.receive(&std::mem::take(&mut server.out)), Err(SecurityError::WrongSecret));
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn two_secrets_are_accepted_during_a_change() {
         assert_eq!(server.plain, b"hello");
     }
     let (mut client, mut server) = pair(&stages[0], &stages[3]);
-    assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
+    assert_eq!(carry(&mut client, &mut server, 100), Err(SecurityError::WrongSecret));
 }
 
 #[test]
@@ -159,21 +162,24 @@ fn a_changed_byte_ends_the_connection() {
         carry(&mut client, &mut server, 100).unwrap();
         client.send(b"some message");
         client.out[at] ^= 1;
-        assert_eq!(server.receive(&client.out), Err(Fault::Damaged), "byte {at}");
+        assert_eq!(server.receive(&client.out), Err(SecurityError::Damaged), "byte {at}");
         assert!(server.plain.is_empty());
-        assert_eq!(server.receive(b"more"), Err(Fault::Damaged));
+        assert_eq!(server.receive(b"more"), Err(SecurityError::Damaged));
     }
 }
 
 #[test]
 fn a_later_version_is_distinguished_from_junk() {
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.receive(b"qrnoise\x02and what not"), Err(Fault::UnknownVersion(2)));
+    assert_eq!(server.receive(b"qrnoise\x02and what not"), Err(SecurityError::UnknownVersion(2)));
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.receive(b"qrnopqrs"), Err(Fault::Damaged));
+    assert_eq!(server.receive(b"qrnopqrs"), Err(SecurityError::Damaged));
     let mut server = End::new(&secret(ONE), Side::Listens);
     let theirs = Protocol::Foreign;
-    assert_eq!(server.receive(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
+    assert_eq!(
+        server.receive(b"GET /"),
+        Err(SecurityError::Mismatch { ours: Protocol::Secret, theirs })
+    );
 }
 
 #[test]
@@ -192,7 +198,7 @@ fn a_stranger_costs_little_memory() {
         }
         assert!(sent <= 8 << 10, "{sent}");
     };
-    assert_eq!(refused, Fault::Damaged);
+    assert_eq!(refused, SecurityError::Damaged);
     // Many small correct messages are too much as well.
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
     let refused = loop {
@@ -202,7 +208,7 @@ fn a_stranger_costs_little_memory() {
         }
         assert!(server.plain.len() <= UNTRUSTED_BYTES_MAX);
     };
-    assert_eq!(refused, Fault::TooMuch);
+    assert_eq!(refused, SecurityError::TooMuch);
 }
 
 #[test]
@@ -211,13 +217,13 @@ fn plain_refusals_are_reported() {
     use crate::transport::handshake::{Refusal, RefusalCode};
     let mut frame = Vec::new();
     let refusal = Refusal::new(RefusalCode::Security, "no keys here".to_owned());
-    append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(1, buffer));
+    append_frame(&mut frame, |buffer| HelloReply::Refused(refusal).encode(1, buffer));
     for part in [1, 1000] {
         let mut client = End::new(&secret(ONE), Side::Connects);
         let result = frame.chunks(part).find_map(|bytes| client.receive(bytes).err());
-        assert_eq!(result, Some(Fault::Refused("no keys here".to_owned())));
+        assert_eq!(result, Some(SecurityError::Refused("no keys here".to_owned())));
     }
     let mut client = End::new(&secret(ONE), Side::Connects);
     let result = client.receive(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert!(matches!(result, Err(Fault::Refused(_))), "{result:?}");
+    assert!(matches!(result, Err(SecurityError::Refused(_))), "{result:?}");
 }

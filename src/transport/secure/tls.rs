@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::{Fault, Side};
+use super::{SecurityError, Side};
 use crate::security::{Keys, describe, x509};
 use crate::types::right::Right;
 
@@ -22,12 +22,16 @@ pub(crate) struct TlsChannel {
     closed: bool,
 }
 
-fn fault(error: impl std::fmt::Display) -> Fault {
-    Fault::Tls(format!("TLS: {error}"))
+fn fault(error: impl std::fmt::Display) -> SecurityError {
+    SecurityError::Tls(format!("TLS: {error}"))
 }
 
 impl TlsChannel {
-    pub(super) fn start(keys: &Keys, side: Side, out: &mut Vec<u8>) -> Result<TlsChannel, Fault> {
+    pub(super) fn start(
+        keys: &Keys,
+        side: Side,
+        out: &mut Vec<u8>,
+    ) -> Result<TlsChannel, SecurityError> {
         let connection = match side {
             Side::Connects => {
                 // The name is neither sent nor compared.
@@ -43,7 +47,7 @@ impl TlsChannel {
     }
 
     /// The server's end, which sends nothing before the client does.
-    pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, Fault> {
+    pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, SecurityError> {
         let server = ServerConnection::new(config).map_err(fault)?;
         let connection = Connection::Server(server);
         Ok(TlsChannel { connection, since: UnixTime::now(), closed: false })
@@ -54,7 +58,7 @@ impl TlsChannel {
         mut bytes: &[u8],
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SecurityError> {
         while !bytes.is_empty() {
             // Bytes after the other end's close are ignored.
             if self.connection.read_tls(&mut bytes).map_err(fault)? == 0 {
@@ -73,7 +77,7 @@ impl TlsChannel {
         Ok(())
     }
 
-    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, SecurityError> {
         let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
         let taken = self.connection.writer().write(part).map_err(fault)?;
         self.flush(out)?;
@@ -115,7 +119,7 @@ impl TlsChannel {
         let _ = self.flush(out);
     }
 
-    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), SecurityError> {
         while self.connection.wants_write() {
             self.connection.write_tls(out).map_err(fault)?;
         }

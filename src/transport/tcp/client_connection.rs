@@ -14,12 +14,12 @@ use std::io;
 
 use mio::Token;
 
-use super::context::{Context, Timer};
+use super::context::{NetworkContext, NetworkTimer};
 use super::incoming::Incoming;
 use super::incoming_connection::{ClientWriter, Closed, IncomingConnection};
 use super::shared::Counters;
 use super::sockets::Polled;
-use super::writer::Writer;
+use super::writer::SocketWriter;
 use crate::node::message::PeerMessage;
 use crate::types::membership::{Named, NodeId};
 
@@ -29,11 +29,11 @@ const CLIENT_BYTES_MAX: usize = 32 << 20;
 
 impl IncomingConnection {
     /// Sends messages to the client over this connection from now on.
-    pub(super) fn start_sending(&mut self, context: &mut Context) -> io::Result<()> {
+    pub(super) fn start_sending(&mut self, context: &mut NetworkContext) -> io::Result<()> {
         self.stream.socket.reregister(self.token, Polled::ForBoth)?;
         let queue_bytes_max = CLIENT_BYTES_MAX.min(context.options.queue_bytes_max);
         self.client_writer = Some(Box::new(ClientWriter {
-            writer: Writer::new(queue_bytes_max, true, context.now),
+            writer: SocketWriter::new(queue_bytes_max, true, context.now),
             is_open: false,
         }));
         Ok(())
@@ -50,7 +50,7 @@ impl IncomingConnection {
     }
 
     /// Writes until nothing waits or the socket is full, for a limited number of writes.
-    fn write_to_client(&mut self, context: &mut Context) -> io::Result<()> {
+    fn write_to_client(&mut self, context: &mut NetworkContext) -> io::Result<()> {
         let Some(ClientWriter { writer, .. }) = self.client_writer.as_deref_mut() else {
             return Ok(());
         };
@@ -58,7 +58,7 @@ impl IncomingConnection {
         if writer.queue.is_empty() {
             writer.queue.give_back();
         }
-        let timer = Timer::Stall(self.token);
+        let timer = NetworkTimer::Stall(self.token);
         if let Some(since) = writer.waits_since(&self.stream)
             && context.timers.at(timer).is_none()
         {
@@ -70,7 +70,7 @@ impl IncomingConnection {
 
 impl Incoming {
     /// Closes the connection of a client that claims to be this node.
-    pub(super) fn disconnect_client(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn disconnect_client(&mut self, context: &mut NetworkContext, node: NodeId) {
         if self.of_peer(node).is_some_and(IncomingConnection::is_client) {
             self.disconnect(context, node);
         }
@@ -79,7 +79,7 @@ impl Incoming {
     /// Queues a message for a client, or drops it; `false` if no client has this id.
     pub(super) fn send_to_client(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         node: NodeId,
         message: &PeerMessage,
     ) -> bool {
@@ -114,7 +114,7 @@ impl Incoming {
     }
 
     /// Writes the bytes that are queued for clients.
-    pub(super) fn flush(&mut self, context: &mut Context) {
+    pub(super) fn flush(&mut self, context: &mut NetworkContext) {
         for token in std::mem::take(&mut self.unflushed) {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
@@ -128,7 +128,7 @@ impl Incoming {
     }
 
     /// Checks whether a client's socket has taken any of the bytes that waited for it.
-    pub(super) fn stalled(&mut self, context: &mut Context, token: Token) {
+    pub(super) fn stalled(&mut self, context: &mut NetworkContext, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };

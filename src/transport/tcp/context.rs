@@ -50,14 +50,14 @@ impl Target {
 }
 
 /// The state that all parts of the network thread use.
-pub(super) struct Context {
+pub(super) struct NetworkContext {
     pub(super) sockets: Box<dyn Sockets>,
     pub(super) local: LocalPeer,
     pub(super) options: TransportOptions,
     pub(super) shared: Arc<NetworkShared>,
     /// Helper threads send their results here.
     pub(super) results_tx: Sender<HelperResult>,
-    pub(super) timers: Timers,
+    pub(super) timers: NetworkTimers,
     /// The time: when this turn of the loop began, or later.
     pub(super) now: Instant,
     /// The buffer for socket reads; one for all connections.
@@ -73,7 +73,7 @@ pub(super) struct Context {
     next_token: usize,
 }
 
-impl Context {
+impl NetworkContext {
     pub(super) fn new(
         sockets: Box<dyn Sockets>,
         local: LocalPeer,
@@ -81,15 +81,15 @@ impl Context {
         shared: Arc<NetworkShared>,
         results_tx: Sender<HelperResult>,
         now: Instant,
-    ) -> Context {
-        Context {
+    ) -> NetworkContext {
+        NetworkContext {
             sockets,
             local,
             known_peers: KnownPeers::new(options.unlisted_max),
             options,
             shared,
             results_tx,
-            timers: Timers::default(),
+            timers: NetworkTimers::default(),
             now,
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
@@ -121,12 +121,12 @@ impl Context {
     /// Remembers an unlisted peer, and sets the timer that checks it.
     pub(super) fn remember_unlisted(&mut self, node: NodeId) {
         self.known_peers.unlisted.insert(node);
-        self.timers.set(Timer::Unlisted(node), self.now + self.options.unlisted_timeout);
+        self.timers.set(NetworkTimer::Unlisted(node), self.now + self.options.unlisted_timeout);
     }
 
     pub(super) fn forget_unlisted(&mut self, node: NodeId) {
         self.known_peers.unlisted.remove(&node);
-        self.timers.cancel(Timer::Unlisted(node));
+        self.timers.cancel(NetworkTimer::Unlisted(node));
     }
 
     /// Passes an event to the handler, before its next turn.
@@ -137,13 +137,13 @@ impl Context {
 
 /// The timers of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
+pub(super) enum NetworkTimer {
     /// The next step of the connection to this peer or seed.
     Peer(Target),
     /// This unlisted peer may have left.
     Unlisted(NodeId),
     /// A connection waits while it is checked whether this peer's former connection is alive.
-    Rival(NodeId),
+    Duplicate(NodeId),
     /// An incoming handshake must be finished.
     Handshake(Token),
     /// This connection had used up its rate, and is read again.
@@ -158,27 +158,27 @@ pub(super) enum Timer {
 
 /// The timers that are set, each to one time.
 #[derive(Debug, Default)]
-pub(super) struct Timers {
-    times: BTreeMap<Timer, Instant>,
-    in_order: BTreeSet<(Instant, Timer)>,
+pub(super) struct NetworkTimers {
+    times: BTreeMap<NetworkTimer, Instant>,
+    in_order: BTreeSet<(Instant, NetworkTimer)>,
 }
 
-impl Timers {
+impl NetworkTimers {
     /// Sets a timer, which may be set already, to this time.
-    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
+    pub(super) fn set(&mut self, timer: NetworkTimer, at: Instant) {
         self.cancel(timer);
         self.times.insert(timer, at);
         self.in_order.insert((at, timer));
     }
 
-    pub(super) fn cancel(&mut self, timer: Timer) {
+    pub(super) fn cancel(&mut self, timer: NetworkTimer) {
         if let Some(at) = self.times.remove(&timer) {
             self.in_order.remove(&(at, timer));
         }
     }
 
     /// When this timer fires, if it is set.
-    pub(super) fn at(&self, timer: Timer) -> Option<Instant> {
+    pub(super) fn at(&self, timer: NetworkTimer) -> Option<Instant> {
         self.times.get(&timer).copied()
     }
 
@@ -186,7 +186,7 @@ impl Timers {
         self.in_order.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Timer> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<NetworkTimer> {
         let (_, timer) = self.in_order.first().filter(|(at, _)| *at <= now).copied()?;
         self.cancel(timer);
         Some(timer)

@@ -13,13 +13,13 @@ use crossbeam_channel::{Receiver, unbounded};
 use mio::{Events, Poll};
 
 use super::TcpTransport;
-use super::context::{Context, HelperResult, Timer};
+use super::context::{HelperResult, NetworkContext, NetworkTimer};
 use super::handler::{Handler, Network};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
-use super::renewal::Renewal;
+use super::renewal::KeyRenewal;
 use super::shared::{LISTENER, WAKER};
-use super::sockets::{Ready, Sockets, SystemSockets};
+use super::sockets::{SocketEvent, Sockets, SystemSockets};
 use crate::node::message::PeerMessage;
 use crate::transport::{LocalPeer, RemotePeer, TransportOptions};
 use crate::types::membership::NodeId;
@@ -35,10 +35,10 @@ pub(super) struct EventLoop {
     turn_at: Instant,
     results_rx: Receiver<HelperResult>,
     clock: Clock,
-    pub(super) context: Context,
+    pub(super) context: NetworkContext,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    renewal: Renewal,
+    renewal: KeyRenewal,
 }
 
 /// The clock for the deadlines of connections.
@@ -86,7 +86,7 @@ impl EventLoop {
         let sockets = Box::new(SystemSockets::new(transport.poll.registry().try_clone()?));
         let clock = Box::new(system_clock);
         let mut event_loop = EventLoop::over(sockets, clock, transport, local, options, handler);
-        Renewal::start(&mut event_loop.context);
+        KeyRenewal::start(&mut event_loop.context);
         if let Some(listener) = listener {
             event_loop.listen(listener)?;
         }
@@ -106,7 +106,7 @@ impl EventLoop {
         // Helpers -> network thread: the answer to each look-up, and the content of certificate files.
         let (results_tx, results_rx) = unbounded();
         let now = clock();
-        let context = Context::new(sockets, local, options, shared, results_tx, now);
+        let context = NetworkContext::new(sockets, local, options, shared, results_tx, now);
         EventLoop {
             poll,
             clock,
@@ -114,7 +114,7 @@ impl EventLoop {
             turn_at: context.now,
             results_rx,
             outgoing: Outgoing::default(),
-            renewal: Renewal::default(),
+            renewal: KeyRenewal::default(),
             incoming: Incoming::default(),
             context,
         }
@@ -137,7 +137,7 @@ impl EventLoop {
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            if !self.turn(events.iter().map(Ready::from)) {
+            if !self.turn(events.iter().map(SocketEvent::from)) {
                 break None;
             }
         };
@@ -150,7 +150,7 @@ impl EventLoop {
 
     /// Handles what the sockets have reported and what is due, and gives the handler its turn. Returns `false` once
     /// the handler has ended.
-    pub(super) fn turn(&mut self, ready: impl Iterator<Item = Ready>) -> bool {
+    pub(super) fn turn(&mut self, ready: impl Iterator<Item = SocketEvent>) -> bool {
         // From here on, no thread need wake this one: it checks the channels before it sleeps.
         self.context.shared.awake.store(true, Release);
         self.context.now = (self.clock)();
@@ -269,14 +269,16 @@ impl EventLoop {
         self.context.now = (self.clock)();
         while let Some(timer) = self.context.timers.pop_due(self.context.now) {
             match timer {
-                Timer::Peer(target) => self.outgoing.timer(&mut self.context, target),
-                Timer::Unlisted(node) => self.check_unlisted(node),
-                Timer::Rival(node) => self.incoming.contest(&mut self.context, node),
-                Timer::Handshake(token) => self.incoming.overdue(&mut self.context, token),
-                Timer::Resume(token) => self.incoming.resume(token),
-                Timer::Stall(token) => self.incoming.stalled(&mut self.context, token),
-                Timer::Accept => self.incoming.listener_ready(),
-                Timer::Credentials => self.renewal.read_files(&mut self.context),
+                NetworkTimer::Peer(target) => self.outgoing.timer(&mut self.context, target),
+                NetworkTimer::Unlisted(node) => self.check_unlisted(node),
+                NetworkTimer::Duplicate(node) => {
+                    self.incoming.check_duplicate(&mut self.context, node)
+                }
+                NetworkTimer::Handshake(token) => self.incoming.overdue(&mut self.context, token),
+                NetworkTimer::Resume(token) => self.incoming.resume(token),
+                NetworkTimer::Stall(token) => self.incoming.stalled(&mut self.context, token),
+                NetworkTimer::Accept => self.incoming.listener_ready(),
+                NetworkTimer::Credentials => self.renewal.read_files(&mut self.context),
             }
         }
     }
@@ -286,9 +288,9 @@ impl EventLoop {
 impl EventLoop {
     /// Checks what is true after each turn.
     pub(super) fn check_bounds(&self) {
-        let Context { options, dialled, .. } = &self.context;
+        let NetworkContext { options, dialled, .. } = &self.context;
         assert!(self.incoming.handshaking.len() <= options.handshakes_max);
-        let waiting = self.incoming.handshaking.len() + self.incoming.rivals.len();
+        let waiting = self.incoming.handshaking.len() + self.incoming.duplicates.len();
         let connections = self.incoming.connections.len();
         assert_eq!(connections, self.incoming.by_peer.len() + waiting, "one for each peer");
         let open = self.outgoing.peers.values().filter_map(|peer| peer.queued_bytes());

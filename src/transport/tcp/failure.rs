@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::transport::handshake::{Refusal, RefusalCode};
-use crate::transport::secure::Fault;
+use crate::transport::secure::SecurityError;
 
 /// Why a peer is not connected.
 pub(super) struct Failure {
@@ -50,7 +50,7 @@ impl From<Refusal> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        match Fault::of(&error).is_some_and(Fault::is_permanent) {
+        match SecurityError::of(&error).is_some_and(SecurityError::is_permanent) {
             true => Failure::permanent(describe(&error)),
             false => Failure::passing(describe(&error)),
         }

@@ -17,8 +17,8 @@
 
 use mio::Token;
 
-use super::context::{Context, Timer};
-use super::incoming::{Incoming, Rival};
+use super::context::{NetworkContext, NetworkTimer};
+use super::incoming::{DuplicateConnection, Incoming};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
@@ -28,10 +28,15 @@ use crate::types::right::Right;
 
 impl Incoming {
     /// Answers a hello, or lets its connection wait for the answer.
-    pub(super) fn answer_hello(&mut self, context: &mut Context, token: Token, hello: Hello) {
+    pub(super) fn answer_hello(
+        &mut self,
+        context: &mut NetworkContext,
+        token: Token,
+        hello: Hello,
+    ) {
         match self.check_hello(context, token, &hello) {
             Ok(Some(right)) => self.welcome(context, token, &hello, right),
-            Ok(None) => self.wait_as_rival(context, token, hello),
+            Ok(None) => self.wait_as_duplicate(context, token, hello),
             Err(refusal) => self.refuse(context, token, refusal),
         }
     }
@@ -39,7 +44,7 @@ impl Incoming {
     /// The right with which to welcome the connection; `None` if it is not known yet whether to.
     fn check_hello(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         token: Token,
         hello: &Hello,
     ) -> Result<Option<Right>, Refusal> {
@@ -64,7 +69,7 @@ impl Incoming {
         Ok(is_free.then_some(right))
     }
 
-    fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello, right: Right) {
+    fn welcome(&mut self, context: &mut NetworkContext, token: Token, hello: &Hello, right: Right) {
         self.end_handshake(context, token);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -105,7 +110,13 @@ impl Incoming {
     }
 
     /// Closes a peer's former connection in favour of its new one.
-    fn supersede(&mut self, context: &mut Context, former: Token, node: NodeId, hello: &Hello) {
+    fn supersede(
+        &mut self,
+        context: &mut NetworkContext,
+        former: Token,
+        node: NodeId,
+        hello: &Hello,
+    ) {
         if let Some(connection) = self.connections.get(&former)
             && connection.peer().is_some_and(|peer| peer.incarnation != hello.incarnation)
         {
@@ -119,10 +130,10 @@ impl Incoming {
             self.remove(context, former);
         }
         // The former process is alive: it has just made this connection.
-        self.refuse_rival(context, node);
+        self.refuse_duplicate(context, node);
     }
 
-    fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
+    fn refuse(&mut self, context: &mut NetworkContext, token: Token, refusal: Refusal) {
         if let Some(connection) = self.connections.get_mut(&token) {
             let closed = connection.refuse(context, refusal);
             self.close(context, token, closed);
@@ -130,7 +141,7 @@ impl Incoming {
     }
 
     /// Lets a connection wait for its answer. It replaces an earlier one of the same node.
-    fn wait_as_rival(&mut self, context: &mut Context, token: Token, hello: Hello) {
+    fn wait_as_duplicate(&mut self, context: &mut NetworkContext, token: Token, hello: Hello) {
         let node = hello.from;
         let Some(former) = self.of_peer(node) else {
             return;
@@ -144,45 +155,49 @@ impl Incoming {
             address = %connection.address,
             "another process claims to be this peer; checking whether the former one is alive",
         );
-        connection.state = ConnectionState::Rival { node };
+        connection.state = ConnectionState::Duplicate { node };
         self.end_handshake(context, token);
-        if let Some(earlier) = self.take_rival(context, node) {
+        if let Some(earlier) = self.take_duplicate(context, node) {
             self.close(context, earlier.token, Closed::End);
         }
-        context.timers.set(Timer::Rival(node), at);
-        self.rivals.insert(node, Rival { token, hello });
+        context.timers.set(NetworkTimer::Duplicate(node), at);
+        self.duplicates.insert(node, DuplicateConnection { token, hello });
     }
 
     /// Checks whether the former connection of this node is alive, for the one that waits.
-    pub(super) fn contest(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn check_duplicate(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(former) = self.of_peer_mut(node)
             && !former.is_dead(context.now, &context.options)
         {
             let at = former.check_again_at(context.now, &context.options);
             let token = former.token;
-            context.timers.set(Timer::Rival(node), at);
+            context.timers.set(NetworkTimer::Duplicate(node), at);
             // Reading shows whether the socket is empty.
             self.ready(token, false);
-        } else if let Some(rival) = self.take_rival(context, node) {
-            self.answer_hello(context, rival.token, rival.hello);
+        } else if let Some(duplicate) = self.take_duplicate(context, node) {
+            self.answer_hello(context, duplicate.token, duplicate.hello);
         }
     }
 
     /// The former connection of this node, or the process that made it, is alive.
-    pub(super) fn refuse_rival(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn refuse_duplicate(&mut self, context: &mut NetworkContext, node: NodeId) {
         let Some(former) = self.of_peer_mut(node) else {
             return;
         };
         former.challenge = None;
         let refusal = Refusal::duplicate(node, former.address.ip());
-        if let Some(rival) = self.take_rival(context, node) {
-            self.refuse(context, rival.token, refusal);
+        if let Some(duplicate) = self.take_duplicate(context, node) {
+            self.refuse(context, duplicate.token, refusal);
         }
     }
 
-    pub(super) fn take_rival(&mut self, context: &mut Context, node: NodeId) -> Option<Rival> {
-        let rival = self.rivals.remove(&node)?;
-        context.timers.cancel(Timer::Rival(node));
-        Some(rival)
+    pub(super) fn take_duplicate(
+        &mut self,
+        context: &mut NetworkContext,
+        node: NodeId,
+    ) -> Option<DuplicateConnection> {
+        let duplicate = self.duplicates.remove(&node)?;
+        context.timers.cancel(NetworkTimer::Duplicate(node));
+        Some(duplicate)
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::context::{Context, Timer};
-use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
+use super::context::{NetworkContext, NetworkTimer};
+use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, ReadOutcome};
 use super::shared::Counters;
 use super::sockets::{Polled, Socket};
 use super::stream::Stream;
@@ -46,7 +46,7 @@ pub(super) struct Incoming {
     /// The connections in handshake. Tokens grow, so the first is the oldest.
     pub(super) handshaking: BTreeSet<Token>,
     /// The connections that wait for an answer, by the node they claim to be.
-    pub(super) rivals: BTreeMap<NodeId, Rival>,
+    pub(super) duplicates: BTreeMap<NodeId, DuplicateConnection>,
     /// The connections that may have bytes to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
@@ -60,7 +60,7 @@ pub(super) struct Incoming {
 
 /// A connection that waits for the answer to its hello.
 #[derive(Debug)]
-pub(super) struct Rival {
+pub(super) struct DuplicateConnection {
     pub(super) token: Token,
     pub(super) hello: Hello,
 }
@@ -69,7 +69,7 @@ impl Incoming {
     /// Accepts connections here from now on.
     pub(super) fn listen(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         listener: std::net::TcpListener,
     ) -> io::Result<()> {
         context.sockets.listen(listener)?;
@@ -92,14 +92,14 @@ impl Incoming {
     }
 
     /// Closes this node's incoming connection.
-    pub(super) fn disconnect(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn disconnect(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(token) = self.by_peer.get(&node).copied() {
             self.remove(context, token);
         }
     }
 
     /// Closes the connections of nodes of other clusters, made while this node had none.
-    pub(super) fn disconnect_other_clusters(&mut self, context: &mut Context) {
+    pub(super) fn disconnect_other_clusters(&mut self, context: &mut NetworkContext) {
         let own = context.local.cluster;
         let is_other = |one: &&IncomingConnection| {
             one.peer().is_some_and(|identity| !handshake::may_connect(identity.cluster, own))
@@ -111,7 +111,7 @@ impl Incoming {
     }
 
     /// Closes the connections whose right is withdrawn or has changed, since the security has.
-    pub(super) fn check_rights(&mut self, context: &mut Context, former: &Security) {
+    pub(super) fn check_rights(&mut self, context: &mut NetworkContext, former: &Security) {
         let security = &context.options.security;
         let verifies = security.has_other_rights(former);
         let mut withdrawn = Vec::new();
@@ -158,7 +158,7 @@ impl Incoming {
     }
 
     /// Accepts new connections.
-    pub(super) fn accept(&mut self, context: &mut Context) {
+    pub(super) fn accept(&mut self, context: &mut NetworkContext) {
         for _ in 0..ACCEPTS_PER_TURN {
             if !self.acceptable {
                 return;
@@ -174,7 +174,7 @@ impl Incoming {
                     // Trying again at once would fail the same way: too many open files.
                     _ => {
                         self.acceptable = false;
-                        context.timers.set(Timer::Accept, context.now + ACCEPT_PAUSE);
+                        context.timers.set(NetworkTimer::Accept, context.now + ACCEPT_PAUSE);
                         if let Some(suppressed) = self.failures.permit(context.now) {
                             tracing::warn!(%error, suppressed, "cannot accept connections");
                         }
@@ -185,7 +185,7 @@ impl Incoming {
     }
 
     /// The oldest connection in handshake from this address, if there are too many.
-    fn oldest_of_address(&self, context: &Context, address: IpAddr) -> Option<Token> {
+    fn oldest_of_address(&self, context: &NetworkContext, address: IpAddr) -> Option<Token> {
         let mut same_address = self.handshaking.iter().filter(|token| {
             self.connections.get(token).is_some_and(|one| one.address.ip() == address)
         });
@@ -194,7 +194,12 @@ impl Incoming {
         oldest.filter(|_| same_address.count() >= others_max)
     }
 
-    fn admit(&mut self, context: &mut Context, mut socket: Box<dyn Socket>, address: SocketAddr) {
+    fn admit(
+        &mut self,
+        context: &mut NetworkContext,
+        mut socket: Box<dyn Socket>,
+        address: SocketAddr,
+    ) {
         let handshakes_max = context.options.handshakes_max;
         if self.handshaking.len() >= handshakes_max
             && let Some(oldest) = self.handshaking.first().copied()
@@ -234,7 +239,7 @@ impl Incoming {
             }
         };
         let until = context.now + context.options.handshake_timeout;
-        context.timers.set(Timer::Handshake(token), until);
+        context.timers.set(NetworkTimer::Handshake(token), until);
         self.handshaking.insert(token);
         self.connections.insert(token, IncomingConnection::new(context, stream, token, address));
     }
@@ -247,13 +252,13 @@ impl Incoming {
     }
 
     /// A handshake took too long.
-    pub(super) fn overdue(&mut self, context: &mut Context, token: Token) {
+    pub(super) fn overdue(&mut self, context: &mut NetworkContext, token: Token) {
         let why = "no hello in time".to_owned();
         self.close(context, token, Closed::Junk(why));
     }
 
     /// Gives each readable connection a turn.
-    pub(super) fn read(&mut self, context: &mut Context) {
+    pub(super) fn read(&mut self, context: &mut NetworkContext) {
         for _ in 0..self.readable.len() {
             let Some(token) = self.readable.pop_front() else {
                 return;
@@ -261,32 +266,34 @@ impl Incoming {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            if matches!(connection.state, ConnectionState::Rival { .. }) {
+            if matches!(connection.state, ConnectionState::Duplicate { .. }) {
                 // It stays marked readable, so it is not listed again until it has its answer.
                 continue;
             }
             let turn = connection.turn(context);
-            connection.is_readable = !matches!(turn, Ok(Turn::Drained));
+            connection.is_readable = !matches!(turn, Ok(ReadOutcome::Drained));
             if connection.wants_flush() {
                 self.unflushed.insert(token);
             }
             if let Some(identity) = connection.peer()
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
-                self.refuse_rival(context, identity.node);
+                self.refuse_duplicate(context, identity.node);
             }
             match turn {
-                Ok(Turn::Drained) => {}
-                Ok(Turn::More) => self.readable.push_back(token),
+                Ok(ReadOutcome::Drained) => {}
+                Ok(ReadOutcome::More) => self.readable.push_back(token),
                 // It stays marked readable, so it is not listed again until it is resumed.
-                Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),
-                Ok(Turn::Hello(hello)) => self.answer_hello(context, token, hello),
+                Ok(ReadOutcome::Paused(until)) => {
+                    context.timers.set(NetworkTimer::Resume(token), until)
+                }
+                Ok(ReadOutcome::Hello(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
         }
     }
 
-    pub(super) fn close(&mut self, context: &mut Context, token: Token, closed: Closed) {
+    pub(super) fn close(&mut self, context: &mut NetworkContext, token: Token, closed: Closed) {
         let Some(connection) = self.connections.get(&token) else {
             return;
         };
@@ -314,19 +321,19 @@ impl Incoming {
         self.remove(context, token);
     }
 
-    pub(super) fn remove(&mut self, context: &mut Context, token: Token) {
+    pub(super) fn remove(&mut self, context: &mut NetworkContext, token: Token) {
         let Some(mut connection) = self.connections.remove(&token) else {
             return;
         };
         match connection.state {
             ConnectionState::Handshaking => self.end_handshake(context, token),
-            ConnectionState::Rival { node } => {
-                if self.rivals.get(&node).is_some_and(|rival| rival.token == token) {
-                    self.take_rival(context, node);
+            ConnectionState::Duplicate { node } => {
+                if self.duplicates.get(&node).is_some_and(|duplicate| duplicate.token == token) {
+                    self.take_duplicate(context, node);
                 }
             }
             ConnectionState::Peer(identity) => {
-                context.timers.cancel(Timer::Stall(token));
+                context.timers.cancel(NetworkTimer::Stall(token));
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
                     let peer = identity.node;
@@ -336,8 +343,8 @@ impl Incoming {
                         let permanent = false;
                         context.emit(TransportEvent::Unreachable { peer, reason, permanent });
                     }
-                    if self.rivals.contains_key(&identity.node) {
-                        context.timers.set(Timer::Rival(identity.node), context.now);
+                    if self.duplicates.contains_key(&identity.node) {
+                        context.timers.set(NetworkTimer::Duplicate(identity.node), context.now);
                     }
                 }
             }
@@ -346,8 +353,8 @@ impl Incoming {
     }
 
     /// A connection is no longer in handshake.
-    pub(super) fn end_handshake(&mut self, context: &mut Context, token: Token) {
+    pub(super) fn end_handshake(&mut self, context: &mut NetworkContext, token: Token) {
         self.handshaking.remove(&token);
-        context.timers.cancel(Timer::Handshake(token));
+        context.timers.cancel(NetworkTimer::Handshake(token));
     }
 }

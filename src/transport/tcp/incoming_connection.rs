@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::context::Context;
+use super::context::NetworkContext;
 use super::rate::Rate;
 use super::shared::Counters;
 use super::stream::Stream;
-use super::writer::Writer;
+use super::writer::SocketWriter;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{
-    Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode, Responder,
+    HANDSHAKE_BYTES_MAX, Hello, HelloReply, Refusal, RefusalCode, Responder,
 };
-use crate::transport::secure::Fault;
+use crate::transport::secure::SecurityError;
 use crate::transport::{SHORT_READ_DRAINS, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
 use crate::types::right::Right;
@@ -54,7 +54,7 @@ pub(super) struct IncomingConnection {
 pub(super) enum ConnectionState {
     Handshaking,
     /// Its hello names a node that is connected already, as another process.
-    Rival {
+    Duplicate {
         node: NodeId,
     },
     Peer(PeerIdentity),
@@ -89,7 +89,7 @@ pub(super) fn transit(options: &TransportOptions) -> Duration {
 }
 
 /// The result of a connection's turn.
-pub(super) enum Turn {
+pub(super) enum ReadOutcome {
     /// Nothing is left to read.
     Drained,
     /// There may be more.
@@ -116,14 +116,14 @@ pub(super) enum Closed {
 /// Bytes that wait to be written to a client.
 #[derive(Debug)]
 pub(super) struct ClientWriter {
-    pub(super) writer: Writer,
+    pub(super) writer: SocketWriter,
     /// The client has sent something since it was welcomed.
     pub(super) is_open: bool,
 }
 
 impl IncomingConnection {
     pub(super) fn new(
-        context: &Context,
+        context: &NetworkContext,
         stream: Stream,
         token: Token,
         address: SocketAddr,
@@ -147,27 +147,27 @@ impl IncomingConnection {
     pub(super) fn peer(&self) -> Option<PeerIdentity> {
         match self.state {
             ConnectionState::Peer(identity) => Some(identity),
-            ConnectionState::Handshaking | ConnectionState::Rival { .. } => None,
+            ConnectionState::Handshaking | ConnectionState::Duplicate { .. } => None,
         }
     }
 
     /// Reads a limited amount, and passes on whole messages.
-    pub(super) fn turn(&mut self, context: &mut Context) -> Result<Turn, Closed> {
+    pub(super) fn turn(&mut self, context: &mut NetworkContext) -> Result<ReadOutcome, Closed> {
         let mut is_drained = false;
         for _ in 0..READS_PER_TURN {
             // Frames that arrived along with the hello are still in the reader.
             let room = match self.state {
                 ConnectionState::Handshaking => {
                     if let Some(hello) = self.receive_hello(context)? {
-                        return Ok(Turn::Hello(hello));
+                        return Ok(ReadOutcome::Hello(hello));
                     }
                     HEADER_BYTES + HANDSHAKE_BYTES_MAX
                 }
-                ConnectionState::Rival { .. } => return Ok(Turn::Drained),
+                ConnectionState::Duplicate { .. } => return Ok(ReadOutcome::Drained),
                 ConnectionState::Peer(identity) => {
                     self.receive_messages(context, identity)?;
                     if let Some(until) = self.rate.pause(context.now) {
-                        return Ok(Turn::Paused(until));
+                        return Ok(ReadOutcome::Paused(until));
                     }
                     context.scratch.len()
                 }
@@ -199,16 +199,16 @@ impl IncomingConnection {
                 Err(error) => return Err(self.failed(error)),
             }
         }
-        Ok(Turn::More)
+        Ok(ReadOutcome::More)
     }
 
     /// The socket has nothing left.
-    fn drained(&mut self, context: &Context) -> Turn {
+    fn drained(&mut self, context: &NetworkContext) -> ReadOutcome {
         if let Some(challenge) = &mut self.challenge {
             let transited = challenge.since + transit(&context.options);
             challenge.drained |= context.now >= transited;
         }
-        Turn::Drained
+        ReadOutcome::Drained
     }
 
     /// Another process claims to be the node of this connection. Starts to check whether this
@@ -228,15 +228,15 @@ impl IncomingConnection {
         }
     }
 
-    fn receive_hello(&mut self, context: &Context) -> Result<Option<Hello>, Closed> {
+    fn receive_hello(&mut self, context: &NetworkContext) -> Result<Option<Hello>, Closed> {
         let frame = self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?;
         let hello = frame.map(|frame| Hello::decode(frame, OLDEST..=context.local.version));
         hello.transpose().map_err(|refusal| self.refuse(context, refusal))
     }
 
     /// Refuses the other end, and reports the highest version that this node supports.
-    pub(super) fn refuse(&mut self, context: &Context, refusal: Refusal) -> Closed {
-        match self.answer(context, &Answer::Refused(refusal.clone())) {
+    pub(super) fn refuse(&mut self, context: &NetworkContext, refusal: Refusal) -> Closed {
+        match self.answer(context, &HelloReply::Refused(refusal.clone())) {
             Ok(()) if refusal.code == RefusalCode::OwnId => Closed::Itself,
             Ok(()) => Closed::Refused(refusal.text),
             Err(closed) => closed,
@@ -246,11 +246,11 @@ impl IncomingConnection {
     /// Welcomes the other end, and receives its messages from now on.
     pub(super) fn welcome(
         &mut self,
-        context: &Context,
+        context: &NetworkContext,
         identity: PeerIdentity,
     ) -> Result<(), Closed> {
         self.stream.trust();
-        self.answer(context, &Answer::Welcome(Responder::of(&context.local)))?;
+        self.answer(context, &HelloReply::Welcome(Responder::of(&context.local)))?;
         self.state = ConnectionState::Peer(identity);
         self.reader.set_limit(MESSAGE_BYTES_MAX);
         Ok(())
@@ -259,7 +259,7 @@ impl IncomingConnection {
     /// Passes on all messages that have arrived whole.
     fn receive_messages(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         identity: PeerIdentity,
     ) -> Result<(), Closed> {
         let own = context.local.cluster;
@@ -306,20 +306,20 @@ impl IncomingConnection {
 
     /// Converts a read error. Sends a refusal to an end that cannot learn the reason otherwise.
     fn failed(&mut self, error: io::Error) -> Closed {
-        let Some(fault) = Fault::of(&error) else {
+        let Some(fault) = SecurityError::of(&error) else {
             return Closed::Failed(error);
         };
         if fault.needs_plain_answer() {
             let refusal = Refusal::new(RefusalCode::Security, fault.to_string());
             let mut frame = Vec::new();
-            append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(OLDEST, buffer));
+            append_frame(&mut frame, |buffer| HelloReply::Refused(refusal).encode(OLDEST, buffer));
             // The connection ends whether the refusal arrives or not.
             let _ = self.stream.socket.write(&frame);
         }
         Closed::Refused(fault.to_string())
     }
 
-    fn answer(&mut self, context: &Context, answer: &Answer) -> Result<(), Closed> {
+    fn answer(&mut self, context: &NetworkContext, answer: &HelloReply) -> Result<(), Closed> {
         self.write_frame(|buffer| answer.encode(context.local.version, buffer))
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use mio::Token;
 
-use super::context::{Context, HelperResult, Target};
+use super::context::{HelperResult, NetworkContext, Target};
 use super::failure::Failure;
 use crate::addressing::names;
 
@@ -17,7 +17,7 @@ const LOOK_UPS_MAX: usize = 128;
 
 /// Starts to look up `address` for this attempt. The result is a [`HelperResult::Resolved`].
 pub(super) fn look_up(
-    context: &Context,
+    context: &NetworkContext,
     target: Target,
     attempt: Token,
     address: &str,

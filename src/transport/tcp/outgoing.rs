@@ -12,12 +12,12 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::context::{Context, Target};
+use super::context::{NetworkContext, Target};
 use super::failure::Failure;
 use super::peer::DialledPeer;
 use super::queue::Rejected;
 use super::shared::Counters;
-use super::sockets::Ready;
+use super::sockets::SocketEvent;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
 use crate::types::membership::{Named, NodeId};
@@ -48,7 +48,7 @@ pub(super) struct Seed {
 
 impl Outgoing {
     /// Replaces the members; `known_peers` has them already.
-    pub(super) fn set_peers(&mut self, context: &mut Context, remotes: Vec<RemotePeer>) {
+    pub(super) fn set_peers(&mut self, context: &mut NetworkContext, remotes: Vec<RemotePeer>) {
         let remotes: BTreeMap<NodeId, String> =
             remotes.into_iter().map(|remote| (remote.node, remote.address)).collect();
         let mut gone = Vec::new();
@@ -85,7 +85,7 @@ impl Outgoing {
     }
 
     /// An incoming handshake succeeded, so the peer is alive: dials it before the pause is over.
-    pub(super) fn peer_welcomed(&mut self, context: &mut Context, peer: RemotePeer) {
+    pub(super) fn peer_welcomed(&mut self, context: &mut NetworkContext, peer: RemotePeer) {
         let RemotePeer { node, address } = peer;
         if !context.known_peers.is_known(node) {
             return;
@@ -106,7 +106,7 @@ impl Outgoing {
     }
 
     /// This node now has a cluster: sends a new hello to peers that know it without one.
-    pub(super) fn send_hello_again(&mut self, context: &mut Context) {
+    pub(super) fn send_hello_again(&mut self, context: &mut NetworkContext) {
         let peers = self.peers.keys().map(|node| Target::Node(*node));
         let targets: Vec<Target> = peers.chain((0..self.seeds.len()).map(Target::Seed)).collect();
         for target in targets {
@@ -119,7 +119,7 @@ impl Outgoing {
     }
 
     /// Forgets an unlisted peer that is neither reachable nor sends anything.
-    pub(super) fn forget(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn forget(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.give_up(context, "it was neither reachable nor sent anything for a while");
             self.remove(context, node, true);
@@ -129,7 +129,7 @@ impl Outgoing {
     /// Changes where a peer is dialled; `stays` keeps its present connection.
     pub(super) fn relocate(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         node: NodeId,
         address: String,
         stays: bool,
@@ -144,13 +144,13 @@ impl Outgoing {
     }
 
     /// Dials a peer at an address at which it was not dialled before.
-    fn dial(&mut self, context: &mut Context, node: NodeId) {
+    fn dial(&mut self, context: &mut NetworkContext, node: NodeId) {
         self.rest_seeds(context, node);
         self.with(context, Target::Node(node), DialledPeer::redial);
     }
 
     /// Removes a peer. `lasted`: whether it had been a peer for long.
-    pub(super) fn remove(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
+    pub(super) fn remove(&mut self, context: &mut NetworkContext, node: NodeId, lasted: bool) {
         if let Some(mut peer) = self.peers.remove(&node) {
             peer.disconnect(context);
             context.subjects.forget(node);
@@ -159,7 +159,12 @@ impl Outgoing {
     }
 
     /// Queues a message for a peer, or drops it.
-    pub(super) fn send(&mut self, context: &mut Context, node: NodeId, message: &PeerMessage) {
+    pub(super) fn send(
+        &mut self,
+        context: &mut NetworkContext,
+        node: NodeId,
+        message: &PeerMessage,
+    ) {
         let sent = self.peers.get_mut(&node).and_then(|peer| peer.send(context, message));
         if sent == Some(Ok(())) {
             self.unflushed.insert(Target::Node(node));
@@ -173,14 +178,14 @@ impl Outgoing {
         }
     }
 
-    pub(super) fn flush(&mut self, context: &mut Context) {
+    pub(super) fn flush(&mut self, context: &mut NetworkContext) {
         for target in std::mem::take(&mut self.unflushed) {
             self.with(context, target, DialledPeer::flush);
         }
     }
 
     /// Continues reading where a turn ended before the socket was empty.
-    pub(super) fn read(&mut self, context: &mut Context) {
+    pub(super) fn read(&mut self, context: &mut NetworkContext) {
         for target in std::mem::take(&mut self.unread) {
             self.with(context, target, DialledPeer::proceed);
         }
@@ -191,11 +196,16 @@ impl Outgoing {
         !self.unflushed.is_empty() || !self.unread.is_empty()
     }
 
-    pub(super) fn ready(&mut self, context: &mut Context, target: Target, ready: Ready) {
+    pub(super) fn ready(
+        &mut self,
+        context: &mut NetworkContext,
+        target: Target,
+        ready: SocketEvent,
+    ) {
         self.with(context, target, |peer, context| peer.ready(context, ready));
     }
 
-    pub(super) fn timer(&mut self, context: &mut Context, target: Target) {
+    pub(super) fn timer(&mut self, context: &mut NetworkContext, target: Target) {
         if let Target::Seed(place) = target
             && self.may_rest(place)
         {
@@ -206,7 +216,7 @@ impl Outgoing {
 
     /// Closes the connections to nodes that are no longer accepted, or that were made with a credential that
     /// is no longer this node's. They are made again with the present one.
-    pub(super) fn check_rights(&mut self, context: &mut Context) {
+    pub(super) fn check_rights(&mut self, context: &mut NetworkContext) {
         let nodes = self.peers.keys().map(|node| Target::Node(*node));
         let targets: Vec<Target> = nodes.chain((0..self.seeds.len()).map(Target::Seed)).collect();
         for target in targets {
@@ -224,9 +234,9 @@ impl Outgoing {
     /// Takes one step with a peer. If the step fails, so does the peer's connection.
     pub(super) fn with(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         target: Target,
-        step: impl FnOnce(&mut DialledPeer, &mut Context) -> Result<(), Failure>,
+        step: impl FnOnce(&mut DialledPeer, &mut NetworkContext) -> Result<(), Failure>,
     ) {
         let Some(peer) = self.get_mut(target) else {
             return;
@@ -253,7 +263,7 @@ impl Outgoing {
 
     /// A peer's connection or attempt has failed. `lasted`: whether it had been connected for long.
     /// `elsewhere`: whether another node has answered.
-    fn lost(&mut self, context: &mut Context, node: NodeId, lasted: bool, elsewhere: bool) {
+    fn lost(&mut self, context: &mut NetworkContext, node: NodeId, lasted: bool, elsewhere: bool) {
         if !context.known_peers.is_known(node) {
             // The node was found at a seed's address, and can be found there again.
             self.remove(context, node, lasted);

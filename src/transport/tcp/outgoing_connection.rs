@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::context::Context;
+use super::context::NetworkContext;
 use super::failure::Failure;
 use super::queue::Rejected;
 use super::shared::Counters;
 use super::sockets::Polled;
 use super::stream::Stream;
-use super::writer::Writer;
+use super::writer::SocketWriter;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::FrameReader;
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Responder, check_responder};
+use crate::transport::handshake::{
+    HANDSHAKE_BYTES_MAX, Hello, HelloReply, Responder, check_responder,
+};
 use crate::transport::secure::Side;
 use crate::types::membership::NodeId;
 
@@ -27,14 +29,14 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct OutgoingConnection {
     pub(super) stream: Stream,
     pub(super) token: Token,
-    pub(super) phase: Phase,
+    pub(super) phase: OutgoingState,
     /// The cluster of the node that has answered; 0 if it has none or has not welcomed this node.
     pub(super) cluster: u64,
     /// More addresses to try if this one does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
     /// The welcome, until a read shows that the peer did not close the connection right after it.
     pub(super) pending_welcome: Option<(u16, Responder)>,
-    pub(super) writer: Writer,
+    pub(super) writer: SocketWriter,
     reader: FrameReader,
     /// When the unanswered ping was sent, if there is one.
     pinged_at: Option<Instant>,
@@ -42,7 +44,7 @@ pub(super) struct OutgoingConnection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum OutgoingState {
     Connecting,
     Handshaking,
     Up { since: Instant },
@@ -53,14 +55,14 @@ pub(super) enum Phase {
 pub(super) enum Received {
     /// The answer to the hello, and the highest version that the peer supports. After a welcome it
     /// takes messages.
-    Answer(u16, Answer),
+    Answer(u16, HelloReply),
     Message(PeerMessage),
 }
 
 impl OutgoingConnection {
     /// Starts to connect to `address`.
     pub(super) fn begin(
-        context: &mut Context,
+        context: &mut NetworkContext,
         address: SocketAddr,
     ) -> io::Result<OutgoingConnection> {
         let mut socket = context.sockets.connect(address)?;
@@ -71,12 +73,12 @@ impl OutgoingConnection {
         Ok(OutgoingConnection {
             stream,
             token,
-            phase: Phase::Connecting,
+            phase: OutgoingState::Connecting,
             cluster: 0,
             rest: Vec::new().into_iter(),
             pending_welcome: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-            writer: Writer::new(queue_bytes_max, false, context.now),
+            writer: SocketWriter::new(queue_bytes_max, false, context.now),
             pinged_at: None,
             ping_due: context.now,
         })
@@ -100,13 +102,13 @@ impl OutgoingConnection {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Up { .. })
+        matches!(self.phase, OutgoingState::Up { .. })
     }
 
     /// The connection is made: sends the hello.
     pub(super) fn send_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
         self.stream.socket.set_nodelay()?;
-        self.phase = Phase::Handshaking;
+        self.phase = OutgoingState::Handshaking;
         self.writer.writable = true;
         self.writer
             .push(now, false, HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
@@ -116,7 +118,7 @@ impl OutgoingConnection {
     /// Queues a message.
     pub(super) fn send(
         &mut self,
-        context: &Context,
+        context: &NetworkContext,
         message: &PeerMessage,
     ) -> Result<(), Rejected> {
         self.writer.send(context, message.is_urgent(), message)
@@ -143,7 +145,7 @@ impl OutgoingConnection {
     }
 
     /// Writes as many bytes as the socket takes, and after them a ping if one is due.
-    pub(super) fn flush(&mut self, context: &Context) -> io::Result<()> {
+    pub(super) fn flush(&mut self, context: &NetworkContext) -> io::Result<()> {
         let written = self.writer.write(context, &mut self.stream)?;
         let is_empty = self.writer.queue.is_empty();
         if written && is_empty && self.is_up() && self.ping_if_due(context.now) {
@@ -153,7 +155,7 @@ impl OutgoingConnection {
     }
 
     /// Reads from the socket once. Returns `false` if it has nothing left.
-    pub(super) fn read(&mut self, context: &mut Context) -> Result<bool, Failure> {
+    pub(super) fn read(&mut self, context: &mut NetworkContext) -> Result<bool, Failure> {
         match self.stream.read(&mut context.scratch, &mut self.reader) {
             Ok(0) if self.is_up() => Err(Failure::passing("the peer closed the connection")),
             Ok(0) => Err(Failure::passing("the peer closed the connection instead of answering")),
@@ -173,7 +175,7 @@ impl OutgoingConnection {
     /// for; 0 for any.
     pub(super) fn receive(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         to: NodeId,
     ) -> Result<Option<Received>, Failure> {
         while let Some(frame) = self
@@ -181,10 +183,10 @@ impl OutgoingConnection {
             .next_frame()
             .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
         {
-            if self.phase == Phase::Handshaking {
-                let (version, answer) = Answer::decode(frame)
+            if self.phase == OutgoingState::Handshaking {
+                let (version, answer) = HelloReply::decode(frame)
                     .ok_or_else(|| Failure::passing("the peer is not a quorate node"))?;
-                if let Answer::Welcome(responder) = &answer {
+                if let HelloReply::Welcome(responder) = &answer {
                     self.welcomed(context, to, responder)?;
                 }
                 return Ok(Some(Received::Answer(version, answer)));
@@ -203,7 +205,7 @@ impl OutgoingConnection {
     /// Checks the node that has welcomed this one. Messages may be sent from now on.
     fn welcomed(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         to: NodeId,
         responder: &Responder,
     ) -> Result<(), Failure> {
@@ -212,7 +214,7 @@ impl OutgoingConnection {
         let subject = self.stream.subject();
         context.subjects.check(node, subject).map_err(Failure::permanent)?;
         self.stream.trust();
-        self.phase = Phase::Up { since: context.now };
+        self.phase = OutgoingState::Up { since: context.now };
         self.cluster = responder.cluster;
         // The limit of 0 admits only answers to pings.
         self.reader.set_limit(if context.is_client() { MESSAGE_BYTES_MAX } else { 0 });
@@ -220,7 +222,7 @@ impl OutgoingConnection {
     }
 
     /// When the peer counts as dead if nothing changes until then.
-    pub(super) fn dead_at(&self, context: &Context) -> Option<Instant> {
+    pub(super) fn dead_at(&self, context: &NetworkContext) -> Option<Instant> {
         let blocked_since = self.writer.waits_since(&self.stream);
         let waiting_since = [blocked_since, self.pinged_at].into_iter().flatten().min();
         waiting_since.map(|since| since + context.options.stall_timeout)

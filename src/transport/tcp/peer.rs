@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use super::context::{Context, Target, Timer};
+use super::context::{NetworkContext, NetworkTimer, Target};
 use super::failure::{Failure, FailureKind, describe};
 use super::look_up::look_up;
-use super::outgoing_connection::{OutgoingConnection, Phase, Received};
+use super::outgoing_connection::{OutgoingConnection, OutgoingState, Received};
 use super::queue::Rejected;
-use super::reports::Reports;
+use super::reports::FailureReports;
 use super::shared::Counters;
-use super::sockets::Ready;
+use super::sockets::SocketEvent;
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
+use crate::transport::handshake::{Hello, HelloReply, Refusal, RefusalCode, Responder};
 use crate::types::membership::Named;
 use crate::types::version::OLDEST;
 
@@ -57,7 +57,7 @@ pub(super) struct DialledPeer {
     /// The version of the next hello, if the peer has just refused ours as too high. Not kept for
     /// later attempts: the peer may support another version by then.
     lowered_to: Option<u16>,
-    reports: Reports,
+    reports: FailureReports,
     /// Whether another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The version that the node just found at a seed's address supports, and that node.
@@ -94,7 +94,7 @@ impl DialledPeer {
             failures: 0,
             tried_at: now,
             lowered_to: None,
-            reports: Reports::new(now),
+            reports: FailureReports::new(now),
             is_elsewhere: false,
             found: None,
             has_unread: false,
@@ -119,7 +119,7 @@ impl DialledPeer {
     }
 
     /// Abandons the current attempt or connection, and dials now.
-    pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn redial(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         if matches!(self.link, Link::Resolving(_)) && self.address.parse::<SocketAddr>().is_err() {
             // One look-up at a time: its result is tried first, and the new address after that.
             return Ok(());
@@ -131,10 +131,10 @@ impl DialledPeer {
     /// Sends a new hello over a new connection, if the present connection has sent one. Queued bytes
     /// are written first, as far as the socket takes them. A client sends no new hello to a member of
     /// its own cluster.
-    pub(super) fn send_hello_again(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn send_hello_again(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let must_redial = self.link.connection().is_some_and(|connection| {
             let is_known = context.is_client() && connection.cluster == context.local.cluster;
-            connection.phase != Phase::Connecting && !is_known
+            connection.phase != OutgoingState::Connecting && !is_known
         });
         if !must_redial {
             return Ok(());
@@ -145,7 +145,10 @@ impl DialledPeer {
     }
 
     /// Gives the connection away: to the peer found there, or to be closed.
-    pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
+    pub(super) fn release(
+        &mut self,
+        context: &mut NetworkContext,
+    ) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
             Link::Open(connection) => Some(connection),
@@ -156,7 +159,7 @@ impl DialledPeer {
     /// Sends over this connection from now on. The other end keeps only the latest connection.
     pub(super) fn adopt(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         connection: Box<OutgoingConnection>,
         version: u16,
     ) {
@@ -170,7 +173,12 @@ impl DialledPeer {
 
     /// Dials again after the pause that is due, at least `at_least`. `lasted` resets the pause: the
     /// peer found there had been connected for long.
-    pub(super) fn resume(&mut self, context: &mut Context, lasted: bool, at_least: Duration) {
+    pub(super) fn resume(
+        &mut self,
+        context: &mut NetworkContext,
+        lasted: bool,
+        at_least: Duration,
+    ) {
         if lasted {
             self.failures = 0;
         }
@@ -179,19 +187,19 @@ impl DialledPeer {
     }
 
     /// Dials after this pause.
-    pub(super) fn dial_in(&self, context: &mut Context, pause: Duration) {
+    pub(super) fn dial_in(&self, context: &mut NetworkContext, pause: Duration) {
         self.arm(context, Some(context.now + pause));
     }
 
     /// The pause before the next attempt.
-    fn pause(&mut self, context: &Context) -> Duration {
+    fn pause(&mut self, context: &NetworkContext) -> Duration {
         let doubled = 1_u32 << self.failures.min(20);
         self.failures = self.failures.saturating_add(1);
         context.options.retry_min.saturating_mul(doubled).min(context.options.retry_max)
     }
 
-    fn arm(&self, context: &mut Context, at: Option<Instant>) {
-        let timer = Timer::Peer(self.target);
+    fn arm(&self, context: &mut NetworkContext, at: Option<Instant>) {
+        let timer = NetworkTimer::Peer(self.target);
         match at {
             Some(at) => context.timers.set(timer, at),
             None => context.timers.cancel(timer),
@@ -199,7 +207,7 @@ impl DialledPeer {
     }
 
     /// Starts an attempt.
-    pub(super) fn dial(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn dial(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         self.tried_at = context.now;
         if let Ok(address) = self.address.parse::<SocketAddr>() {
             return self.connect(context, vec![address].into_iter(), "");
@@ -213,7 +221,7 @@ impl DialledPeer {
     /// A look-up has finished.
     pub(super) fn resolved(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         attempt: Token,
         addresses: Result<Vec<SocketAddr>, String>,
     ) -> Result<(), Failure> {
@@ -226,7 +234,7 @@ impl DialledPeer {
 
     /// This peer has just connected to this node, so it is alive: dials it before the pause is
     /// over.
-    pub(super) fn nudge(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn nudge(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let at = self.tried_at + NUDGE_PAUSE;
         if !self.is_waiting() {
             return Ok(());
@@ -234,7 +242,7 @@ impl DialledPeer {
         if at <= context.now {
             return self.dial(context);
         }
-        if context.timers.at(Timer::Peer(self.target)).is_some_and(|timer| at < timer) {
+        if context.timers.at(NetworkTimer::Peer(self.target)).is_some_and(|timer| at < timer) {
             self.arm(context, Some(at));
         }
         Ok(())
@@ -244,7 +252,7 @@ impl DialledPeer {
     /// none.
     fn connect(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         mut addresses: std::vec::IntoIter<SocketAddr>,
         reason: &str,
     ) -> Result<(), Failure> {
@@ -271,12 +279,16 @@ impl DialledPeer {
         Err(Failure::passing(reason))
     }
 
-    pub(super) fn ready(&mut self, context: &mut Context, ready: Ready) -> Result<(), Failure> {
+    pub(super) fn ready(
+        &mut self,
+        context: &mut NetworkContext,
+        ready: SocketEvent,
+    ) -> Result<(), Failure> {
         let Some(connection) = self.link.connection().filter(|open| open.token == ready.token)
         else {
             return Ok(());
         };
-        if connection.phase == Phase::Connecting {
+        if connection.phase == OutgoingState::Connecting {
             match connection.is_connected() {
                 Ok(false) => return Ok(()),
                 Ok(true) => self.send_hello(context)?,
@@ -290,7 +302,7 @@ impl DialledPeer {
 
     /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
     /// messages here; a peer that sends messages to a member is disconnected.
-    fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn read(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         for _ in 0..READS_MAX {
             if !self.take_frames(context)? {
                 return Ok(());
@@ -313,23 +325,25 @@ impl DialledPeer {
     }
 
     /// Takes the frames that have arrived whole. Returns whether there may be more for this peer.
-    fn take_frames(&mut self, context: &mut Context) -> Result<bool, Failure> {
+    fn take_frames(&mut self, context: &mut NetworkContext) -> Result<bool, Failure> {
         while let Some(connection) = self.link.connection() {
             let Some(received) = connection.receive(context, self.target.id())? else {
                 return Ok(true);
             };
             match received {
-                Received::Answer(version, Answer::Welcome(responder)) if context.is_client() => {
+                Received::Answer(version, HelloReply::Welcome(responder))
+                    if context.is_client() =>
+                {
                     self.welcome(context, version, Some(responder));
                     if self.found.is_some() {
                         // The following frames are for the peer that was found here.
                         return Ok(false);
                     }
                 }
-                Received::Answer(version, Answer::Welcome(responder)) => {
+                Received::Answer(version, HelloReply::Welcome(responder)) => {
                     connection.pending_welcome = Some((version, responder));
                 }
-                Received::Answer(version, Answer::Refused(refusal)) => {
+                Received::Answer(version, HelloReply::Refused(refusal)) => {
                     return self.refused(context, version, &refusal).map(|()| false);
                 }
                 Received::Message(message) => {
@@ -347,21 +361,26 @@ impl DialledPeer {
     }
 
     /// Reads and writes as much as is ready.
-    pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn proceed(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         // Read first: a refusal is more informative than the broken pipe that follows it.
-        if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
+        if matches!(&self.link, Link::Open(connection) if connection.phase != OutgoingState::Connecting)
+        {
             self.read(context)?;
         }
         self.flush(context)
     }
 
-    fn connect_elsewhere(&mut self, context: &mut Context, reason: &str) -> Result<(), Failure> {
+    fn connect_elsewhere(
+        &mut self,
+        context: &mut NetworkContext,
+        reason: &str,
+    ) -> Result<(), Failure> {
         let rest = self.link.connection().map(|connection| std::mem::take(&mut connection.rest));
         self.connect(context, rest.unwrap_or_default(), reason)
     }
 
     /// Fails if the security has changed so that the connection would not be made now.
-    pub(super) fn check_right(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn check_right(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let Some(connection) = self.link.connection().filter(|connection| connection.is_up())
         else {
             return Ok(());
@@ -371,7 +390,7 @@ impl DialledPeer {
     }
 
     /// The connection is made: sends the hello.
-    fn send_hello(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn send_hello(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let version = self.lowered_to.unwrap_or(context.local.version);
         let to = self.target.id();
         if let Some(connection) = self.link.connection() {
@@ -381,7 +400,12 @@ impl DialledPeer {
         Ok(())
     }
 
-    fn welcome(&mut self, context: &mut Context, version: u16, responder: Option<Responder>) {
+    fn welcome(
+        &mut self,
+        context: &mut NetworkContext,
+        version: u16,
+        responder: Option<Responder>,
+    ) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reports.reached();
         self.lowered_to = None;
@@ -405,7 +429,7 @@ impl DialledPeer {
     /// if only ours is too high.
     fn refused(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         version: u16,
         refusal: &Refusal,
     ) -> Result<(), Failure> {
@@ -442,7 +466,7 @@ impl DialledPeer {
     /// Queues a message; `None` if the peer has not welcomed this node.
     pub(super) fn send(
         &mut self,
-        context: &Context,
+        context: &NetworkContext,
         message: &PeerMessage,
     ) -> Option<Result<(), Rejected>> {
         let connection = self.link.connection().filter(|connection| connection.is_up())?;
@@ -462,20 +486,20 @@ impl DialledPeer {
         matches!(&self.link, Link::Open(connection) if connection.has_more_to_write())
     }
 
-    pub(super) fn flush(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let Some(connection) = self.link.connection() else {
             return Ok(());
         };
         connection.flush(context)?;
         if let Some(at) = connection.dead_at(context)
-            && context.timers.at(Timer::Peer(self.target)).is_none_or(|timer| at < timer)
+            && context.timers.at(NetworkTimer::Peer(self.target)).is_none_or(|timer| at < timer)
         {
             self.arm(context, Some(at));
         }
         Ok(())
     }
 
-    pub(super) fn timer(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn timer(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         let phase = match &mut self.link {
             Link::Waiting => return self.dial(context),
             Link::Resolving(_) => {
@@ -485,14 +509,18 @@ impl DialledPeer {
                 return Ok(());
             }
             Link::Open(connection) => {
-                connection.writer.writable |= connection.phase != Phase::Connecting;
+                connection.writer.writable |= connection.phase != OutgoingState::Connecting;
                 connection.phase
             }
         };
         match phase {
-            Phase::Connecting => self.connect_elsewhere(context, "connecting took too long"),
-            Phase::Handshaking => Err(Failure::passing("the peer did not answer the handshake")),
-            Phase::Up { .. } => {
+            OutgoingState::Connecting => {
+                self.connect_elsewhere(context, "connecting took too long")
+            }
+            OutgoingState::Handshaking => {
+                Err(Failure::passing("the peer did not answer the handshake"))
+            }
+            OutgoingState::Up { .. } => {
                 // This thread itself may have been delayed: ask the socket for its present state.
                 self.proceed(context)?;
                 match &self.link {
@@ -509,12 +537,12 @@ impl DialledPeer {
     }
 
     /// Pings a member that was not pinged for long, and sets the timer for the next ping.
-    fn probe(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn probe(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
         if let Some(connection) = self.link.connection() {
             connection.ping_if_due(context.now);
         }
         self.flush(context)?;
-        if context.timers.at(Timer::Peer(self.target)).is_none() {
+        if context.timers.at(NetworkTimer::Peer(self.target)).is_none() {
             self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
         }
         Ok(())
@@ -522,11 +550,11 @@ impl DialledPeer {
 
     /// Closes the connection, reports why, and sets the time of the next attempt. Returns whether
     /// it had been up for long.
-    pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
+    pub(super) fn fail(&mut self, context: &mut NetworkContext, failure: &Failure) -> bool {
         // A peer that welcomes this node only to close the connection does not reset the pause.
         let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
-            Phase::Up { since } => context.now >= since + context.options.retry_max,
-            Phase::Connecting | Phase::Handshaking => false,
+            OutgoingState::Up { since } => context.now >= since + context.options.retry_max,
+            OutgoingState::Connecting | OutgoingState::Handshaking => false,
         });
         self.disconnect(context);
         self.lowered_to = None;
@@ -553,13 +581,13 @@ impl DialledPeer {
     }
 
     /// Reports that the peer is given up, unless it is reported as unreachable already.
-    pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
+    pub(super) fn give_up(&mut self, context: &mut NetworkContext, reason: &str) {
         if self.reports.is_empty() {
             self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
         }
     }
 
-    pub(super) fn disconnect(&mut self, context: &mut Context) {
+    pub(super) fn disconnect(&mut self, context: &mut NetworkContext) {
         if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
             connection.stream.socket.deregister();

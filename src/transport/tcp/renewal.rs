@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::{Context, HelperResult, Timer};
+use super::context::{HelperResult, NetworkContext, NetworkTimer};
 use crate::security::{Reading, Security};
 
 /// How often files that change are read again at once.
@@ -13,21 +13,21 @@ const READINGS_MAX: u32 = 10;
 /// disk may be slow, and a deployment's secrets are often not on a local one. There is one such thread
 /// at a time, and it is not joined.
 #[derive(Debug, Default)]
-pub(super) struct Renewal {
+pub(super) struct KeyRenewal {
     /// Why the files could not be used at the last reading; logged once.
     reported: Option<String>,
 }
 
-impl Renewal {
+impl KeyRenewal {
     /// Sets the timer for the first reading, if there are files.
-    pub(super) fn start(context: &mut Context) {
+    pub(super) fn start(context: &mut NetworkContext) {
         if context.options.security.is_from_files() {
             arm(context);
         }
     }
 
     /// Starts to read the files.
-    pub(super) fn read_files(&mut self, context: &mut Context) {
+    pub(super) fn read_files(&mut self, context: &mut NetworkContext) {
         let security = context.options.security.clone();
         let answer_tx = context.results_tx.clone();
         let shared = Arc::clone(&context.shared);
@@ -48,7 +48,7 @@ impl Renewal {
     /// changed, so that open connections are to be checked.
     pub(super) fn renew(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         read: Reading<Security>,
     ) -> Option<Security> {
         arm(context);
@@ -89,7 +89,7 @@ fn settled(security: &Security, pause: Duration) -> Reading<Security> {
     }
 }
 
-fn arm(context: &mut Context) {
+fn arm(context: &mut NetworkContext) {
     let at = context.now + context.options.reload_interval;
-    context.timers.set(Timer::Credentials, at);
+    context.timers.set(NetworkTimer::Credentials, at);
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::context::{Context, Target};
+use super::context::{NetworkContext, Target};
 use super::failure::{Failure, FailureKind};
 use crate::transport::TransportEvent;
 use crate::types::membership::Named;
@@ -13,7 +13,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// The reports since the peer was last reached. A reason is reported once, not for each attempt that
 /// fails for it.
 #[derive(Debug, Default)]
-pub(super) struct Reports {
+pub(super) struct FailureReports {
     /// The reason last reported.
     reason: Option<String>,
     /// Whether the last report was a warning.
@@ -22,10 +22,10 @@ pub(super) struct Reports {
     starts_until: Option<Instant>,
 }
 
-impl Reports {
+impl FailureReports {
     /// The reports about a peer that is dialled from now on.
-    pub(super) fn new(now: Instant) -> Reports {
-        Reports { starts_until: Some(now + STARTS_WITHIN), ..Reports::default() }
+    pub(super) fn new(now: Instant) -> FailureReports {
+        FailureReports { starts_until: Some(now + STARTS_WITHIN), ..FailureReports::default() }
     }
 
     /// Whether nothing was reported since the peer was last reached.
@@ -35,13 +35,13 @@ impl Reports {
 
     /// The peer is reached.
     pub(super) fn reached(&mut self) {
-        *self = Reports::default();
+        *self = FailureReports::default();
     }
 
     /// Reports why the peer is not reached, unless this reason was reported already.
     pub(super) fn add(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         target: Target,
         address: &str,
         failure: &Failure,

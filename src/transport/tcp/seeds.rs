@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Target};
+use super::context::{NetworkContext, Target};
 use super::outgoing::{Outgoing, Seed};
 use super::peer::DialledPeer;
 use crate::transport::handshake::Responder;
@@ -12,7 +12,7 @@ use crate::types::membership::NodeId;
 const SEED_PAUSE: Duration = Duration::from_millis(250);
 
 impl Outgoing {
-    pub(super) fn set_seeds(&mut self, context: &mut Context, addresses: Vec<String>) {
+    pub(super) fn set_seeds(&mut self, context: &mut NetworkContext, addresses: Vec<String>) {
         for address in addresses {
             let place = self.seeds.len();
             let peer = DialledPeer::new(Target::Seed(place), address, context.now);
@@ -22,7 +22,7 @@ impl Outgoing {
     }
 
     /// Dials these addresses too. They replace addresses of an earlier call that are not among them.
-    pub(super) fn look_at(&mut self, context: &mut Context, addresses: Vec<String>) {
+    pub(super) fn look_at(&mut self, context: &mut NetworkContext, addresses: Vec<String>) {
         for address in &addresses {
             if self.seeds.iter().any(|seed| seed.peer.address == *address) {
                 continue;
@@ -45,7 +45,7 @@ impl Outgoing {
     }
 
     /// Dials the seeds; or stops, and disconnects the peers that were found there and are not listed.
-    pub(super) fn set_seeking(&mut self, context: &mut Context, seeks: bool) {
+    pub(super) fn set_seeking(&mut self, context: &mut NetworkContext, seeks: bool) {
         if std::mem::replace(&mut self.seeks, seeks) == seeks {
             return;
         }
@@ -64,7 +64,7 @@ impl Outgoing {
     /// A member needs all nodes that it can find, and dials all seeds at once. A client needs one node,
     /// and dials one seed after the other until `set_seeking` stops it. Clients with the same list do
     /// not begin with the same address.
-    fn dial_seeds(&mut self, context: &mut Context) {
+    fn dial_seeds(&mut self, context: &mut NetworkContext) {
         let (count, is_client) = (self.seeds.len(), context.is_client());
         let first = if is_client { context.local.node as usize } else { 0 };
         for turn in 0..count {
@@ -96,7 +96,7 @@ impl Outgoing {
     }
 
     /// Lets the seeds rest whose address is the one at which this peer is dialled.
-    pub(super) fn rest_seeds(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn rest_seeds(&mut self, context: &mut NetworkContext, node: NodeId) {
         let Some(peer) = self.peers.get(&node) else {
             return;
         };
@@ -110,7 +110,7 @@ impl Outgoing {
 
     /// Dials the seeds again that rested for this peer, which is gone or is not at their address.
     /// `lasted`: whether the peer had been connected for long.
-    pub(super) fn wake_seeds(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
+    pub(super) fn wake_seeds(&mut self, context: &mut NetworkContext, node: NodeId, lasted: bool) {
         for seed in &mut self.seeds {
             if seed.rests_for == Some(node) {
                 seed.rests_for = None;
@@ -123,7 +123,7 @@ impl Outgoing {
 
     /// A peer was lost: dials the other seeds again at which it was found. The peer itself is
     /// dialled first, since two attempts at a time would disturb each other.
-    pub(super) fn wake_other_seeds(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn wake_other_seeds(&mut self, context: &mut NetworkContext, node: NodeId) {
         let Some(peer) = self.peers.get(&node) else {
             return;
         };
@@ -141,7 +141,7 @@ impl Outgoing {
     /// A node at this seed's address has welcomed this node, and becomes a peer.
     pub(super) fn found(
         &mut self,
-        context: &mut Context,
+        context: &mut NetworkContext,
         place: usize,
         version: u16,
         responder: Responder,

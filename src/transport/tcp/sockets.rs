@@ -14,16 +14,16 @@ use super::shared::LISTENER;
 
 /// What a poll reports about a socket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ready {
+pub(super) struct SocketEvent {
     pub(super) token: Token,
     pub(super) writable: bool,
     /// The other end has closed the connection, or it is broken.
     pub(super) ends: bool,
 }
 
-impl From<&Event> for Ready {
-    fn from(event: &Event) -> Ready {
-        Ready {
+impl From<&Event> for SocketEvent {
+    fn from(event: &Event) -> SocketEvent {
+        SocketEvent {
             token: event.token(),
             writable: event.is_writable(),
             ends: event.is_read_closed() || event.is_error(),

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, Read, Write};
 use super::sockets::Socket;
 use crate::security::Security;
 use crate::transport::frame::FrameReader;
-use crate::transport::secure::{Fault, Protocol, SecureChannel, Side};
+use crate::transport::secure::{Protocol, SecureChannel, SecurityError, Side};
 use crate::types::right::Right;
 
 /// The memory that an empty buffer retains.
@@ -53,7 +53,7 @@ impl Stream {
     /// many bytes came from the socket: 0 at its end.
     ///
     /// # Errors
-    /// Errors of the socket, and [`Fault`]s.
+    /// Errors of the socket, and [`SecurityError`]s.
     pub(super) fn read(
         &mut self,
         scratch: &mut [u8],
@@ -118,10 +118,10 @@ impl Stream {
 }
 
 /// Without keys, the first bytes of a peer with keys would look like a very long frame.
-fn check_protocol(head: &[u8], side: Side) -> Result<(), Fault> {
+fn check_protocol(head: &[u8], side: Side) -> Result<(), SecurityError> {
     match Protocol::of(head) {
         Some(theirs @ (Protocol::Tls | Protocol::Secret)) => {
-            Err(Fault::other_protocol(side, Protocol::Plain, theirs))
+            Err(SecurityError::other_protocol(side, Protocol::Plain, theirs))
         }
         Some(Protocol::Plain | Protocol::Foreign) | None => Ok(()),
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::context::Context;
+use super::context::NetworkContext;
 use super::queue::{Rejected, WriteQueue};
 use super::shared::Counters;
 use super::stream::Stream;
@@ -13,7 +13,7 @@ use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 const WRITES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct SocketWriter {
     pub(super) queue: WriteQueue,
     /// Whether the socket may take bytes.
     pub(super) writable: bool,
@@ -21,9 +21,9 @@ pub(super) struct Writer {
     progress_at: Instant,
 }
 
-impl Writer {
-    pub(super) fn new(bytes_max: usize, writable: bool, now: Instant) -> Writer {
-        Writer { queue: WriteQueue::new(bytes_max), writable, progress_at: now }
+impl SocketWriter {
+    pub(super) fn new(bytes_max: usize, writable: bool, now: Instant) -> SocketWriter {
+        SocketWriter { queue: WriteQueue::new(bytes_max), writable, progress_at: now }
     }
 
     /// Queues a frame: see [`WriteQueue::push`].
@@ -43,7 +43,7 @@ impl Writer {
     /// Queues a message.
     pub(super) fn send(
         &mut self,
-        context: &Context,
+        context: &NetworkContext,
         urgent: bool,
         message: &PeerMessage,
     ) -> Result<(), Rejected> {
@@ -69,7 +69,11 @@ impl Writer {
 
     /// Writes until the queue is empty or the socket full, for a limited number of writes. Returns
     /// whether any of the queue was written.
-    pub(super) fn write(&mut self, context: &Context, stream: &mut Stream) -> io::Result<bool> {
+    pub(super) fn write(
+        &mut self,
+        context: &NetworkContext,
+        stream: &mut Stream,
+    ) -> io::Result<bool> {
         let mut written = false;
         let flushed = self.writable && stream.flush_pending()?;
         for _ in 0..WRITES_PER_TURN {

@@ -8,11 +8,11 @@ use quorate::{Availability, Coordinator, Error, Result};
 use serde_json::json;
 
 use super::leadership::{counts, no_leader};
-use super::{Cluster, Shown, json};
+use super::{ClusterArgs, Shown, json};
 use crate::Exit;
 use crate::text::line;
 
-pub(super) fn status(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+pub(super) fn status(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     let members = reports(cluster, coordinator)?;
     let leader = MemberReport::leader(&members);
     // Without a leader there is nothing to wait for.
@@ -57,7 +57,10 @@ pub(super) fn status(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exi
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 /// The reports of all members. They need no quorum, so this does not wait for one.
-pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Vec<MemberReport>> {
+pub(super) fn reports(
+    cluster: &ClusterArgs,
+    coordinator: &Coordinator,
+) -> Result<Vec<MemberReport>> {
     let until = Instant::now() + cluster.wait();
     loop {
         match coordinator.reports() {
@@ -67,7 +70,7 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
     }
 }
 
-pub(super) fn members(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+pub(super) fn members(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     let members = reports(cluster, coordinator)?;
     let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
                   CHECKPOINT, ADMIN, ID";

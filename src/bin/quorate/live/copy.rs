@@ -14,7 +14,7 @@ const WRITE_BYTES_MAX: usize = 512 << 10;
 
 /// What to copy.
 #[derive(Debug, Args)]
-pub(crate) struct Copy {
+pub(crate) struct CopyArgs {
     /// The znode.
     from: String,
     /// Where its copy is to be. It must not exist; its parent must.
@@ -34,7 +34,7 @@ fn mode(stat: &Stat) -> Option<CreateMode> {
     }
 }
 
-impl Copy {
+impl CopyArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let is_within = |path: &str| path == self.from || path.starts_with(&join(&self.from, ""));
         if self.recursive && is_within(&self.to) {

@@ -11,14 +11,14 @@ use quorate::{Error, Result, Snapshot, Stat};
 use serde_json::{Value, json};
 
 use super::cluster::bytes;
-use super::{Cluster, Shown, json_data, system};
+use super::{ClusterArgs, Shown, json_data, system};
 use crate::Exit;
-use crate::keys::DataKeys;
+use crate::keys::DataKeyArgs;
 use crate::text::line;
 
 /// What to compare.
 #[derive(Debug, Args)]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// A backup: the state before.
     #[arg(required_unless_present = "at")]
     before: Option<PathBuf>,
@@ -32,24 +32,24 @@ pub(crate) struct Diff {
     #[arg(long, default_value = "/")]
     path: String,
     #[command(flatten)]
-    keys: DataKeys,
+    keys: DataKeyArgs,
 }
 
 /// A folder that nobody else can read or has made, and that is removed at the end.
-struct Temporary(PathBuf);
+struct TemporaryFolder(PathBuf);
 
-impl Temporary {
-    fn new() -> Result<Temporary> {
+impl TemporaryFolder {
+    fn new() -> Result<TemporaryFolder> {
         let folder = std::env::temp_dir().join(format!("quorate-diff-{}", std::process::id()));
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&folder).map_err(system("making a folder for a backup"))?;
-        Ok(Temporary(folder))
+        Ok(TemporaryFolder(folder))
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // What is left there is private.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -58,14 +58,14 @@ impl Drop for Temporary {
 
 /// A znode on one side.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+struct ComparedZnode<'a> {
     data: &'a [u8],
     stat: Stat,
 }
 
-impl Side<'_> {
+impl ComparedZnode<'_> {
     /// What a person has written: neither numbers of versions nor times.
-    fn is_as(&self, other: &Side<'_>) -> bool {
+    fn is_as(&self, other: &ComparedZnode<'_>) -> bool {
         let kind = |stat: &Stat| (stat.is_container, stat.ttl, stat.ephemeral_owner);
         self.data == other.data && kind(&self.stat) == kind(&other.stat)
     }
@@ -75,8 +75,8 @@ impl Side<'_> {
     }
 }
 
-impl Diff {
-    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+impl DiffArgs {
+    pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let Some(before) = &self.before else {
             return self.between(cluster);
         };
@@ -89,7 +89,7 @@ impl Diff {
     }
 
     /// Compares two moments of the running cluster.
-    fn between(&self, cluster: &Cluster) -> Result<Exit> {
+    fn between(&self, cluster: &ClusterArgs) -> Result<Exit> {
         is_named(cluster)?;
         let (before, after) = match *self.at {
             [before] => (before, None),
@@ -107,11 +107,11 @@ impl Diff {
     }
 
     /// The state of the running cluster, of one moment.
-    fn running(&self, cluster: &Cluster) -> Result<Snapshot> {
+    fn running(&self, cluster: &ClusterArgs) -> Result<Snapshot> {
         is_named(cluster)?;
         let coordinator = cluster.coordinator_with(&self.keys)?;
         let _session = cluster.session(&coordinator)?;
-        let folder = Temporary::new()?;
+        let folder = TemporaryFolder::new()?;
         let file = folder.0.join("backup");
         coordinator.backup(&file)?;
         self.keys.read_backup(&file)
@@ -133,7 +133,7 @@ impl Diff {
         all.dedup();
         for names in all {
             let path = format!("/{}", names.join("/"));
-            let size = |side: &Side<'_>| bytes(side.data.len() as u64);
+            let size = |side: &ComparedZnode<'_>| bytes(side.data.len() as u64);
             match (before.get(names), after.get(names)) {
                 (Some(old), None) => {
                     let change = json!({ "path": path, "change": "deleted", "before": old.json() });
@@ -156,17 +156,17 @@ impl Diff {
     }
 
     /// The znodes of a state by the names in their paths, so that parents come before their children.
-    fn znodes<'a>(&self, state: &'a Snapshot) -> Result<BTreeMap<Vec<&'a str>, Side<'a>>> {
+    fn znodes<'a>(&self, state: &'a Snapshot) -> Result<BTreeMap<Vec<&'a str>, ComparedZnode<'a>>> {
         if state.exists(&self.path)?.is_none() {
             return Ok(BTreeMap::new());
         }
         let names = |path: &'a str| path.split('/').filter(|name| !name.is_empty()).collect();
         let walk = state.walk(&self.path)?;
-        Ok(walk.map(|(path, data, stat)| (names(path), Side { data, stat })).collect())
+        Ok(walk.map(|(path, data, stat)| (names(path), ComparedZnode { data, stat })).collect())
     }
 }
 
-fn is_named(cluster: &Cluster) -> Result<()> {
+fn is_named(cluster: &ClusterArgs) -> Result<()> {
     if cluster.is_named() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use super::cluster::{bytes, duration, reports, short};
 use super::findings::{Finding, Findings};
 use super::leadership::{counts, no_leader, why_silent};
 use super::moment::utc;
-use super::{Cluster, Shown, interrupted, json, print};
+use super::{ClusterArgs, Shown, interrupted, json, print};
 use crate::Exit;
 use crate::text::{json_line, line};
 
@@ -42,7 +42,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 
 /// For how long it looks.
 #[derive(Debug, Args)]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArgs {
     /// Counts only what is still wrong after this time, for example 30s: a failover is over by then. Ends as soon as
     /// nothing is wrong, and soon after twice this time at the latest.
     #[arg(long = "for", value_name = "TIME", default_value = "0s", value_parser = seconds)]
@@ -85,8 +85,8 @@ fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-impl Doctor {
-    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+impl DoctorArgs {
+    pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         if let Some(every) = self.watch {
             return self.follow(cluster, &coordinator, Duration::from_secs(every));
@@ -110,7 +110,7 @@ impl Doctor {
     /// Prints what changes, until it is interrupted. The exit code is that of the last look.
     fn follow(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterArgs,
         coordinator: &Coordinator,
         every: Duration,
     ) -> Result<Exit> {
@@ -156,7 +156,7 @@ impl Doctor {
 }
 
 /// The number of members, and what is wrong.
-fn find(cluster: &Cluster, coordinator: &Coordinator) -> Result<(usize, Vec<Finding>)> {
+fn find(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<(usize, Vec<Finding>)> {
     let members = reports(cluster, coordinator)?;
     let sessions = coordinator.sessions();
     let mut findings = examine(&members, sessions.as_deref().unwrap_or_default());
@@ -171,7 +171,7 @@ fn find(cluster: &Cluster, coordinator: &Coordinator) -> Result<(usize, Vec<Find
 }
 
 /// The same; that nobody answers is a finding, too.
-fn find_anyhow(cluster: &Cluster, coordinator: &Coordinator) -> (usize, Vec<Finding>) {
+fn find_anyhow(cluster: &ClusterArgs, coordinator: &Coordinator) -> (usize, Vec<Finding>) {
     find(cluster, coordinator).unwrap_or_else(|error| {
         let wrong = format!("No member can be asked: {error}");
         (
@@ -185,7 +185,7 @@ fn find_anyhow(cluster: &Cluster, coordinator: &Coordinator) -> (usize, Vec<Find
     })
 }
 
-fn show(cluster: &Cluster, members: usize, findings: &[Finding]) -> Result<Exit> {
+fn show(cluster: &ClusterArgs, members: usize, findings: &[Finding]) -> Result<Exit> {
     let mut text = String::new();
     for Finding { wrong, advice, .. } in findings {
         let _ = writeln!(text, "- {}\n  {}", line(wrong), line(advice));

@@ -36,7 +36,7 @@ pub(super) struct Findings {
 
 /// What a look has changed.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct FindingChanges {
     /// What counts from now on.
     pub(super) begun: Vec<Finding>,
     /// What counted and is not found any more.
@@ -49,8 +49,8 @@ impl Findings {
     }
 
     /// Takes what was found at this time, which begins anywhere and does not go back.
-    pub(super) fn look(&mut self, now: Duration, found: Vec<Finding>) -> Changes {
-        let mut changes = Changes::default();
+    pub(super) fn look(&mut self, now: Duration, found: Vec<Finding>) -> FindingChanges {
+        let mut changes = FindingChanges::default();
         let mut before = std::mem::take(&mut self.known);
         for finding in found {
             let (since, counted) = match before.remove(&finding.cause) {

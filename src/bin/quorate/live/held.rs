@@ -17,7 +17,7 @@ use quorate::{Result, Session};
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::{Cluster, interrupted, system};
+use super::{ClusterArgs, interrupted, system};
 use crate::{Exit, complain};
 
 /// How often the command, what is held, and signals are looked at.
@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 
 /// What to hold, and what to run meanwhile.
 #[derive(Debug, Args)]
-pub(crate) struct Held {
+pub(crate) struct HoldArgs {
     /// The path of the lock or of the election.
     path: String,
     /// Gives up after so many seconds, or with 0 if it is not free, and exits with 7. Without it, waits for as
@@ -40,30 +40,30 @@ pub(crate) struct Held {
     command: Vec<OsString>,
 }
 
-enum Guard {
+enum HeldGuard {
     Lock(LockGuard),
     Leadership(Leadership),
 }
 
-impl Guard {
+impl HeldGuard {
     fn token(&self) -> u64 {
         match self {
-            Guard::Lock(guard) => guard.fencing_token(),
-            Guard::Leadership(guard) => guard.fencing_token(),
+            HeldGuard::Lock(guard) => guard.fencing_token(),
+            HeldGuard::Leadership(guard) => guard.fencing_token(),
         }
     }
 
     fn is_held(&self) -> bool {
         match self {
-            Guard::Lock(guard) => guard.is_held(),
-            Guard::Leadership(guard) => guard.is_held(),
+            HeldGuard::Lock(guard) => guard.is_held(),
+            HeldGuard::Leadership(guard) => guard.is_held(),
         }
     }
 
     fn why_lost(&self) -> &'static str {
         let lost = match self {
-            Guard::Lock(guard) => guard.wait_lost(),
-            Guard::Leadership(guard) => guard.wait_lost(),
+            HeldGuard::Lock(guard) => guard.wait_lost(),
+            HeldGuard::Leadership(guard) => guard.wait_lost(),
         };
         match lost {
             Lost::SessionOver => "the session of this instance is over",
@@ -73,25 +73,25 @@ impl Guard {
 
     fn release(self) -> Result<()> {
         match self {
-            Guard::Lock(guard) => guard.release(),
-            Guard::Leadership(guard) => guard.release(),
+            HeldGuard::Lock(guard) => guard.release(),
+            HeldGuard::Leadership(guard) => guard.release(),
         }
     }
 }
 
-impl Held {
-    pub(super) fn lock(&self, cluster: &Cluster) -> Result<Exit> {
+impl HoldArgs {
+    pub(super) fn lock(&self, cluster: &ClusterArgs) -> Result<Exit> {
         self.run(cluster, async |session, tries| {
             let lock = session.lock(&self.path)?;
             let guard = match tries {
                 true => lock.try_acquire_async().await?,
                 false => Some(lock.acquire_async().await?),
             };
-            Ok(guard.map(Guard::Lock))
+            Ok(guard.map(HeldGuard::Lock))
         })
     }
 
-    pub(super) fn elect(&self, cluster: &Cluster) -> Result<Exit> {
+    pub(super) fn elect(&self, cluster: &ClusterArgs) -> Result<Exit> {
         self.run(cluster, async |session, tries| {
             let id = format!("quorate, process {}", std::process::id());
             let latch = LeaderLatch::new(session, &self.path, id)?;
@@ -99,14 +99,14 @@ impl Held {
                 true => latch.try_campaign_async().await?,
                 false => Some(latch.campaign_async().await?),
             };
-            Ok(guard.map(Guard::Leadership))
+            Ok(guard.map(HeldGuard::Leadership))
         })
     }
 
     fn run(
         &self,
-        cluster: &Cluster,
-        hold: impl AsyncFnOnce(&Session, bool) -> Result<Option<Guard>>,
+        cluster: &ClusterArgs,
+        hold: impl AsyncFnOnce(&Session, bool) -> Result<Option<HeldGuard>>,
     ) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         let session = cluster.session(&coordinator)?;
@@ -135,7 +135,7 @@ impl Held {
         Ok(exit)
     }
 
-    fn run_while_held(&self, guard: &Guard, is_over: &AtomicBool) -> Result<Exit> {
+    fn run_while_held(&self, guard: &HeldGuard, is_over: &AtomicBool) -> Result<Exit> {
         let [program, arguments @ ..] = &self.command[..] else { return Ok(Exit::Misused) };
         let mut command = Command::new(program);
         command.args(arguments).env("QUORATE_TOKEN", guard.token().to_string());
@@ -213,9 +213,9 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 /// Wakes a thread.
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -229,7 +229,7 @@ fn within<T>(
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);

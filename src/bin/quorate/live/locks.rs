@@ -16,7 +16,7 @@ use crate::text::line;
 
 /// The locks to list.
 #[derive(Debug, Args)]
-pub(crate) struct Locks {
+pub(crate) struct LocksArgs {
     /// Where to look: this znode and all below it.
     #[arg(default_value = "/")]
     path: String,
@@ -42,7 +42,7 @@ pub(super) fn is_idle(of: &Contended) -> bool {
     of.recipe == "queue of takers" && of.holders.is_empty()
 }
 
-impl Locks {
+impl LocksArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let mut found = recipes::contended(session, &self.path)?;
         sort(&mut found);

@@ -30,8 +30,8 @@ use quorate::{Builder, Coordinator, Result, Session};
 use serde_json::Value;
 use signal_hook::{consts, flag};
 
-use crate::access::{Access, credentials};
-use crate::keys::DataKeys;
+use crate::access::{AccessArgs, credentials};
+use crate::keys::DataKeyArgs;
 use crate::{Exit, system, text};
 
 /// How many reads are in flight.
@@ -39,9 +39,9 @@ const READS_MAX: usize = 256;
 
 /// How to reach the cluster, and how to show what it answers.
 #[derive(Debug, Args)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterArgs {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Who to be for access lists, for example digest:user:password. May be given more than once.
     #[arg(long, env = "QUORATE_AUTH", hide_env_values = true, value_name = "SCHEME:CREDENTIALS")]
     auth: Vec<String>,
@@ -59,67 +59,67 @@ pub(crate) struct On<T: Args> {
     #[command(flatten)]
     what: T,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArgs,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LiveCommand {
     /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
-    Status(Cluster),
+    Status(ClusterArgs),
     /// Lists the members: who leads, who votes, who lags, and what each holds.
-    Members(Cluster),
+    Members(ClusterArgs),
     /// Lists the sessions: who holds them, and when they were last renewed.
-    Sessions(Cluster),
+    Sessions(ClusterArgs),
     /// Says in plain words what is wrong, and what to do. Exits with 1 if something is, and with 4 if no member
     /// can be asked.
-    Doctor(On<doctor::Doctor>),
+    Doctor(On<doctor::DoctorArgs>),
     /// Measures how fast the cluster answers a client that is here.
-    Bench(On<bench::Bench>),
+    Bench(On<bench::BenchArgs>),
     /// Shows members, sessions, locks and znodes live, in a terminal.
-    Top(Cluster),
+    Top(ClusterArgs),
     /// Reads commands and runs them one after the other, in one session.
-    Shell(On<shell::Shell>),
+    Shell(On<shell::ShellArgs>),
     /// Hands the lead to a voter.
-    MoveLeader(On<operate::Member>),
+    MoveLeader(On<operate::MemberArgs>),
     /// Removes a member that is dead for good.
-    RemoveMember(On<operate::Member>),
+    RemoveMember(On<operate::MemberArgs>),
     /// Ends a session, as if its time were up.
-    Expire(On<operate::SessionOf>),
+    Expire(On<operate::SessionArgs>),
     /// Writes a backup of the running cluster to a file: see `verify` and `restore`.
-    Backup(On<operate::Backup>),
+    Backup(On<operate::BackupArgs>),
     /// Runs a command while it holds a lock, and stops the command if the lock is lost.
-    Lock(On<held::Held>),
+    Lock(On<held::HoldArgs>),
     /// Runs a command while it leads an election, and stops the command if the lead is lost.
-    Elect(On<held::Held>),
+    Elect(On<held::HoldArgs>),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
-    Locks(On<locks::Locks>),
+    Locks(On<locks::LocksArgs>),
     /// Lists the children of a znode.
-    Ls(On<znodes::Ls>),
+    Ls(On<znodes::LsArgs>),
     /// Draws a znode and all below it.
-    Tree(On<znodes::Tree>),
+    Tree(On<znodes::TreeArgs>),
     /// Prints a znode's data.
-    Get(On<znodes::Znode>),
+    Get(On<znodes::ZnodeArgs>),
     /// Shows a znode's stat.
-    Stat(On<znodes::Znode>),
+    Stat(On<znodes::ZnodeArgs>),
     /// Replaces a znode's data.
-    Set(On<znodes::Set>),
+    Set(On<znodes::SetArgs>),
     /// Creates a znode, and prints its path.
-    Create(On<znodes::Create>),
+    Create(On<znodes::CreateArgs>),
     /// Deletes a znode.
-    Rm(On<znodes::Rm>),
+    Rm(On<znodes::RmArgs>),
     /// Copies a znode.
-    Cp(On<copy::Copy>),
+    Cp(On<copy::CopyArgs>),
     /// Does several writes, all or none, and only under conditions.
-    Txn(On<txn::Txn>),
+    Txn(On<txn::TxnArgs>),
     /// Prints the changes of a znode as they happen, or runs a command for each, until it is interrupted.
-    Watch(On<watching::Watch>),
+    Watch(On<watching::WatchArgs>),
     /// Shows what differs between two backups, or since a backup. Exits with 1 if something does.
     #[command(mut_arg("peers", |peers| peers.required(false)))]
-    Diff(On<diff::Diff>),
+    Diff(On<diff::DiffArgs>),
     /// Shows a znode's access list, or replaces it.
-    Acl(On<znodes::AclOf>),
+    Acl(On<znodes::AclArgs>),
     /// Shows a quota and what is used of it, or sets it.
-    Quota(On<znodes::QuotaOf>),
+    Quota(On<znodes::QuotaArgs>),
 }
 
 /// The output of a command for people.
@@ -147,14 +147,14 @@ impl Shown {
     }
 }
 
-impl Cluster {
+impl ClusterArgs {
     /// Joins as a client, which may not be connected yet.
     fn coordinator(&self) -> Result<Coordinator> {
         self.joined(Coordinator::builder())
     }
 
     /// The same, for a client that writes backups.
-    fn coordinator_with(&self, keys: &DataKeys) -> Result<Coordinator> {
+    fn coordinator_with(&self, keys: &DataKeyArgs) -> Result<Coordinator> {
         self.joined(keys.encrypted(Coordinator::builder())?)
     }
 
@@ -282,41 +282,45 @@ fn json_data(data: &[u8]) -> Value {
 }
 
 /// Runs a command on a running cluster.
-pub(crate) fn run(command: Command) -> Result<Exit> {
+pub(crate) fn run(command: LiveCommand) -> Result<Exit> {
     match command {
-        Command::Status(cluster) => cluster::status(&cluster, &cluster.coordinator()?),
-        Command::Members(cluster) => cluster::members(&cluster, &cluster.coordinator()?),
-        Command::Sessions(cluster) => sessions::sessions(&cluster, &cluster.coordinator()?),
-        Command::Doctor(On { what, cluster }) => what.run(&cluster),
-        Command::Bench(On { what, cluster }) => what.run(&cluster),
-        Command::Top(cluster) => top::run(cluster),
-        Command::Shell(On { what, cluster }) => what.run(cluster),
-        Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
-        Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
-        Command::Expire(On { what, cluster }) => what.expire(&cluster),
-        Command::Backup(On { what, cluster }) => what.run(&cluster),
-        Command::Lock(On { what, cluster }) => what.lock(&cluster),
-        Command::Elect(On { what, cluster }) => what.elect(&cluster),
-        Command::Locks(On { what, cluster }) => {
+        LiveCommand::Status(cluster) => cluster::status(&cluster, &cluster.coordinator()?),
+        LiveCommand::Members(cluster) => cluster::members(&cluster, &cluster.coordinator()?),
+        LiveCommand::Sessions(cluster) => sessions::sessions(&cluster, &cluster.coordinator()?),
+        LiveCommand::Doctor(On { what, cluster }) => what.run(&cluster),
+        LiveCommand::Bench(On { what, cluster }) => what.run(&cluster),
+        LiveCommand::Top(cluster) => top::run(cluster),
+        LiveCommand::Shell(On { what, cluster }) => what.run(cluster),
+        LiveCommand::MoveLeader(On { what, cluster }) => what.lead(&cluster),
+        LiveCommand::RemoveMember(On { what, cluster }) => what.remove(&cluster),
+        LiveCommand::Expire(On { what, cluster }) => what.expire(&cluster),
+        LiveCommand::Backup(On { what, cluster }) => what.run(&cluster),
+        LiveCommand::Lock(On { what, cluster }) => what.lock(&cluster),
+        LiveCommand::Elect(On { what, cluster }) => what.elect(&cluster),
+        LiveCommand::Locks(On { what, cluster }) => {
             cluster.run_with(|of, session| what.run(of, session))
         }
-        Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Tree(On { what, cluster }) => {
+        LiveCommand::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Tree(On { what, cluster }) => {
             cluster.run_with(|of, session| what.run(of, session))
         }
-        Command::Get(On { what, cluster }) => cluster.run_with(|of, session| what.get(of, session)),
-        Command::Stat(On { what, cluster }) => {
+        LiveCommand::Get(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.get(of, session))
+        }
+        LiveCommand::Stat(On { what, cluster }) => {
             cluster.run_with(|of, session| what.stat(of, session))
         }
-        Command::Set(On { what, cluster }) => cluster.run_with(|of, session| what.run(of, session)),
-        Command::Create(On { what, cluster }) if what.is_ephemeral() => what.hold(&cluster),
-        Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Cp(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Txn(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Diff(On { what, cluster }) => what.run(&cluster),
-        Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Watch(On { what, cluster }) => what.run(&cluster),
-        Command::Acl(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Quota(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Set(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.run(of, session))
+        }
+        LiveCommand::Create(On { what, cluster }) if what.is_ephemeral() => what.hold(&cluster),
+        LiveCommand::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Cp(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Txn(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Diff(On { what, cluster }) => what.run(&cluster),
+        LiveCommand::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Watch(On { what, cluster }) => what.run(&cluster),
+        LiveCommand::Acl(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        LiveCommand::Quota(On { what, cluster }) => cluster.run(|session| what.run(session)),
     }
 }

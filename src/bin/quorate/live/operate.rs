@@ -10,9 +10,9 @@ use quorate::{Coordinator, Error, Result};
 use serde_json::json;
 
 use super::cluster::bytes;
-use super::{Cluster, Shown, is_watched, sessions, system};
+use super::{ClusterArgs, Shown, is_watched, sessions, system};
 use crate::Exit;
-use crate::keys::DataKeys;
+use crate::keys::DataKeyArgs;
 use crate::text::line;
 
 /// How often progress is shown.
@@ -20,32 +20,32 @@ const SHOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// A member.
 #[derive(Debug, Args)]
-pub(crate) struct Member {
+pub(crate) struct MemberArgs {
     /// Its address, as `quorate members` shows it, or its id.
     address: String,
 }
 
 /// A session.
 #[derive(Debug, Args)]
-pub(crate) struct SessionOf {
+pub(crate) struct SessionArgs {
     /// Its id, as `quorate sessions` shows it, or its first digits, if no other id begins with them.
     session: String,
 }
 
 /// Where a backup goes.
 #[derive(Debug, Args)]
-pub(crate) struct Backup {
+pub(crate) struct BackupArgs {
     /// The file, which does not exist yet.
     file: PathBuf,
     /// Replaces the file, if it exists, once the backup is complete.
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
-    keys: DataKeys,
+    keys: DataKeyArgs,
 }
 
-impl Backup {
-    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+impl BackupArgs {
+    pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         if !self.overwrite && self.file.symlink_metadata().is_ok() {
             return Err(Error::Refused {
                 operation: format!("writing a backup to {}", self.file.display()),
@@ -96,7 +96,7 @@ fn by() -> String {
 }
 
 fn act(
-    cluster: &Cluster,
+    cluster: &ClusterArgs,
     done: String,
     action: impl FnOnce(&Coordinator, &str) -> Result<()>,
 ) -> Result<Exit> {
@@ -106,20 +106,20 @@ fn act(
     self::done(cluster, done)
 }
 
-fn done(cluster: &Cluster, done: String) -> Result<Exit> {
+fn done(cluster: &ClusterArgs, done: String) -> Result<Exit> {
     let json = json!({ "done": done });
     cluster.print(Shown::new(format!("{}\n", line(&done)), json))
 }
 
-impl Member {
-    pub(super) fn lead(&self, cluster: &Cluster) -> Result<Exit> {
+impl MemberArgs {
+    pub(super) fn lead(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let address = &self.address;
         act(cluster, format!("{address} leads"), |coordinator, by| {
             coordinator.move_leader(address, by)
         })
     }
 
-    pub(super) fn remove(&self, cluster: &Cluster) -> Result<Exit> {
+    pub(super) fn remove(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let address = &self.address;
         act(cluster, format!("{address} is a member no more"), |coordinator, by| {
             coordinator.remove_member(address, by)
@@ -127,8 +127,8 @@ impl Member {
     }
 }
 
-impl SessionOf {
-    pub(super) fn expire(&self, cluster: &Cluster) -> Result<Exit> {
+impl SessionArgs {
+    pub(super) fn expire(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         coordinator.wait_ready(cluster.wait())?;
         let session = sessions::find(&coordinator, &self.session)?;

@@ -9,7 +9,7 @@ use quorate::{Coordinator, Error, Result};
 use serde_json::json;
 
 use super::cluster::{duration, or_unknown, reports, table};
-use super::{Cluster, Shown, json};
+use super::{ClusterArgs, Shown, json};
 use crate::Exit;
 
 /// How many sessions a message names.
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 10;
 /// The digits of an id.
 const DIGITS: usize = 16;
 
-pub(super) fn sessions(cluster: &Cluster, coordinator: &Coordinator) -> Result<Exit> {
+pub(super) fn sessions(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     reports(cluster, coordinator)?;
     let sessions = coordinator.sessions()?;
     let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";

@@ -10,7 +10,7 @@ use crate::text::line;
 
 /// What to write.
 #[derive(Debug, Args)]
-pub(crate) struct Txn {
+pub(crate) struct TxnArgs {
     /// The operations, each one argument, done in this order; - reads them from the standard input, a line each.
     /// Conditions: `exists PATH`, `absent PATH`, `version PATH N`. Writes: `create PATH [DATA]`, `set PATH [DATA]`,
     /// `delete PATH`. The data is the rest of the line.
@@ -49,7 +49,7 @@ fn add<'a>(multi: Multi<'a>, operation: &str) -> Result<Multi<'a>> {
     })
 }
 
-impl Txn {
+impl TxnArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let from_input = self.operations == ["-"];
         let input = if from_input { data("-")? } else { Vec::new() };

@@ -8,7 +8,7 @@ use clap::Args;
 use crossbeam_channel::RecvTimeoutError;
 use quorate::{EventKind, Result, Session, WatchEvent, WatchMode};
 
-use super::{Cluster, print, system};
+use super::{ClusterArgs, print, system};
 use crate::{Exit, complain, text};
 
 /// How often it is looked whether to end.
@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 
 /// What to watch.
 #[derive(Debug, Args)]
-pub(crate) struct Watch {
+pub(crate) struct WatchArgs {
     /// The znode. It need not exist.
     path: String,
     /// Watches all znodes below it, too.
@@ -31,8 +31,8 @@ pub(crate) struct Watch {
     command: Vec<OsString>,
 }
 
-impl Watch {
-    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+impl WatchArgs {
+    pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         self.follow(cluster, &cluster.session(&coordinator)?, || false)
     }
@@ -40,7 +40,7 @@ impl Watch {
     /// Watches until the end, which may be said from outside.
     pub(super) fn follow(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterArgs,
         session: &Session,
         is_over: impl Fn() -> bool,
     ) -> Result<Exit> {

@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use super::cluster::duration;
 use super::sessions::Holders;
 use super::when::when;
-use super::{Cluster, READS_MAX, Shown, above, data, interrupted, join, json, json_data, print};
+use super::{
+    ClusterArgs, READS_MAX, Shown, above, data, interrupted, join, json, json_data, print,
+};
 use crate::text::line;
 use crate::{Exit, complain, text};
 
@@ -25,7 +27,7 @@ const HELD_PERIOD: Duration = Duration::from_millis(50);
 
 /// What to list.
 #[derive(Debug, Args)]
-pub(crate) struct Ls {
+pub(crate) struct LsArgs {
     /// The znode.
     #[arg(default_value = "/")]
     path: String,
@@ -39,7 +41,7 @@ pub(crate) struct Ls {
 
 /// What to draw.
 #[derive(Debug, Args)]
-pub(crate) struct Tree {
+pub(crate) struct TreeArgs {
     /// The znode.
     #[arg(default_value = "/")]
     path: String,
@@ -47,7 +49,7 @@ pub(crate) struct Tree {
 
 /// What to read or to look at.
 #[derive(Debug, Args)]
-pub(crate) struct Znode {
+pub(crate) struct ZnodeArgs {
     /// The znode.
     path: String,
     /// As it was right after the write with this zxid.
@@ -57,7 +59,7 @@ pub(crate) struct Znode {
 
 /// What to write.
 #[derive(Debug, Args)]
-pub(crate) struct Set {
+pub(crate) struct SetArgs {
     /// The znode.
     path: String,
     /// Its new data; - is the standard input.
@@ -69,7 +71,7 @@ pub(crate) struct Set {
 
 /// What to create.
 #[derive(Debug, Args)]
-pub(crate) struct Create {
+pub(crate) struct CreateArgs {
     /// The znode.
     path: String,
     /// Its data; - is the standard input.
@@ -94,7 +96,7 @@ pub(crate) struct Create {
 
 /// What to delete.
 #[derive(Debug, Args)]
-pub(crate) struct Rm {
+pub(crate) struct RmArgs {
     /// The znode.
     path: String,
     /// Deletes all below it, too, in one write.
@@ -107,7 +109,7 @@ pub(crate) struct Rm {
 
 /// The access list to show or to replace.
 #[derive(Debug, Args)]
-pub(crate) struct AclOf {
+pub(crate) struct AclArgs {
     /// The znode.
     path: String,
     /// The new list, for example cdrwa=digest:user:hash,r=world:anyone.
@@ -117,7 +119,7 @@ pub(crate) struct AclOf {
 
 /// The quota to show or to set.
 #[derive(Debug, Args)]
-pub(crate) struct QuotaOf {
+pub(crate) struct QuotaArgs {
     /// The znode: the quota counts it and all below it.
     path: String,
     /// So many znodes; more are logged.
@@ -171,7 +173,7 @@ pub(super) fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>
     Ok(found)
 }
 
-impl Ls {
+impl LsArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let names: Vec<String> = match (self.recursive, self.at) {
             (true, None) => walk(session, &self.path)?
@@ -229,7 +231,7 @@ fn with_holder(stat: &Stat, holders: Option<&Holders>) -> Value {
     value
 }
 
-impl Tree {
+impl TreeArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let found = walk(session, &self.path)?;
         let holders = holders(found.values(), coordinator);
@@ -262,7 +264,7 @@ impl Tree {
     }
 }
 
-impl Znode {
+impl ZnodeArgs {
     pub(super) fn get(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let (data, stat) = match self.at {
             None => session.get(&self.path)?,
@@ -301,7 +303,7 @@ impl Znode {
     }
 }
 
-impl Set {
+impl SetArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let data = data(&self.data)?;
         let stat = match self.version {
@@ -313,13 +315,13 @@ impl Set {
     }
 }
 
-impl Create {
+impl CreateArgs {
     pub(super) fn is_ephemeral(&self) -> bool {
         self.ephemeral
     }
 
     /// Creates an ephemeral, and keeps it until it is told to end.
-    pub(super) fn hold(&self, cluster: &Cluster) -> Result<Exit> {
+    pub(super) fn hold(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         let session = cluster.session(&coordinator)?;
         let is_over = interrupted()?;
@@ -389,7 +391,7 @@ impl Create {
     }
 }
 
-impl Rm {
+impl RmArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         match (self.recursive, self.version) {
             (true, _) => session.delete_recursive(&self.path)?,
@@ -421,7 +423,7 @@ fn entry(text: &str) -> Result<Acl> {
     Ok(Acl::new(permissions, Id::new(scheme, id)))
 }
 
-impl AclOf {
+impl AclArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let set = self.set.iter().map(|text| entry(text)).collect::<Result<Vec<_>>>()?;
         if !set.is_empty() {
@@ -438,7 +440,7 @@ impl AclOf {
     }
 }
 
-impl QuotaOf {
+impl QuotaArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         type Setter = fn(Quota, u64) -> Quota;
         let limits: [(Option<u64>, Setter); 4] = [

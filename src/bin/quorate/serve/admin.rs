@@ -11,7 +11,7 @@ use quorate::admin::Admin;
 use crate::access::{content, credentials, warn_if_exposed};
 
 #[derive(Debug, Args)]
-pub(super) struct Endpoint {
+pub(super) struct AdminArgs {
     /// Where operators look into the cluster, over HTTP: host:port, such as 127.0.0.1:7480. Without it, nowhere.
     #[arg(long)]
     admin: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct Endpoint {
     admin_auth: Option<String>,
 }
 
-impl Endpoint {
+impl AdminArgs {
     /// Opens the endpoint, if it has an address.
     pub(super) fn serve(&self, coordinator: &Coordinator) -> quorate::Result<Option<Admin>> {
         let Some(address) = &self.admin else { return Ok(None) };

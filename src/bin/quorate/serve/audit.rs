@@ -27,26 +27,26 @@ const FORMER_MAX: u32 = 8;
 /// How many lines may wait for the disk.
 const WAITING_MAX: usize = 1 << 16;
 
-enum Order {
+enum AuditMessage {
     Line(String),
     /// Answers when all lines before it are in the file.
     Flush(SyncSender<()>),
 }
 
 pub(super) struct AuditFile {
-    orders: SyncSender<Order>,
+    orders: SyncSender<AuditMessage>,
     lost: AtomicU64,
 }
 
 /// Waits for the lines that are on their way.
 #[derive(Clone)]
-pub(super) struct Flusher(SyncSender<Order>);
+pub(super) struct Flusher(SyncSender<AuditMessage>);
 
 impl Flusher {
     pub(super) fn flush(&self) {
         let (done_tx, done) = sync_channel(1);
         // Both fail only if the thread has ended.
-        if self.0.send(Order::Flush(done_tx)).is_ok() {
+        if self.0.send(AuditMessage::Flush(done_tx)).is_ok() {
             let _ = done.recv();
         }
     }
@@ -76,7 +76,7 @@ impl<S: Subscriber> Layer<S> for AuditFile {
         if event.metadata().target() != TARGET {
             return;
         }
-        let mut fields = Fields(Map::new());
+        let mut fields = EventFields(Map::new());
         #[expect(clippy::disallowed_methods, reason = "when it happened, for people")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         fields.0.insert("unix_ms".to_owned(), (now.as_millis() as u64).into());
@@ -86,16 +86,16 @@ impl<S: Subscriber> Layer<S> for AuditFile {
         }
         event.record(&mut fields);
         let line = Value::Object(fields.0).to_string();
-        if self.orders.try_send(Order::Line(line)).is_err() {
+        if self.orders.try_send(AuditMessage::Line(line)).is_err() {
             self.lost.fetch_add(lost + 1, Ordering::Relaxed);
         }
     }
 }
 
 /// The fields of an event. As JSON, no data in them can look like another field or another line.
-struct Fields(Map<String, Value>);
+struct EventFields(Map<String, Value>);
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.insert(field.name().to_owned(), value.into());
     }
@@ -127,12 +127,12 @@ impl Rotating {
         Ok(Rotating { path, file, bytes, has_failed: false })
     }
 
-    fn follow(&mut self, orders: &Receiver<Order>) {
+    fn follow(&mut self, orders: &Receiver<AuditMessage>) {
         while let Ok(order) = orders.recv() {
             match order {
-                Order::Line(line) => self.note(&line),
+                AuditMessage::Line(line) => self.note(&line),
                 // Nobody waits any more: that is no error.
-                Order::Flush(done) => _ = done.send(()),
+                AuditMessage::Flush(done) => _ = done.send(()),
             }
         }
     }

@@ -89,11 +89,11 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Serve {
         #[command(flatten)]
-        arguments: crate::serve::Arguments,
+        arguments: crate::serve::ServeArgs,
     }
 
     /// The settings of this file and command line.
-    fn read(text: &str, given: &[&str]) -> Result<crate::serve::Arguments, String> {
+    fn read(text: &str, given: &[&str]) -> Result<crate::serve::ServeArgs, String> {
         let file = NamedTempFile::new().unwrap();
         fs::write(&file, text).unwrap();
         let path = file.path().display().to_string();

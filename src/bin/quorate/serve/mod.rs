@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::audit::AuditFile;
-use crate::keys::DataKeys;
+use crate::keys::DataKeyArgs;
 use crate::system;
 
 /// The default address for clients.
@@ -32,7 +32,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// The names of ZooKeeper's settings are taken, too. No setting requires another one here: those of a file are
 /// looked at one by one.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ServeArgs {
     /// A file with settings, which hold unless they are given here: a line `name = value` for each.
     #[arg(long, env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
     #[command(flatten)]
-    keys: DataKeys,
+    keys: DataKeyArgs,
     /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used,
     /// both are accepted. Without it, or certificates, the members must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
@@ -142,15 +142,15 @@ pub(crate) struct Arguments {
     enforce_quota: bool,
     #[cfg(feature = "admin")]
     #[command(flatten)]
-    admin: admin::Endpoint,
+    admin: admin::AdminArgs,
     #[cfg(feature = "tls")]
     #[command(flatten)]
-    tls: tls::Certificates,
+    tls: tls::TlsArgs,
 }
 
 /// Serves until SIGTERM or SIGINT, or until the member has stopped for good, which is an error. Logs go to the
 /// standard error, filtered by RUST_LOG.
-pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
+pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let audit = arguments.audit_file.as_deref().map(AuditFile::open).transpose()?;
     let (layer, flusher) = audit.unzip();
     crate::log_with("info", layer, arguments.audit_file.is_some() && !arguments.audit);
@@ -217,7 +217,7 @@ fn enforced(text: &str) -> Result<bool, String> {
     }
 }
 
-impl Arguments {
+impl ServeArgs {
     /// The settings of the member.
     fn member(&self) -> quorate::Result<Builder> {
         let tick = Duration::from_millis(self.tick_time);

@@ -10,7 +10,7 @@ use quorate::{Builder, Error, Tls};
 use crate::access::warn_if_exposed;
 
 #[derive(Debug, Args)]
-pub(super) struct Certificates {
+pub(super) struct TlsArgs {
     /// PEM file: the authority of the members' certificates.
     #[arg(long)]
     members_tls_authority: Option<PathBuf>,
@@ -60,7 +60,7 @@ fn invalid(setting: &'static str, reason: &str) -> Error {
     Error::InvalidSetting { setting, reason: reason.to_owned() }
 }
 
-impl Certificates {
+impl TlsArgs {
     pub(super) fn member(
         &self,
         mut builder: Builder,

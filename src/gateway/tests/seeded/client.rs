@@ -13,8 +13,8 @@ use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::handshake::{ConnectRequest, ConnectResponse};
 use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
-    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches,
-    SetWatches2, WatchesOf,
+    self, AddWatch, Check, Create, Delete, MultiOp, MultiRequest, PathOnly, Request, SetData,
+    SetWatches, SetWatches2, WatchesOf,
 };
 use crate::gateway::wire::response::{ReplyHeader, WatcherEvent};
 use crate::simulation::random::Random;
@@ -535,7 +535,7 @@ impl Client {
                 let (path, version) = (self.path(), self.version());
                 Request::SetData(SetData { path, data: self.data(), version })
             }
-            44..49 => Request::Multi(Multi { ops: self.ops() }),
+            44..49 => Request::Multi(MultiRequest { ops: self.ops() }),
             49 => {
                 if self.random.percent(20) {
                     Request::CloseSession

@@ -25,7 +25,7 @@ use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::disk::InlineDisk;
 use crate::runtime::host::Host;
 use crate::runtime::mailbox::Mailbox;
-use crate::runtime::shared::{Call, Limits, NodeShared};
+use crate::runtime::shared::{HostMessage, Limits, NodeShared};
 use crate::simulation::random::Random;
 use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::Id;
@@ -131,7 +131,7 @@ pub(super) struct Member {
     host: Host,
     disk: InlineDisk,
     pub(super) shared: Arc<NodeShared>,
-    calls: Receiver<Call>,
+    calls: Receiver<HostMessage>,
     wake_at: Duration,
     /// When it takes its calls and inputs.
     step_at: Option<Duration>,

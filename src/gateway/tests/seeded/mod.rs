@@ -26,7 +26,7 @@ use crate::planted::{Bug, plant};
 use crate::runtime::ask::Ask;
 use crate::runtime::entropy::simulated;
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::Asker;
+use crate::runtime::shared::RequestOrigin;
 use crate::security::AuthProvider;
 use crate::simulation::random::Random;
 use crate::types::znode::{CreateMode, SessionId};
@@ -115,15 +115,15 @@ impl World {
     /// Watches everything below the root of the test, which is created then.
     fn observe(&mut self, timeout: Duration) {
         let observer = Arc::clone(&self.observer);
-        self.ask(Asker::Opener(Arc::clone(&observer)), Ask::open(&observer, timeout));
+        self.ask(RequestOrigin::Opener(Arc::clone(&observer)), Ask::open(&observer, timeout));
         let watch = Ask::watch(self.members.observer, "/t".into(), true, None, EventData::After);
-        self.ask(Asker::Holder(Arc::clone(&observer)), watch);
+        self.ask(RequestOrigin::Holder(Arc::clone(&observer)), watch);
         let (path, mode) = ("/t".to_owned(), CreateMode::Persistent);
         let create = Ask::create(Op::Create { path, data: "".into(), mode });
-        self.ask(Asker::Holder(observer), create);
+        self.ask(RequestOrigin::Holder(observer), create);
     }
 
-    fn ask<A: 'static>(&mut self, asker: Asker, ask: Ask<A>) {
+    fn ask<A: 'static>(&mut self, asker: RequestOrigin, ask: Ask<A>) {
         let mut pending = self.members.all[0].shared.ask(asker, ask, None, |_| Ok(()));
         for _ in 0..60_000 {
             if let Some(answer) = pending.try_take() {

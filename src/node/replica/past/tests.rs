@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::machine::command::{Batch, Command, Op, Request};
-use crate::machine::{Machine, Part};
+use crate::machine::{Machine, TreePart};
 use crate::node::query::Read;
 use crate::node::sessions::queue::{Viewer, answer_read};
 use crate::planted::{Bug, claims};
@@ -15,7 +15,7 @@ const S: SessionId = SessionId(7);
 /// A machine that records what undoes its writes, and the past of it.
 struct World {
     machine: Machine,
-    past: Past,
+    past: PastStates,
     seed: u64,
 }
 
@@ -23,7 +23,7 @@ impl World {
     fn new(bytes_max: usize) -> World {
         let mut machine = Machine::new();
         machine.record_undos(bytes_max);
-        let past = Past::new(machine.zxid(), bytes_max);
+        let past = PastStates::new(machine.zxid(), bytes_max);
         let mut world = World { machine, past, seed: 1 };
         world.apply(Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1, base: 0 });
         world
@@ -113,7 +113,7 @@ impl World {
     }
 
     fn at(&self, zxid: Zxid) -> Result<Tree, Zxid> {
-        Ok(self.past.at(zxid, &self.machine.tree())?.tree(Part::All))
+        Ok(self.past.at(zxid, &self.machine.tree())?.tree(TreePart::All))
     }
 }
 
@@ -155,14 +155,14 @@ fn each_state_of_the_past_is_the_one_that_was() {
             let path: Arc<str> = world.path().into();
             let past = world.past.at(state.zxid(), &world.machine.tree()).unwrap();
             let read = |tree: &Tree, read: &Read| answer_read(tree, read, viewer, Vec::new);
-            let znode = past.tree(Part::Znode(&path));
+            let znode = past.tree(TreePart::Znode(&path));
             for of in
                 [Read::Get { path: Arc::clone(&path) }, Read::Children { path: Arc::clone(&path) }]
             {
                 assert_eq!(read(&znode, &of), read(state, &of), "{path} at {}", state.zxid());
             }
             let below = Read::Below { path: Arc::clone(&path) };
-            assert_eq!(read(&past.tree(Part::Below(&path)), &below), read(state, &below));
+            assert_eq!(read(&past.tree(TreePart::Below(&path)), &below), read(state, &below));
         }
     };
     claims(claim, Bug::PastOneLate);
@@ -261,12 +261,12 @@ fn a_part_is_not_taken_back_any_number_of_changes() {
         world.set("/other", &[n]);
     }
     let past = world.past.at(first, &world.machine.tree()).unwrap();
-    let part = Part::Znode("/n");
+    let part = TreePart::Znode("/n");
     assert_eq!(past.tree_within(part, 50).unwrap().get("/n").unwrap().data(), b"");
     // The state right after the first of the 50 writes needs one less.
     let oldest = past.tree_within(part, 49).unwrap_err();
     assert_eq!(oldest, first + 1);
     let past = world.past.at(oldest, &world.machine.tree()).unwrap();
     assert_eq!(past.tree_within(part, 49).unwrap().get("/n").unwrap().data(), [0]);
-    assert!(past.tree_within(Part::All, 49).is_err());
+    assert!(past.tree_within(TreePart::All, 49).is_err());
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{Beginning, ClientSession, PAST_BYTES_MAX, PAST_CHANGES_MAX};
 use crate::machine::Machine;
-use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
+use crate::node::client_message::{FromClient, HeldWatch, SessionClaim, ToClient};
 use crate::node::io::{Effects, WatchId};
 use crate::node::replica::Replica;
-use crate::node::replica::watches::{Fired, Missed};
-use crate::node::sessions::fate::Fate;
+use crate::node::replica::watches::{Fired, MissedEvent};
+use crate::node::sessions::status::SessionStatus;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
@@ -16,12 +16,12 @@ use crate::types::session::SessionState;
 
 /// How much of the history one attaching client has been sent.
 #[derive(Default)]
-struct Past {
+struct SentHistory {
     bytes: usize,
     changes: usize,
 }
 
-impl Past {
+impl SentHistory {
     /// Whether this many changes may be checked for one more watch. Beyond the limits a watch is treated
     /// as if the history were gone: it gets the net change or a gap.
     fn looks_at(&mut self, changes: usize) -> bool {
@@ -34,8 +34,8 @@ impl Past {
 /// a session gets ids without a zxid.
 fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
     let FromClient::Claim(claim) = claim else { return true };
-    let record = machine.session(claim.holding.session);
-    let record = record.filter(|record| record.holder == claim.holding.holder);
+    let record = machine.session(claim.session_holder.session);
+    let record = record.filter(|record| record.holder == claim.session_holder.holder);
     record.is_none_or(|record| record.last_seq >= claim.applied)
 }
 
@@ -62,7 +62,7 @@ impl Replica {
             return;
         };
         client.send(ToClient::Cluster { cluster });
-        let mut past = Past::default();
+        let mut past = SentHistory::default();
         for claim in beginning.claims {
             match claim {
                 FromClient::Claim(claim) => self.take_claim(machine, from, claim),
@@ -76,27 +76,27 @@ impl Replica {
     }
 
     /// Sends a client what has become of its session.
-    fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
-        let holding = claim.holding;
-        match Fate::of(claim, machine) {
-            Fate::Held(record, outcomes) => {
-                let held = self.clients.hold(from, holding);
+    fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: SessionClaim) {
+        let session_holder = claim.session_holder;
+        match SessionStatus::of(claim, machine) {
+            SessionStatus::Held(record, outcomes) => {
+                let held = self.clients.hold(from, session_holder);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
                 let ids = (*record.ids).clone();
-                self.clients.send(from, ToClient::Held { holding, ids });
+                self.clients.send(from, ToClient::Held { session_holder, ids });
                 for outcome in outcomes {
                     self.clients.send(from, ToClient::Outcome(outcome));
                 }
             }
-            Fate::Over(state) => {
+            SessionStatus::Over(state) => {
                 let moved = state == SessionState::Moved;
-                let ended = ToClient::Ended { holding, moved, known: false };
+                let ended = ToClient::Ended { session_holder, moved, known: false };
                 self.clients.send(from, ended);
             }
-            Fate::Unseen => {
-                self.clients.hold(from, holding);
-                self.clients.send(from, ToClient::Unseen { holding });
+            SessionStatus::Unseen => {
+                self.clients.hold(from, session_holder);
+                self.clients.send(from, ToClient::Unseen { session_holder });
             }
         }
     }
@@ -106,14 +106,14 @@ impl Replica {
         machine: &Machine,
         from: NodeId,
         held: HeldWatch,
-        past: &mut Past,
+        past: &mut SentHistory,
         effects: &mut Effects,
     ) {
-        let HeldWatch { watch, holding, path, kind, existed, from: up_to, data } = held;
+        let HeldWatch { watch, session_holder, path, kind, existed, from: up_to, data } = held;
         // Until the replica has seen that the session is this holder's, its watches were never answered, and its
         // ids are not this client's.
         let opened = |of: &&ClientSession| of.opened || planted!(ClaimLendsIds);
-        let Some(of) = self.clients.sessions.get(&holding).filter(opened) else {
+        let Some(of) = self.clients.sessions.get(&session_holder).filter(opened) else {
             return;
         };
         let ids = Arc::clone(&of.ids);
@@ -123,10 +123,17 @@ impl Replica {
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
         let existed = unless!(MoveFires, existed, !existed);
-        let missed = Missed { tree: &tree, from: up_to, existed };
+        let missed = MissedEvent { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path, kind);
-        self.watches.add_again(new, holding.session, known, (missed, data), may_read, &mut fired);
+        self.watches.add_again(
+            new,
+            session_holder.session,
+            known,
+            (missed, data),
+            may_read,
+            &mut fired,
+        );
         past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
         fired.add_to(effects);
     }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, MESSAGE_BYTES, SILENCE_TICKS, ServedClient};
+use super::{BUDGET_BYTES, MESSAGE_BYTES, PendingQuery, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{ToClient, UpTo};
-use crate::node::io::{Effects, Holding, Time};
+use crate::node::io::{Effects, SessionHolder, Time};
 use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
-use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
+use crate::node::sessions::queue::{Answering, QueuedRequest, ReplicaProgress, Viewer};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
@@ -33,7 +33,7 @@ impl Replica {
         let waiting: Vec<_> = self.clients.waiting.iter().copied().collect();
         let mut unacknowledged = self.clients.unacknowledged_bytes();
         for key in waiting {
-            let Holding { session, holder } = key;
+            let SessionHolder { session, holder } = key;
             // Only then this replica shows all that was acknowledged before the session was requested.
             let is_open = self.clients.sessions.get(&key).is_some_and(|held| held.opened);
             if !is_open && !planted!(ClientReadUnopened) {
@@ -42,7 +42,7 @@ impl Replica {
             let record = machine.session(session).filter(|record| record.holder == holder);
             let last_seq = record.map_or(0, |record| record.last_seq);
             let done = if planted!(ClientReadEarly) { u64::MAX } else { last_seq };
-            let progress = Progress { done, applied, zxid: tree.zxid() };
+            let progress = ReplicaProgress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.clients.sessions.get_mut(&key) {
                 let Some(client) = self.clients.clients.get_mut(&held.client) else {
                     break;
@@ -53,7 +53,8 @@ impl Replica {
                 }
                 let takes = client.has_turn(unacknowledged, now >= self.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
-                let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
+                let Some((PendingQuery { request, size }, QueuedRequest::Query(query), _)) = due
+                else {
                     break;
                 };
                 client.queued_bytes -= size;
@@ -110,35 +111,39 @@ impl Replica {
     /// A session now belongs to this holder, or has ended and belonged to it.
     pub(in crate::node) fn client_session_changed(
         &mut self,
-        holding: Holding,
+        session_holder: SessionHolder,
         gone: bool,
         effects: &mut Effects,
     ) {
-        let all = self.clients.holders(holding.session);
-        let over = all.filter(|(of, held)| held.opened && (gone || *of != holding));
+        let all = self.clients.holders(session_holder.session);
+        let over = all.filter(|(of, held)| held.opened && (gone || *of != session_holder));
         let over: Vec<_> = over.map(|(of, held)| (of, held.client)).collect();
         for (of, client) in over {
             self.end_client_session(of, effects);
-            let moved = of != holding;
-            let ended = ToClient::Ended { holding: of, moved, known: true };
+            let moved = of != session_holder;
+            let ended = ToClient::Ended { session_holder: of, moved, known: true };
             self.clients.send(client, ended);
         }
     }
 
     /// Ends a client's session and its watches. The client knows that these end.
-    pub(super) fn end_client_session(&mut self, holding: Holding, effects: &mut Effects) {
-        let Some(held) = self.clients.sessions.get(&holding) else {
+    pub(super) fn end_client_session(
+        &mut self,
+        session_holder: SessionHolder,
+        effects: &mut Effects,
+    ) {
+        let Some(held) = self.clients.sessions.get(&session_holder) else {
             return;
         };
         let client = held.client;
-        for id in self.watches.clients_of(holding.session) {
+        for id in self.watches.clients_of(session_holder.session) {
             if self.clients.watches.get(&id).is_some_and(|(of, _)| *of == client) {
                 self.watches.remove(id);
                 // Its last events are on their way.
                 effects.ended.push(id);
             }
         }
-        self.clients.forget(holding);
+        self.clients.forget(session_holder);
     }
 
     pub(in crate::node) fn drop_client(&mut self, from: NodeId) {
@@ -177,7 +182,7 @@ impl Replica {
     ) {
         self.drop_client(client);
         let reason = reason.to_owned();
-        let message = PeerMessage::LetGo { attachment, reason, elsewhere: None };
+        let message = PeerMessage::LetGo { attachment, reason, redirect: None };
         effects.messages.push((client, message));
     }
 

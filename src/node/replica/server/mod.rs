@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::{Holding, QuorumState, Time, WatchId};
-use crate::node::sessions::queue::Queue;
+use crate::node::io::{QuorumState, SessionHolder, Time, WatchId};
+use crate::node::sessions::queue::QueryQueue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
@@ -71,12 +71,12 @@ const SILENCE_TICKS: u32 = 20;
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
     pub(in crate::node) rights: ClientRights,
-    sessions: BTreeMap<Holding, ClientSession>,
+    sessions: BTreeMap<SessionHolder, ClientSession>,
     /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
     next_watch: u64,
     /// Sessions with queries that wait.
-    waiting: BTreeSet<Holding>,
+    waiting: BTreeSet<SessionHolder>,
     /// The members as they were last sent to clients.
     members: (Vec<Member>, QuorumState),
     /// When one client is next answered although all of them together are behind: see
@@ -99,7 +99,7 @@ struct ServedClient {
     /// Its claims and watches, until this replica has everything that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
-    sessions: BTreeSet<Holding>,
+    sessions: BTreeSet<SessionHolder>,
     /// Its watches by its own numbers, with the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
@@ -125,12 +125,12 @@ struct ClientSession {
     /// Whether this replica has seen that the session belongs to this holder.
     opened: bool,
     ids: Arc<Vec<Id>>,
-    waits: Queue<Asker>,
+    waits: QueryQueue<PendingQuery>,
 }
 
 /// The client's request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-struct Asker {
+struct PendingQuery {
     request: u64,
     /// The bytes of its query.
     size: usize,
@@ -239,9 +239,11 @@ impl ClientServer {
 
     /// The clients that hold the session, or have held it and do not know yet that they have lost
     /// it.
-    fn holders(&self, session: SessionId) -> impl Iterator<Item = (Holding, &ClientSession)> {
-        let by = |holder| Holding { session, holder };
-        self.sessions.range(by(0)..=by(u64::MAX)).map(|(holding, held)| (*holding, held))
+    fn holders(&self, session: SessionId) -> impl Iterator<Item = (SessionHolder, &ClientSession)> {
+        let by = |holder| SessionHolder { session, holder };
+        self.sessions
+            .range(by(0)..=by(u64::MAX))
+            .map(|(session_holder, held)| (*session_holder, held))
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
@@ -299,8 +301,8 @@ impl ClientServer {
     /// Passes the outcome of a request on, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
         let Outcome { session, holder, seq, ref result, .. } = outcome;
-        let holding = Holding { session, holder };
-        let Some(held) = self.sessions.get_mut(&holding) else {
+        let session_holder = SessionHolder { session, holder };
+        let Some(held) = self.sessions.get_mut(&session_holder) else {
             return;
         };
         if seq == 0 && result.is_ok() {
@@ -313,33 +315,33 @@ impl ClientServer {
         let client = held.client;
         self.send(client, ToClient::Outcome(outcome));
         if refused {
-            self.forget(holding);
+            self.forget(session_holder);
         }
     }
 
     /// Forgets a client's session and its queries.
-    fn forget(&mut self, holding: Holding) {
-        let Some(held) = self.sessions.remove(&holding) else {
+    fn forget(&mut self, session_holder: SessionHolder) {
+        let Some(held) = self.sessions.remove(&session_holder) else {
             return;
         };
-        self.waiting.remove(&holding);
+        self.waiting.remove(&session_holder);
         if let Some(client) = self.clients.get_mut(&held.client) {
-            client.sessions.remove(&holding);
+            client.sessions.remove(&session_holder);
             let freed: usize = held.waits.askers().map(|asker| asker.size).sum();
             client.queued_bytes -= freed;
         }
     }
 
     /// Notes that the session is this client's from now on.
-    fn hold(&mut self, from: NodeId, holding: Holding) -> &mut ClientSession {
+    fn hold(&mut self, from: NodeId, session_holder: SessionHolder) -> &mut ClientSession {
         if let Some(client) = self.clients.get_mut(&from) {
-            client.sessions.insert(holding);
+            client.sessions.insert(session_holder);
         }
-        let held = self.sessions.entry(holding).or_insert_with(|| ClientSession {
+        let held = self.sessions.entry(session_holder).or_insert_with(|| ClientSession {
             client: from,
             opened: false,
             ids: Arc::default(),
-            waits: Queue::default(),
+            waits: QueryQueue::default(),
         });
         if held.client != from {
             // The queries belong to the former client, and get no answer.

@@ -4,11 +4,11 @@ use crate::machine::Machine;
 use crate::machine::command::Request;
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::context::Context;
-use crate::node::io::{Effects, Holding, QuorumState};
+use crate::node::io::{Effects, QuorumState, SessionHolder};
 use crate::node::leader::may_ask;
 use crate::node::replica::Replica;
-use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
-use crate::node::sessions::queue::Turn;
+use crate::node::replica::server::{CLIENTS_MAX, PendingQuery, ServedClient};
+use crate::node::sessions::queue::QueuedRequest;
 use crate::types::membership::{Member, NodeId};
 use crate::types::path;
 use crate::types::znode::{SessionId, Zxid};
@@ -149,7 +149,7 @@ impl Replica {
                 }
                 if request.seq == 0 {
                     let (session, holder) = (request.session, request.holder);
-                    self.clients.hold(from, Holding { session, holder });
+                    self.clients.hold(from, SessionHolder { session, holder });
                 }
                 asked.writes.push(request);
             }
@@ -162,10 +162,10 @@ impl Replica {
                 if self.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
-                let held = self.clients.hold(from, call.holding);
-                let asker = Asker { request: call.request, size };
-                held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
-                self.clients.waiting.insert(call.holding);
+                let held = self.clients.hold(from, call.session_holder);
+                let asker = PendingQuery { request: call.request, size };
+                held.waits.push(asker, call.after, QueuedRequest::Query(query), Some(read_index));
+                self.clients.waiting.insert(call.session_holder);
             }
             FromClient::Unwatch { watch } => {
                 // The watch may still be among those that the client reported when it began.
@@ -177,15 +177,15 @@ impl Replica {
                     self.clients.end_watch(id);
                 }
             }
-            FromClient::Leave { holding } => {
+            FromClient::Leave { session_holder } => {
                 client.disclaim(|claim| match claim {
-                    FromClient::Claim(of) => of.holding == holding,
-                    FromClient::Watch(of) => of.holding == holding,
+                    FromClient::Claim(of) => of.session_holder == session_holder,
+                    FromClient::Watch(of) => of.session_holder == session_holder,
                     _ => false,
                 });
-                let held = self.clients.sessions.get(&holding);
+                let held = self.clients.sessions.get(&session_holder);
                 if held.is_some_and(|held| held.client == from) {
-                    self.end_client_session(holding, effects);
+                    self.end_client_session(session_holder, effects);
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {

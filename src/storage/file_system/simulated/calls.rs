@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::content::{Content, Write};
+use super::content::{DeviceWrite, FileContent};
 use super::faults::FaultKind;
 use super::names::{Name, NodeId};
 use super::page::{PAGE_BYTES, Page};
-use super::state::{HandleId, Node, State, device_error};
+use super::state::{HandleId, Inode, State, device_error};
 
 impl State {
     /// The file at a path, which is made if it does not exist.
@@ -19,7 +19,7 @@ impl State {
         let (name, node) = self.resolve_name(path)?;
         let Some(node) = node else {
             self.check_room(PAGE_BYTES as u64)?;
-            return Ok(self.make_node(name, Node::File(Arc::default())));
+            return Ok(self.make_node(name, Inode::File(Arc::default())));
         };
         if self.is_directory(node) {
             return Err(ErrorKind::IsADirectory.into());
@@ -30,7 +30,7 @@ impl State {
         Ok(node)
     }
 
-    pub(super) fn make_node(&mut self, name: Name, node: Node) -> NodeId {
+    pub(super) fn make_node(&mut self, name: Name, node: Inode) -> NodeId {
         let id = self.next_id();
         self.nodes.insert(id, node);
         let order = self.next_order();
@@ -152,18 +152,18 @@ impl State {
     /// Writes the dirty pages of a file to the device, which may lose or misdirect one.
     fn write_to_device(&mut self, node: NodeId) -> io::Result<()> {
         let State { nodes, faults, usage, .. } = self;
-        let Some(Node::File(content)) = nodes.get_mut(&node) else {
+        let Some(Inode::File(content)) = nodes.get_mut(&node) else {
             return Err(ErrorKind::IsADirectory.into());
         };
         let content = Arc::make_mut(content);
         usage.synced_pages += content.dirty_pages() as u64;
         let elsewhere = content.sync(|| {
             if faults.strikes(FaultKind::LostWrite) {
-                Write::Lose
+                DeviceWrite::Lose
             } else if faults.strikes(FaultKind::MisdirectedWrite) {
-                Write::Misdirect
+                DeviceWrite::Misdirect
             } else {
-                Write::Store
+                DeviceWrite::Store
             }
         });
         for (number, page) in elsewhere {
@@ -185,9 +185,11 @@ impl State {
     /// Draws a page that is on the device, of one of these files.
     pub(super) fn draw_page(&mut self, is_in: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
         let files = self.nodes.iter().filter(|(node, _)| is_in(**node));
-        let files: Vec<(NodeId, Arc<Content>)> = files
+        let files: Vec<(NodeId, Arc<FileContent>)> = files
             .filter_map(|(node, file)| match file {
-                Node::File(content) if content.stored_pages() > 0 => Some((*node, content.clone())),
+                Inode::File(content) if content.stored_pages() > 0 => {
+                    Some((*node, content.clone()))
+                }
                 _ => None,
             })
             .collect();

@@ -12,8 +12,8 @@ const VERSIONS_MAX: usize = 32;
 
 /// The content of a file. Pages that were never anything but zeros are not in the map.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
-    slots: BTreeMap<u64, Slot>,
+pub(super) struct FileContent {
+    slots: BTreeMap<u64, FilePage>,
     /// The pages that no sync has written.
     dirty: BTreeSet<u64>,
     /// How many pages a failed sync has lost.
@@ -31,9 +31,9 @@ pub(super) struct Content {
 
 /// One page of a file.
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct FilePage {
     device: Page,
-    cache: Cache,
+    cache: CachedPage,
     /// The device cannot read it until it is written again.
     is_bad: bool,
     /// The device does not hold what was synced.
@@ -42,7 +42,7 @@ struct Slot {
 
 /// What the cache holds of a page.
 #[derive(Clone, Debug, Default)]
-enum Cache {
+enum CachedPage {
     /// Nothing: a read comes from the device.
     #[default]
     Absent,
@@ -67,7 +67,7 @@ pub(super) struct BadSector;
 
 /// What a device does with a page that it is to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
+pub(super) enum DeviceWrite {
     Store,
     /// It says that it has written the page, and has not.
     Lose,
@@ -75,22 +75,22 @@ pub(super) enum Write {
     Misdirect,
 }
 
-impl Slot {
+impl FilePage {
     fn visible(&self) -> &Page {
         match &self.cache {
-            Cache::Absent => &self.device,
-            Cache::Clean(page) | Cache::Lost(page) => page,
-            Cache::Dirty(versions) => versions.last().map_or(&self.device, |last| &last.page),
+            CachedPage::Absent => &self.device,
+            CachedPage::Clean(page) | CachedPage::Lost(page) => page,
+            CachedPage::Dirty(versions) => versions.last().map_or(&self.device, |last| &last.page),
         }
     }
 
     /// What a process reads. The cache keeps it.
     fn read(&mut self) -> Result<&Page, BadSector> {
-        if matches!(self.cache, Cache::Absent) {
+        if matches!(self.cache, CachedPage::Absent) {
             if self.is_bad {
                 return Err(BadSector);
             }
-            self.cache = Cache::Clean(self.device.clone());
+            self.cache = CachedPage::Clean(self.device.clone());
         }
         Ok(self.visible())
     }
@@ -98,9 +98,9 @@ impl Slot {
     /// Whether the map need not hold it.
     fn is_default(&self) -> bool {
         let is_cached_zero = match &self.cache {
-            Cache::Absent => true,
-            Cache::Clean(page) => page.is_zero(),
-            Cache::Lost(_) | Cache::Dirty(_) => false,
+            CachedPage::Absent => true,
+            CachedPage::Clean(page) => page.is_zero(),
+            CachedPage::Lost(_) | CachedPage::Dirty(_) => false,
         };
         is_cached_zero && self.device.is_zero() && !self.is_bad && !self.is_damaged
     }
@@ -111,7 +111,7 @@ fn place(offset: u64) -> (u64, usize) {
     (offset / PAGE_BYTES as u64, (offset % PAGE_BYTES as u64) as usize)
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -136,7 +136,7 @@ impl Content {
     /// The place of its oldest unsynced change in the order of writing.
     pub(super) fn oldest_unsynced(&self) -> Option<u64> {
         let pages = self.dirty.iter().filter_map(|number| match &self.slots.get(number)?.cache {
-            Cache::Dirty(versions) => versions.first().map(|version| version.order),
+            CachedPage::Dirty(versions) => versions.first().map(|version| version.order),
             _ => None,
         });
         pages.chain(self.lengths.first().map(|(order, _)| *order)).min()
@@ -221,15 +221,15 @@ impl Content {
     /// Puts a page into the cache.
     fn put(&mut self, order: u64, number: u64, page: Page) {
         let slot = self.slots.entry(number).or_default();
-        self.lost -= usize::from(matches!(slot.cache, Cache::Lost(_)));
+        self.lost -= usize::from(matches!(slot.cache, CachedPage::Lost(_)));
         self.dirty.insert(number);
-        if let Cache::Dirty(versions) = &mut slot.cache {
+        if let CachedPage::Dirty(versions) = &mut slot.cache {
             if versions.len() >= VERSIONS_MAX {
                 versions.remove(VERSIONS_MAX / 2);
             }
             versions.push(Version { order, page });
         } else {
-            slot.cache = Cache::Dirty(vec![Version { order, page }]);
+            slot.cache = CachedPage::Dirty(vec![Version { order, page }]);
         }
     }
 
@@ -265,7 +265,7 @@ impl Content {
 
     /// Writes all dirty pages to the device. `write` says what it does with each; returns those that it has
     /// written elsewhere.
-    pub(super) fn sync(&mut self, mut write: impl FnMut() -> Write) -> Vec<(u64, Page)> {
+    pub(super) fn sync(&mut self, mut write: impl FnMut() -> DeviceWrite) -> Vec<(u64, Page)> {
         let mut elsewhere = Vec::new();
         for number in std::mem::take(&mut self.dirty) {
             let page = self.write_back(number, write());
@@ -277,21 +277,21 @@ impl Content {
     }
 
     /// Writes a dirty page to the device. Returns it if it went elsewhere.
-    fn write_back(&mut self, number: u64, write: Write) -> Option<Page> {
+    fn write_back(&mut self, number: u64, write: DeviceWrite) -> Option<Page> {
         let slot = self.slots.get_mut(&number)?;
         let page = slot.visible().clone();
-        slot.cache = Cache::Clean(page.clone());
-        slot.is_damaged = write != Write::Store;
+        slot.cache = CachedPage::Clean(page.clone());
+        slot.is_damaged = write != DeviceWrite::Store;
         match write {
-            Write::Store => {
+            DeviceWrite::Store => {
                 (slot.device, slot.is_bad) = (page, false);
                 if slot.is_default() {
                     self.slots.remove(&number);
                 }
                 None
             }
-            Write::Lose => None,
-            Write::Misdirect => Some(page),
+            DeviceWrite::Lose => None,
+            DeviceWrite::Misdirect => Some(page),
         }
     }
 
@@ -300,7 +300,7 @@ impl Content {
         let chosen: Vec<u64> = self.dirty.iter().copied().filter(|_| random.percent(50)).collect();
         for number in chosen {
             self.dirty.remove(&number);
-            let _ = self.write_back(number, Write::Store);
+            let _ = self.write_back(number, DeviceWrite::Store);
         }
     }
 
@@ -310,9 +310,9 @@ impl Content {
         let before = self.lost;
         for number in std::mem::take(&mut self.dirty) {
             if stored() {
-                let _ = self.write_back(number, Write::Store);
+                let _ = self.write_back(number, DeviceWrite::Store);
             } else if let Some(slot) = self.slots.get_mut(&number) {
-                slot.cache = Cache::Lost(slot.visible().clone());
+                slot.cache = CachedPage::Lost(slot.visible().clone());
                 self.lost += 1;
             }
         }
@@ -322,8 +322,8 @@ impl Content {
     /// The system drops its cache of the file, except what it has to write yet.
     pub(super) fn drop_cache(&mut self) {
         self.slots.retain(|_, slot| {
-            if !matches!(slot.cache, Cache::Dirty(_)) {
-                slot.cache = Cache::Absent;
+            if !matches!(slot.cache, CachedPage::Dirty(_)) {
+                slot.cache = CachedPage::Absent;
             }
             !slot.is_default()
         });
@@ -334,7 +334,7 @@ impl Content {
     pub(super) fn cut(&mut self, survivors: Survivors, has_grown: bool, random: &mut Random) {
         for number in std::mem::take(&mut self.dirty) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
-            let Cache::Dirty(versions) = std::mem::take(&mut slot.cache) else { continue };
+            let CachedPage::Dirty(versions) = std::mem::take(&mut slot.cache) else { continue };
             if let Some(page) = survivor(&slot.device, &versions, survivors, random) {
                 // Only a write of the whole page makes a bad sector readable.
                 (slot.device, slot.is_bad, slot.is_damaged) = (page, false, false);
@@ -379,13 +379,13 @@ impl Content {
 
     /// The device changes a bit. Returns whether a read shows it at once.
     pub(super) fn rot(&mut self, number: u64, bit: usize) -> bool {
-        let slot = self
-            .slots
-            .entry(number)
-            .or_insert_with(|| Slot { cache: Cache::Clean(Page::default()), ..Slot::default() });
+        let slot = self.slots.entry(number).or_insert_with(|| FilePage {
+            cache: CachedPage::Clean(Page::default()),
+            ..FilePage::default()
+        });
         slot.device = slot.device.flipped(bit);
         slot.is_damaged = true;
-        matches!(slot.cache, Cache::Absent)
+        matches!(slot.cache, CachedPage::Absent)
     }
 
     /// The device cannot read a page any more.
@@ -395,10 +395,10 @@ impl Content {
 
     /// Another page was written to this place of the device.
     pub(super) fn overwrite(&mut self, number: u64, page: Page) {
-        let slot = self
-            .slots
-            .entry(number)
-            .or_insert_with(|| Slot { cache: Cache::Clean(Page::default()), ..Slot::default() });
+        let slot = self.slots.entry(number).or_insert_with(|| FilePage {
+            cache: CachedPage::Clean(Page::default()),
+            ..FilePage::default()
+        });
         slot.device = page;
         slot.is_damaged = true;
     }
@@ -430,7 +430,7 @@ impl Content {
     pub(super) fn states_of(&self, number: u64) -> Vec<Page> {
         let Some(slot) = self.slots.get(&number) else { return vec![Page::default()] };
         let mut states = vec![slot.device.clone()];
-        if let Cache::Dirty(versions) = &slot.cache {
+        if let CachedPage::Dirty(versions) = &slot.cache {
             states.extend(versions.iter().map(|version| version.page.clone()));
         }
         states

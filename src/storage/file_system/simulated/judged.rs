@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::content::Content;
+use super::content::FileContent;
 use super::cut::Survivors;
-use super::names::{NodeId, ROOT, Tree};
+use super::names::{DirectoryEntries, NodeId, ROOT};
 use super::page::{PAGE_BYTES, Page, SECTOR_BYTES, SECTORS};
-use super::state::{Node, State};
+use super::state::{Inode, State};
 use super::{Device, locked};
 
 /// The files below a directory, with their contents, and the directories.
@@ -47,8 +47,8 @@ impl Device {
         let mut found = BTreeMap::new();
         paths(&state.names.visible, ROOT, Path::new("/"), &mut found);
         let content = |node: NodeId| match state.nodes.get(&node) {
-            Some(Node::File(content)) => {
-                let mut content = Content::clone(content);
+            Some(Inode::File(content)) => {
+                let mut content = FileContent::clone(content);
                 let mut bytes = vec![0; content.length() as usize];
                 content.read(&mut bytes, 0).map(|_| bytes).ok()
             }
@@ -58,7 +58,12 @@ impl Device {
     }
 }
 
-fn paths(tree: &Tree, directory: NodeId, at: &Path, found: &mut BTreeMap<PathBuf, NodeId>) {
+fn paths(
+    tree: &DirectoryEntries,
+    directory: NodeId,
+    at: &Path,
+    found: &mut BTreeMap<PathBuf, NodeId>,
+) {
     for (name, node) in tree.in_directory(directory) {
         let path = at.join(name);
         paths(tree, node, &path, found);
@@ -66,10 +71,10 @@ fn paths(tree: &Tree, directory: NodeId, at: &Path, found: &mut BTreeMap<PathBuf
     }
 }
 
-fn check_file(node: Option<&Node>, left: Option<&[u8]>) -> Result<(), String> {
+fn check_file(node: Option<&Inode>, left: Option<&[u8]>) -> Result<(), String> {
     let content = match (node, left) {
-        (Some(Node::Directory), None) => return Ok(()),
-        (Some(Node::File(content)), Some(_)) => content,
+        (Some(Inode::Directory), None) => return Ok(()),
+        (Some(Inode::File(content)), Some(_)) => content,
         _ => return Err("a directory instead of a file, or a file instead of a directory".into()),
     };
     let left = left.unwrap_or_default();

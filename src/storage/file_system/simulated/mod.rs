@@ -53,7 +53,7 @@ pub(crate) use self::process::ProcessFiles;
 pub(crate) use self::questions::DeviceState;
 pub(crate) use self::questions::Unsynced;
 pub(crate) use self::random::Random;
-use self::state::{Node, Process, State};
+use self::state::{Inode, Process, State};
 
 type Shared = Arc<Mutex<State>>;
 
@@ -162,7 +162,7 @@ impl Device {
         let left = names.visible_nodes();
         nodes.retain(|node, _| left.contains(node));
         for node in nodes.values_mut() {
-            if let Node::File(content) = node {
+            if let Inode::File(content) = node {
                 Arc::make_mut(content).cut(cut.pages, cut.has_grown, random);
             }
         }
@@ -179,11 +179,11 @@ impl Device {
         self.each_content(|content, random| content.write_some(random));
     }
 
-    fn each_content(&self, mut each: impl FnMut(&mut content::Content, &mut Random)) {
+    fn each_content(&self, mut each: impl FnMut(&mut content::FileContent, &mut Random)) {
         let mut state = locked(&self.shared);
         let State { nodes, random, .. } = &mut *state;
         for node in nodes.values_mut() {
-            if let Node::File(content) = node {
+            if let Inode::File(content) = node {
                 each(Arc::make_mut(content), random);
             }
         }

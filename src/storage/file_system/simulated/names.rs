@@ -26,9 +26,9 @@ struct NameChange {
 
 /// The names in each directory.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tree(BTreeMap<NodeId, BTreeMap<OsString, NodeId>>);
+pub(super) struct DirectoryEntries(BTreeMap<NodeId, BTreeMap<OsString, NodeId>>);
 
-impl Tree {
+impl DirectoryEntries {
     pub(super) fn find(&self, directory: NodeId, name: &OsStr) -> Option<NodeId> {
         self.0.get(&directory)?.get(name).copied()
     }
@@ -68,8 +68,8 @@ impl Tree {
 /// All names of a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    pub(super) visible: Tree,
-    durable: Tree,
+    pub(super) visible: DirectoryEntries,
+    durable: DirectoryEntries,
     /// What no sync has made durable, in order.
     pending: Vec<NameChange>,
 }
@@ -203,7 +203,7 @@ impl Names {
         found
     }
 
-    pub(super) fn tree(&self, on_device: bool) -> &Tree {
+    pub(super) fn tree(&self, on_device: bool) -> &DirectoryEntries {
         if on_device { &self.durable } else { &self.visible }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::database::SimulatedDatabase;
 use super::faults::FaultKind;
 use super::page::PAGE_BYTES;
-use super::state::{HandleId, Node, ProcessId, device_error, ended};
+use super::state::{HandleId, Inode, ProcessId, device_error, ended};
 use super::{Shared, locked};
 use crate::storage::file_system::{Access, Database, Directory, File, FileSystem, Lock, NameKind};
 use crate::storage::files::io_error;
@@ -139,7 +139,7 @@ impl FileSystem for ProcessFiles {
                 return Err(ErrorKind::AlreadyExists.into());
             }
             state.check_room(PAGE_BYTES as u64)?;
-            state.make_node(name, Node::Directory);
+            state.make_node(name, Inode::Directory);
             Ok(())
         })
     }

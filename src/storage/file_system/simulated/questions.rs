@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::content::Content;
-use super::names::{NodeId, ROOT, Tree};
-use super::state::{Node, State};
+use super::content::FileContent;
+use super::names::{DirectoryEntries, NodeId, ROOT};
+use super::state::{Inode, State};
 use super::{Device, locked};
 
 /// Something that a power cut may change.
@@ -54,7 +54,7 @@ impl Device {
         let state = locked(&self.shared);
         let node = state.resolve(path).ok().and_then(|node| state.nodes.get(&node));
         match node {
-            Some(Node::File(content)) => content.visible(most),
+            Some(Inode::File(content)) => content.visible(most),
             _ => Vec::new(),
         }
     }
@@ -74,8 +74,8 @@ impl Device {
         let state = locked(&self.shared);
         let contents = || {
             state.nodes.values().filter_map(|node| match node {
-                Node::File(content) => Some(content),
-                Node::Directory => None,
+                Inode::File(content) => Some(content),
+                Inode::Directory => None,
             })
         };
         if state.free() == Some(0) {
@@ -94,20 +94,20 @@ impl Device {
     }
 }
 
-fn is_dirty(content: &Content) -> bool {
+fn is_dirty(content: &FileContent) -> bool {
     content.dirty_pages() > 0 || content.is_length_unsynced()
 }
 
 impl State {
     pub(super) fn is_dirty(&self, node: NodeId) -> bool {
-        matches!(self.nodes.get(&node), Some(Node::File(content)) if is_dirty(content))
+        matches!(self.nodes.get(&node), Some(Inode::File(content)) if is_dirty(content))
     }
 
     /// The place of the oldest change that may not be durable in the order of writing.
     pub(super) fn oldest_unsynced(&self) -> u64 {
         let contents = self.nodes.values().filter_map(|node| match node {
-            Node::File(content) => content.oldest_unsynced(),
-            Node::Directory => None,
+            Inode::File(content) => content.oldest_unsynced(),
+            Inode::Directory => None,
         });
         let oldest = contents.chain(self.names.oldest_unsynced()).min();
         oldest.map_or(self.order, |order| order.saturating_sub(1))
@@ -118,7 +118,7 @@ impl State {
         let Ok(node) = self.resolve(below) else { return found };
         let mut directories = BTreeMap::new();
         self.each_path(node, below, &mut |path, node| {
-            let Some(Node::File(content)) = self.nodes.get(&node) else {
+            let Some(Inode::File(content)) = self.nodes.get(&node) else {
                 directories.insert(node, path.to_owned());
                 return;
             };
@@ -155,13 +155,19 @@ impl State {
         hash.digest()
     }
 
-    fn hash_directory(&self, tree: &Tree, directory: NodeId, on_device: bool, hash: &mut Xxh3) {
+    fn hash_directory(
+        &self,
+        tree: &DirectoryEntries,
+        directory: NodeId,
+        on_device: bool,
+        hash: &mut Xxh3,
+    ) {
         for (name, node) in tree.in_directory(directory) {
             let name = name.as_encoded_bytes();
             hash.update(&(name.len() as u64).to_le_bytes());
             hash.update(name);
             match self.nodes.get(&node) {
-                Some(Node::File(content)) => {
+                Some(Inode::File(content)) => {
                     let length = if on_device { content.device_length() } else { content.length() };
                     hash.update(&length.to_le_bytes());
                     content.each_page(on_device, |number, page| {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use super::content::{BadSector, Content};
+use super::content::{BadSector, FileContent};
 use super::faults::{FaultKind, Faults};
 use super::names::{Names, NodeId, ROOT};
 use super::page::PAGE_BYTES;
@@ -18,9 +18,9 @@ pub(super) type HandleId = u64;
 
 /// A file or a directory.
 #[derive(Clone, Debug)]
-pub(super) enum Node {
+pub(super) enum Inode {
     /// Shared with copies of the device.
-    File(Arc<Content>),
+    File(Arc<FileContent>),
     Directory,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Handle {
 pub(super) struct State {
     pub(super) seed: u64,
     pub(super) random: Random,
-    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) nodes: BTreeMap<NodeId, Inode>,
     pub(super) names: Names,
     /// The last number that was given to a file, a handle or a process.
     pub(super) last_id: u64,
@@ -84,7 +84,7 @@ impl State {
         State {
             seed,
             random: Random::new(seed),
-            nodes: BTreeMap::from([(ROOT, Node::Directory)]),
+            nodes: BTreeMap::from([(ROOT, Inode::Directory)]),
             names: Names::default(),
             last_id: ROOT,
             order: 0,
@@ -166,7 +166,7 @@ impl State {
         can_write: bool,
     ) -> HandleId {
         let errors_seen = match self.nodes.get(&node) {
-            Some(Node::File(content)) => content.write_errors_reported,
+            Some(Inode::File(content)) => content.write_errors_reported,
             _ => 0,
         };
         let id = self.next_id();
@@ -202,10 +202,10 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn content(&mut self, node: NodeId) -> io::Result<&mut Content> {
+    pub(super) fn content(&mut self, node: NodeId) -> io::Result<&mut FileContent> {
         match self.nodes.get_mut(&node) {
-            Some(Node::File(content)) => Ok(Arc::make_mut(content)),
-            Some(Node::Directory) => Err(ErrorKind::IsADirectory.into()),
+            Some(Inode::File(content)) => Ok(Arc::make_mut(content)),
+            Some(Inode::Directory) => Err(ErrorKind::IsADirectory.into()),
             None => Err(ErrorKind::NotFound.into()),
         }
     }
@@ -214,7 +214,7 @@ impl State {
     pub(super) fn change_content<T>(
         &mut self,
         node: NodeId,
-        change: impl FnOnce(&mut Content, &mut u64) -> Result<T, BadSector>,
+        change: impl FnOnce(&mut FileContent, &mut u64) -> Result<T, BadSector>,
     ) -> io::Result<T> {
         let mut order = self.order;
         let changed = change(self.content(node)?, &mut order);
@@ -228,7 +228,7 @@ impl State {
     }
 
     pub(super) fn is_directory(&self, node: NodeId) -> bool {
-        matches!(self.nodes.get(&node), Some(Node::Directory))
+        matches!(self.nodes.get(&node), Some(Inode::Directory))
     }
 
     /// The file or directory at a path.
@@ -279,8 +279,8 @@ impl State {
     fn bytes_of(&self, node: NodeId) -> u64 {
         let page = PAGE_BYTES as u64;
         match self.nodes.get(&node) {
-            Some(Node::File(content)) => page + content.length().next_multiple_of(page),
-            Some(Node::Directory) => page,
+            Some(Inode::File(content)) => page + content.length().next_multiple_of(page),
+            Some(Inode::Directory) => page,
             None => 0,
         }
     }

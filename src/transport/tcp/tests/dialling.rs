@@ -81,7 +81,7 @@ fn answer_of_another_version_is_understood() {
     let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
     let hello = raw.frame().unwrap();
     let refusal = Hello::decode(&hello, 7..=9).unwrap_err();
-    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(9, buffer)));
+    raw.send(&frame(|buffer| HelloReply::Refused(refusal).encode(9, buffer)));
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (2, true));
     let expected = format!("the peer refused: this node can do versions 7 to 9, not {VERSION}");
@@ -126,7 +126,7 @@ fn a_connection_to_an_upgraded_peer_uses_the_higher_version() {
                     break raw;
                 }
                 Err(refusal) => {
-                    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(version, buffer)));
+                    raw.send(&frame(|buffer| HelloReply::Refused(refusal).encode(version, buffer)));
                 }
             }
         };
@@ -145,7 +145,7 @@ fn a_peer_that_is_too_old_is_reported() {
     let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
     let hello = raw.frame().unwrap();
     let refusal = Hello::decode(&hello, 0..=0).unwrap_err();
-    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(0, buffer)));
+    raw.send(&frame(|buffer| HelloReply::Refused(refusal).encode(0, buffer)));
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (2, true));
     let expected = format!(

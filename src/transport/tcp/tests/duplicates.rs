@@ -7,7 +7,7 @@ use super::*;
 /// Node 2 in another run of its process.
 fn run(boot: u64) -> Hello {
     let hello = hello(2, 1);
-    let run = Run { boot, ..hello.run.clone() };
+    let run = ProcessRun { boot, ..hello.run.clone() };
     Hello { run, ..hello }
 }
 
@@ -44,7 +44,7 @@ fn a_copy_is_refused_while_the_former_one_is_alive() {
         answer
     });
     match answer {
-        Some(Answer::Refused(refusal)) => {
+        Some(HelloReply::Refused(refusal)) => {
             assert_eq!(refusal.code, RefusalCode::Duplicate);
             assert!(refusal.code.is_permanent());
             assert!(refusal.text.contains("copies of one data directory"), "{}", refusal.text);
@@ -91,11 +91,11 @@ fn a_restart_whose_former_connection_is_closed_is_welcomed_at_once() {
     let begin = Instant::now();
     drop(former);
     let mut later = send_hello(address, &run(2));
-    assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
+    assert!(matches!(later.answer(), Some(HelloReply::Welcome(_))));
     // The former connection is closed only after the new hello was sent.
     let mut last = send_hello(address, &run(3));
     drop(later);
-    assert!(matches!(last.answer(), Some(Answer::Welcome(_))));
+    assert!(matches!(last.answer(), Some(HelloReply::Welcome(_))));
     assert!(begin.elapsed() < PATIENCE);
 }
 
@@ -112,7 +112,7 @@ fn bytes_that_were_in_flight_are_no_sign_of_life() {
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(1)));
     // The former machine is gone: it sends nothing more, and does not close the connection.
-    assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
+    assert!(matches!(later.answer(), Some(HelloReply::Welcome(_))));
     assert!(begin.elapsed() >= stall, "{:?}", begin.elapsed());
     assert_eq!(former.frame(), None);
     later.send(&frame(|buffer| numbered(2).encode(buffer)));

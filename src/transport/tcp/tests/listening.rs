@@ -128,7 +128,7 @@ fn later_connection_of_a_peer_replaces_the_former() {
     let both =
         [frame(|buffer| hello(2, 1).encode(buffer)), frame(|buffer| numbered(2).encode(buffer))];
     later.send(&both.concat());
-    assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
+    assert!(matches!(later.answer(), Some(HelloReply::Welcome(_))));
     assert_eq!(former.frame(), None);
     assert_eq!(node.received(), (2, numbered(2)));
     // An empty frame is answered by an empty frame.

@@ -26,7 +26,7 @@ use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::node::message::PeerMessage;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{
-    Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode, Responder, Run,
+    HANDSHAKE_BYTES_MAX, Hello, HelloReply, ProcessRun, RefusalCode, Responder,
 };
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -290,8 +290,8 @@ fn hello(from: NodeId, to: NodeId) -> Hello {
     Hello { incarnation: 1, ..Hello::new(&local(from), VERSION, to) }
 }
 
-fn welcome(node: NodeId) -> Answer {
-    Answer::Welcome(Responder::of(&local(node)))
+fn welcome(node: NodeId) -> HelloReply {
+    HelloReply::Welcome(Responder::of(&local(node)))
 }
 
 fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
@@ -320,7 +320,7 @@ impl RawPeer {
     fn connect_as(to: SocketAddr, hello: &Hello) -> RawPeer {
         let mut raw = RawPeer::connect(to);
         raw.send(&frame(|buffer| hello.encode(buffer)));
-        assert!(matches!(raw.answer(), Some(Answer::Welcome(_))));
+        assert!(matches!(raw.answer(), Some(HelloReply::Welcome(_))));
         raw
     }
 
@@ -336,7 +336,7 @@ impl RawPeer {
     fn accept_as(listener: &TcpListener, local: &LocalPeer) -> (RawPeer, Hello) {
         let mut raw = RawPeer::new(listener.accept().unwrap().0);
         let hello = Hello::decode(&raw.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
-        let welcome = Answer::Welcome(Responder::of(local));
+        let welcome = HelloReply::Welcome(Responder::of(local));
         raw.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
         (raw, hello)
     }
@@ -361,13 +361,13 @@ impl RawPeer {
         }
     }
 
-    fn answer(&mut self) -> Option<Answer> {
-        Answer::decode(&self.frame()?).map(|(_, answer)| answer)
+    fn answer(&mut self) -> Option<HelloReply> {
+        HelloReply::decode(&self.frame()?).map(|(_, answer)| answer)
     }
 
     fn refusal(&mut self) -> RefusalCode {
         match self.answer() {
-            Some(Answer::Refused(refusal)) => refusal.code,
+            Some(HelloReply::Refused(refusal)) => refusal.code,
             other => panic!("{other:?}"),
         }
     }

@@ -15,7 +15,7 @@ use crate::planted::{Bug, claims};
 use crate::simulation::random::Random;
 use crate::transport::tcp::event_loop::EventLoop;
 use crate::transport::tcp::shared::LISTENER;
-use crate::transport::tcp::sockets::{Polled, Ready, Socket, Sockets};
+use crate::transport::tcp::sockets::{Polled, Socket, SocketEvent, Sockets};
 
 const NODES: usize = 3;
 /// How many bytes are on their way in one direction of a connection.
@@ -81,7 +81,7 @@ struct Net {
     wires: BTreeMap<u64, Wire>,
     next: u64,
     backlog: Vec<VecDeque<u64>>,
-    ready: Vec<Vec<Ready>>,
+    ready: Vec<Vec<SocketEvent>>,
     cut: BTreeSet<(usize, usize)>,
     is_calm: bool,
 }
@@ -103,7 +103,7 @@ impl Net {
 
     fn report(&mut self, node: usize, token: Option<Token>, writable: bool, ends: bool) {
         if let Some(token) = token {
-            self.ready[node].push(Ready { token, writable, ends });
+            self.ready[node].push(SocketEvent { token, writable, ends });
         }
     }
 

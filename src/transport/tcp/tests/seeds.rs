@@ -159,7 +159,7 @@ fn a_seed_that_is_a_members_address_is_not_dialled_beside_it() {
     let hello = Hello::decode(&raw.frame().unwrap(), OLDEST..=VERSION).unwrap();
     let refusal = crate::transport::handshake::check(&at(3, address_2), &hello).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::NotAddressed);
-    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(VERSION, buffer)));
+    raw.send(&frame(|buffer| HelloReply::Refused(refusal).encode(VERSION, buffer)));
     let (_raw, hello) = RawPeer::accept_as(&listener_2, &at(3, address_2));
     assert_eq!(hello.to, 0);
     one.await_connected(3);

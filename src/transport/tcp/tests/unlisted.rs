@@ -259,7 +259,7 @@ pub(super) fn client(node: NodeId, seeds: &[String], options: &TransportOptions)
 
 /// A message that a client may send and receive, of about this length.
 pub(super) fn let_go(number: u64, bytes: usize) -> PeerMessage {
-    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), elsewhere: None }
+    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), redirect: None }
 }
 
 /// Checks the messages between a node and a client, with the keys of these options.
@@ -354,7 +354,7 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     let mut eight = RawPeer::connect(address_1);
     let hello = hello_of(&LocalPeer { cluster: CLUSTER, ..client_peer(8) }, 1);
     eight.send(&frame(|buffer| hello.encode(buffer)));
-    assert!(matches!(eight.answer(), Some(Answer::Welcome(_))));
+    assert!(matches!(eight.answer(), Some(HelloReply::Welcome(_))));
     one.await_connected(8);
     for message in [numbered(1), let_go(2, 1)] {
         eight.send(&frame(|buffer| message.encode(buffer)));

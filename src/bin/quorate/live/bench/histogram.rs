@@ -8,14 +8,14 @@ const PARTS: u32 = 6;
 const BUCKETS: usize = ((64 - PARTS as usize) + 1) << PARTS;
 
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+pub(super) struct FineHistogram {
     counts: Vec<u64>,
     max: u64,
 }
 
-impl Histogram {
-    pub(super) fn new() -> Histogram {
-        Histogram { counts: vec![0; BUCKETS], max: 0 }
+impl FineHistogram {
+    pub(super) fn new() -> FineHistogram {
+        FineHistogram { counts: vec![0; BUCKETS], max: 0 }
     }
 
     pub(super) fn record(&mut self, took: Duration) {
@@ -24,7 +24,7 @@ impl Histogram {
         self.max = self.max.max(nanos);
     }
 
-    pub(super) fn add(&mut self, other: &Histogram) {
+    pub(super) fn add(&mut self, other: &FineHistogram) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
         self.max = self.max.max(other.max);
     }
@@ -73,7 +73,7 @@ fn last_of(bucket: usize) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{BUCKETS, Histogram, bucket, last_of};
+    use super::{BUCKETS, FineHistogram, bucket, last_of};
 
     #[test]
     fn buckets_are_in_order_without_gaps_and_narrow() {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_values() {
-        let (mut low, mut high) = (Histogram::new(), Histogram::new());
+        let (mut low, mut high) = (FineHistogram::new(), FineHistogram::new());
         assert_eq!(low.permille(500), Duration::ZERO);
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
         (501..=1000).for_each(|millis| high.record(Duration::from_millis(millis)));

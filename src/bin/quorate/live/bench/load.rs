@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use quorate::{Error, Pending, Result, Session};
 
 use super::super::system;
-use super::histogram::Histogram;
+use super::histogram::FineHistogram;
 
 /// How often a measurement checks whether it was interrupted.
 const CHECK: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ const BAR: usize = 40;
 
 /// A session with a znode of its own.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct BenchClient {
     pub(super) session: Session,
     pub(super) path: String,
 }
@@ -53,15 +53,15 @@ pub(super) struct Load<'a> {
 
 /// The result of a measurement.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(super) struct Measurement {
     pub(super) name: &'static str,
     pub(super) depth: usize,
-    pub(super) times: Histogram,
+    pub(super) times: FineHistogram,
     /// The duration of the measurement.
     pub(super) elapsed: Duration,
 }
 
-impl Measured {
+impl Measurement {
     pub(super) fn per_second(&self) -> f64 {
         self.times.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
@@ -77,7 +77,7 @@ fn waiting<T: 'static>(mut call: Pending<T>) -> Call {
 impl Load<'_> {
     /// Runs the load with all clients at once; `None` if it was interrupted.
     #[expect(clippy::disallowed_methods, reason = "it measures time")]
-    pub(super) fn run(&self, clients: &[Client]) -> Result<Option<Measured>> {
+    pub(super) fn run(&self, clients: &[BenchClient]) -> Result<Option<Measurement>> {
         let is_up = AtomicBool::new(false);
         let begun = Instant::now();
         let times = thread::scope(|scope| {
@@ -114,7 +114,7 @@ impl Load<'_> {
                 }
             }
             is_up.store(true, Ordering::Relaxed);
-            let mut all = Histogram::new();
+            let mut all = FineHistogram::new();
             for thread in threads {
                 let panicked = |_| Error::System {
                     what: "measuring",
@@ -129,13 +129,13 @@ impl Load<'_> {
         if self.is_over.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        Ok(Some(Measured { name: self.name, depth: self.depth, times: times?, elapsed }))
+        Ok(Some(Measurement { name: self.name, depth: self.depth, times: times?, elapsed }))
     }
 
     #[expect(clippy::disallowed_methods, reason = "it measures time")]
-    fn call(&self, client: &Client, is_up: &AtomicBool) -> Result<Histogram> {
+    fn call(&self, client: &BenchClient, is_up: &AtomicBool) -> Result<FineHistogram> {
         let calls = client.session.nonblocking();
-        let mut times = Histogram::new();
+        let mut times = FineHistogram::new();
         let mut under_way: VecDeque<(Instant, Call)> = VecDeque::new();
         let mut number = 0_u64;
         loop {

@@ -12,8 +12,8 @@ use clap::builder::RangedU64ValueParser;
 use quorate::{Coordinator, CreateMode, Error, Result};
 use serde_json::json;
 
-use self::load::{Client, Load, Measured, Operation};
-use super::{Cluster, Shown, above, interrupted, is_watched};
+use self::load::{BenchClient, Load, Measurement, Operation};
+use super::{ClusterArgs, Shown, above, interrupted, is_watched};
 use crate::{Exit, complain};
 
 /// How many calls of a client are in flight when they are pipelined.
@@ -28,7 +28,7 @@ const NOT_ABOUT: &str =
 
 /// What to measure.
 #[derive(Debug, Args)]
-pub(crate) struct Bench {
+pub(crate) struct BenchArgs {
     /// So many sessions call at the same time, each for a znode of its own.
     #[arg(long, default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     clients: usize,
@@ -46,8 +46,8 @@ pub(crate) struct Bench {
     reads: Option<u8>,
 }
 
-impl Bench {
-    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+impl BenchArgs {
+    pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let is_over = interrupted()?;
         let coordinator = cluster.coordinator()?;
         let session = cluster.session(&coordinator)?;
@@ -71,11 +71,11 @@ impl Bench {
     /// killed, the cluster removes them.
     fn prepare(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterArgs,
         coordinator: &Coordinator,
         session: &quorate::Session,
         created: &mut Vec<String>,
-        clients: &mut Vec<Client>,
+        clients: &mut Vec<BenchClient>,
     ) -> Result<()> {
         for path in above(&self.path).chain([self.path.as_str()]) {
             match session.create(path, b"", CreateMode::Container) {
@@ -97,7 +97,7 @@ impl Bench {
             cluster.authenticate(&session)?;
             let prefix = format!("{}/client-", self.path.trim_end_matches('/'));
             let path = session.create(&prefix, &data, CreateMode::EphemeralSequential)?.path;
-            clients.push(Client { session, path });
+            clients.push(BenchClient { session, path });
         }
         Ok(())
     }
@@ -105,10 +105,10 @@ impl Bench {
     /// Runs the measurements one after the other; `None` if they were interrupted.
     fn measure(
         &self,
-        cluster: &Cluster,
-        clients: &[Client],
+        cluster: &ClusterArgs,
+        clients: &[BenchClient],
         is_over: &AtomicBool,
-    ) -> Result<Option<Vec<Measured>>> {
+    ) -> Result<Option<Vec<Measurement>>> {
         let data = vec![b'.'; self.size];
         let many = (BYTES_UNDER_WAY / self.clients / self.size.max(1)).clamp(1, DEPTH);
         let mut loads = vec![
@@ -143,7 +143,7 @@ impl Bench {
         Ok(Some(measured))
     }
 
-    fn shown(&self, measured: &[Measured]) -> Shown {
+    fn shown(&self, measured: &[Measurement]) -> Shown {
         let mut text = format!(
             "{} sessions, {} s for each line, znodes of {} B\nmeasured: {ABOUT}\nnot measured: {NOT_ABOUT}\n\n",
             self.clients, self.seconds, self.size
@@ -193,7 +193,7 @@ impl Bench {
 }
 
 /// Quantiles in milliseconds.
-fn quantiles(of: &Measured) -> [(&'static str, f64); 4] {
+fn quantiles(of: &Measurement) -> [(&'static str, f64); 4] {
     let ms = |time: Duration| time.as_secs_f64() * 1000.0;
     [
         ("p50_ms", ms(of.times.permille(500))),
@@ -204,7 +204,7 @@ fn quantiles(of: &Measured) -> [(&'static str, f64); 4] {
 }
 
 /// Removes the created znodes, and nothing that others have created below them.
-fn remove(session: &quorate::Session, created: &[String], clients: &[Client]) -> Result<()> {
+fn remove(session: &quorate::Session, created: &[String], clients: &[BenchClient]) -> Result<()> {
     let mut removed = Ok(());
     for client in clients {
         // The end of the session removes its znode, even if this fails.

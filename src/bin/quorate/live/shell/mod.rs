@@ -16,14 +16,14 @@ use rustyline::{CompletionType, Config, Editor};
 use signal_hook::{consts, flag};
 
 use self::assistant::Assistant;
-use super::{Cluster, Text, cluster, copy, locks, sessions, txn, watching, znodes};
+use super::{ClusterArgs, Text, cluster, copy, locks, sessions, txn, watching, znodes};
 use crate::{Exit, complain, system};
 
 const PROMPT: &str = "quorate> ";
 
 /// Where the lines that were typed are kept.
 #[derive(Debug, Args)]
-pub(crate) struct Shell {
+pub(crate) struct ShellArgs {
     /// The file of the lines that were typed. Empty: they are not kept. [default: quorate/history below
     /// $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, env = "QUORATE_HISTORY", value_name = "FILE")]
@@ -35,40 +35,40 @@ pub(crate) struct Shell {
 #[command(no_binary_name = true, name = "", bin_name = "", disable_version_flag = true)]
 struct Line {
     #[command(subcommand)]
-    command: Command,
+    command: ShellCommand,
     /// Prints JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ShellCommand {
     /// Lists the children of a znode.
-    Ls(znodes::Ls),
+    Ls(znodes::LsArgs),
     /// Draws a znode and all below it.
-    Tree(znodes::Tree),
+    Tree(znodes::TreeArgs),
     /// Prints a znode's data.
-    Get(znodes::Znode),
+    Get(znodes::ZnodeArgs),
     /// Shows a znode's stat.
-    Stat(znodes::Znode),
+    Stat(znodes::ZnodeArgs),
     /// Replaces a znode's data.
-    Set(znodes::Set),
+    Set(znodes::SetArgs),
     /// Creates a znode, and prints its path. An ephemeral exists until the shell ends.
-    Create(znodes::Create),
+    Create(znodes::CreateArgs),
     /// Deletes a znode.
-    Rm(znodes::Rm),
+    Rm(znodes::RmArgs),
     /// Copies a znode.
-    Cp(copy::Copy),
+    Cp(copy::CopyArgs),
     /// Does several writes, all or none, and only under conditions.
-    Txn(txn::Txn),
+    Txn(txn::TxnArgs),
     /// Prints the changes of a znode as they happen, or runs a command for each, until Ctrl-C.
-    Watch(watching::Watch),
+    Watch(watching::WatchArgs),
     /// Shows a znode's access list, or replaces it.
-    Acl(znodes::AclOf),
+    Acl(znodes::AclArgs),
     /// Shows a quota and what is used of it, or sets it.
-    Quota(znodes::QuotaOf),
+    Quota(znodes::QuotaArgs),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
-    Locks(locks::Locks),
+    Locks(locks::LocksArgs),
     /// Lists the sessions: who holds them, and when they were last renewed.
     Sessions,
     /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
@@ -81,14 +81,14 @@ enum Command {
 }
 
 /// What has become of a line.
-enum Outcome {
+enum LineOutcome {
     Done(Exit),
     End,
 }
 
 /// The session of all commands.
 struct Open {
-    cluster: Cluster,
+    cluster: ClusterArgs,
     coordinator: Coordinator,
     session: Session,
     /// Whether Ctrl-C ends the program, and not the command alone.
@@ -96,9 +96,9 @@ struct Open {
     interrupted: Arc<AtomicBool>,
 }
 
-impl Shell {
+impl ShellArgs {
     /// Runs lines until the end of the input. Without a terminal, the first command that fails is the last one.
-    pub(super) fn run(&self, cluster: Cluster) -> Result<Exit> {
+    pub(super) fn run(&self, cluster: ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
         let session = cluster.session(&coordinator)?;
         let (ends, interrupted) = (Arc::new(AtomicBool::new(true)), Arc::default());
@@ -136,11 +136,11 @@ impl Shell {
                 complain(format_args!("cannot write {}: {error}", file.display()));
             }
             match outcome {
-                Ok(Outcome::End) => break Ok(Exit::Well),
-                Ok(Outcome::Done(Exit::Well)) => {}
-                Ok(Outcome::Done(exit)) if !is_typed => break Ok(exit),
+                Ok(LineOutcome::End) => break Ok(Exit::Well),
+                Ok(LineOutcome::Done(Exit::Well)) => {}
+                Ok(LineOutcome::Done(exit)) if !is_typed => break Ok(exit),
                 Err(error) if !is_typed => break Err(error),
-                Ok(Outcome::Done(_)) => {}
+                Ok(LineOutcome::Done(_)) => {}
                 Err(error) => complain(error),
             }
         };
@@ -173,24 +173,24 @@ fn of_terminal(error: ReadlineError) -> quorate::Error {
 }
 
 impl Open {
-    fn run(&mut self, line: &str) -> Result<Outcome> {
+    fn run(&mut self, line: &str) -> Result<LineOutcome> {
         let Some(words) = shlex::split(line) else {
             complain("a quote is not closed, or nothing follows the last backslash");
-            return Ok(Outcome::Done(Exit::Misused));
+            return Ok(LineOutcome::Done(Exit::Misused));
         };
         if words.is_empty() {
-            return Ok(Outcome::Done(Exit::Well));
+            return Ok(LineOutcome::Done(Exit::Well));
         }
         if words.iter().any(|word| word == "-") {
             complain("the standard input has the commands: give the data itself");
-            return Ok(Outcome::Done(Exit::Misused));
+            return Ok(LineOutcome::Done(Exit::Misused));
         }
         let line = match Line::try_parse_from(words) {
             Ok(line) => line,
             Err(error) => {
                 let _ = error.print();
                 let exit = if error.use_stderr() { Exit::Misused } else { Exit::Well };
-                return Ok(Outcome::Done(exit));
+                return Ok(LineOutcome::Done(exit));
             }
         };
         let is_json = self.cluster.json;
@@ -200,43 +200,50 @@ impl Open {
         ran
     }
 
-    fn execute(&mut self, command: Command) -> Result<Outcome> {
+    fn execute(&mut self, command: ShellCommand) -> Result<LineOutcome> {
         let (cluster, coordinator) = (&self.cluster, &self.coordinator);
         // These need no quorum.
         match command {
-            Command::Exit => return Ok(Outcome::End),
-            Command::Sessions => {
-                return sessions::sessions(cluster, coordinator).map(Outcome::Done);
+            ShellCommand::Exit => return Ok(LineOutcome::End),
+            ShellCommand::Sessions => {
+                return sessions::sessions(cluster, coordinator).map(LineOutcome::Done);
             }
-            Command::Status => return cluster::status(cluster, coordinator).map(Outcome::Done),
-            Command::Members => return cluster::members(cluster, coordinator).map(Outcome::Done),
+            ShellCommand::Status => {
+                return cluster::status(cluster, coordinator).map(LineOutcome::Done);
+            }
+            ShellCommand::Members => {
+                return cluster::members(cluster, coordinator).map(LineOutcome::Done);
+            }
             _ => {}
         }
         self.renew()?;
         let (cluster, coordinator, session) = (&self.cluster, &self.coordinator, &self.session);
         let shown = match command {
-            Command::Ls(what) => what.run(session),
-            Command::Tree(what) => what.run(coordinator, session),
-            Command::Get(what) => what.get(coordinator, session),
-            Command::Stat(what) => what.stat(coordinator, session),
-            Command::Set(what) => what.run(coordinator, session),
-            Command::Create(what) => what.run(session),
-            Command::Rm(what) => what.run(session),
-            Command::Cp(what) => what.run(session),
-            Command::Txn(what) => what.run(session),
-            Command::Acl(what) => what.run(session),
-            Command::Quota(what) => what.run(session),
-            Command::Locks(what) => what.run(coordinator, session),
-            Command::Watch(what) => {
+            ShellCommand::Ls(what) => what.run(session),
+            ShellCommand::Tree(what) => what.run(coordinator, session),
+            ShellCommand::Get(what) => what.get(coordinator, session),
+            ShellCommand::Stat(what) => what.stat(coordinator, session),
+            ShellCommand::Set(what) => what.run(coordinator, session),
+            ShellCommand::Create(what) => what.run(session),
+            ShellCommand::Rm(what) => what.run(session),
+            ShellCommand::Cp(what) => what.run(session),
+            ShellCommand::Txn(what) => what.run(session),
+            ShellCommand::Acl(what) => what.run(session),
+            ShellCommand::Quota(what) => what.run(session),
+            ShellCommand::Locks(what) => what.run(coordinator, session),
+            ShellCommand::Watch(what) => {
                 self.interrupted.store(false, Ordering::Relaxed);
                 self.ends.store(false, Ordering::Relaxed);
                 let is_over = || self.interrupted.load(Ordering::Relaxed);
                 let followed = what.follow(cluster, session, is_over);
                 self.ends.store(true, Ordering::Relaxed);
-                return followed.map(Outcome::Done);
+                return followed.map(LineOutcome::Done);
             }
-            Command::Exit | Command::Sessions | Command::Status | Command::Members => {
-                return Ok(Outcome::Done(Exit::Well));
+            ShellCommand::Exit
+            | ShellCommand::Sessions
+            | ShellCommand::Status
+            | ShellCommand::Members => {
+                return Ok(LineOutcome::Done(Exit::Well));
             }
         };
         let mut shown = shown?;
@@ -246,7 +253,7 @@ impl Open {
         {
             data.push(b'\n');
         }
-        cluster.print(shown).map(Outcome::Done)
+        cluster.print(shown).map(LineOutcome::Done)
     }
 
     /// Makes sure that the session lives, and shows every write completed before now.

@@ -19,10 +19,10 @@ use quorate::{Error, Result};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
-use self::model::{Model, Now};
-use self::readers::Readers;
+use self::model::{Clocks, Model};
+use self::readers::ReaderThreads;
 use self::view::Look;
-use super::{Cluster, system};
+use super::{ClusterArgs, system};
 use crate::Exit;
 
 /// How often the program checks whether it is to end.
@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often ages are drawn again.
 const REDRAW: Duration = Duration::from_millis(500);
 
-pub(super) fn run(cluster: Cluster) -> Result<Exit> {
+pub(super) fn run(cluster: ClusterArgs) -> Result<Exit> {
     let refused = |reason: &str| {
         Err(Error::InvalidSetting { setting: "quorate top", reason: reason.to_owned() })
     };
@@ -42,7 +42,7 @@ pub(super) fn run(cluster: Cluster) -> Result<Exit> {
     }
     let cluster = Arc::new(cluster);
     let coordinator = Arc::new(cluster.coordinator()?);
-    let readers = Readers::start(&cluster, &coordinator)?;
+    let readers = ReaderThreads::start(&cluster, &coordinator)?;
     let is_over = super::interrupted()?;
     // This also restores the terminal in a panic.
     let shown = ratatui::try_init()
@@ -73,11 +73,15 @@ fn terminal_events() -> Result<Receiver<io::Result<Event>>> {
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 /// Shows the cluster until the user quits, or the program is to end.
-fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool) -> Result<()> {
+fn show(
+    terminal: &mut DefaultTerminal,
+    readers: &ReaderThreads,
+    is_over: &AtomicBool,
+) -> Result<()> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let look = Look { is_colored: !no_color };
     let begun = Instant::now();
-    let now = || Now {
+    let now = || Clocks {
         since: begun.elapsed(),
         unix: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
     };
@@ -91,7 +95,7 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
     while !model.is_over && !is_over.load(Ordering::Relaxed) {
         while let Ok((at, update)) = readers.updates.try_recv() {
             let since = at.saturating_duration_since(begun);
-            model.update(update, Now { since, ..now() });
+            model.update(update, Clocks { since, ..now() });
             drawn = None;
         }
         loop {

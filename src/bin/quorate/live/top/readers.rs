@@ -8,33 +8,36 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use quorate::{Coordinator, Error, Pending, Result, Session, recipes};
 
-use super::super::{Cluster, system};
-use super::model::{Ask, Update, Znode};
+use super::super::{ClusterArgs, system};
+use super::model::{ReadRequest, ShownZnode, Update};
 
 /// How often the members' reports are read.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The connection of a reading thread.
-struct Reader {
-    cluster: Arc<Cluster>,
+struct ReaderConnection {
+    cluster: Arc<ClusterArgs>,
     coordinator: Arc<Coordinator>,
     updates: Sender<(Instant, Update)>,
 }
 
-pub(super) struct Readers {
+pub(super) struct ReaderThreads {
     /// Each update with the time at which it was read.
     pub(super) updates: Receiver<(Instant, Update)>,
-    locks: Sender<Ask>,
-    tree: Sender<Ask>,
+    locks: Sender<ReadRequest>,
+    tree: Sender<ReadRequest>,
     /// When it is dropped, the threads for members and sessions end.
     _running: Sender<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Readers {
-    pub(super) fn start(cluster: &Arc<Cluster>, coordinator: &Arc<Coordinator>) -> Result<Readers> {
+impl ReaderThreads {
+    pub(super) fn start(
+        cluster: &Arc<ClusterArgs>,
+        coordinator: &Arc<Coordinator>,
+    ) -> Result<ReaderThreads> {
         let (to_view, updates) = unbounded();
-        let reader = || Reader {
+        let reader = || ReaderConnection {
             cluster: Arc::clone(cluster),
             coordinator: Arc::clone(coordinator),
             updates: to_view.clone(),
@@ -55,7 +58,7 @@ impl Readers {
         .into_iter()
         .collect();
         let threads = threads.map_err(system("starting a thread"))?;
-        Ok(Readers { updates, locks, tree, _running: running, threads })
+        Ok(ReaderThreads { updates, locks, tree, _running: running, threads })
     }
 
     /// Whether all threads are still running.
@@ -63,10 +66,10 @@ impl Readers {
         !self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    pub(super) fn ask(&self, ask: Ask) {
+    pub(super) fn ask(&self, ask: ReadRequest) {
         let to = match ask {
-            Ask::Locks => &self.locks,
-            Ask::Tree { .. } => &self.tree,
+            ReadRequest::Locks => &self.locks,
+            ReadRequest::Tree { .. } => &self.tree,
         };
         // The channel has room, since there is one request at a time; or its thread is gone, which
         // `are_well` reports.
@@ -86,7 +89,7 @@ fn text<T>(read: Result<T>) -> Result<T, String> {
     read.map_err(|error| error.to_string())
 }
 
-impl Reader {
+impl ReaderConnection {
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
     /// Repeats a read until the view is gone.
     fn repeat(&self, stop: &Receiver<()>, read: fn(&Coordinator) -> Update) {
@@ -101,7 +104,7 @@ impl Reader {
     }
 
     /// Does the requested reads, in a session that is opened when it is first needed.
-    fn serve(&self, asks: &Receiver<Ask>) {
+    fn serve(&self, asks: &Receiver<ReadRequest>) {
         let mut last: Option<Session> = None;
         for ask in asks {
             let session = match last.take().filter(|session| !session.state().is_final()) {
@@ -109,8 +112,8 @@ impl Reader {
                 None => self.cluster.session(&self.coordinator),
             };
             let sent = match ask {
-                Ask::Locks => self.locks(session.as_ref()),
-                Ask::Tree { list, read } => self.tree(session.as_ref(), list, read),
+                ReadRequest::Locks => self.locks(session.as_ref()),
+                ReadRequest::Tree { list, read } => self.tree(session.as_ref(), list, read),
             };
             if sent.is_err() {
                 return;
@@ -144,7 +147,7 @@ impl Reader {
         }
         let read = self
             .wait(data)
-            .and_then(|(data, stat)| self.wait(acl).map(|(acl, _)| Znode { data, stat, acl }));
+            .and_then(|(data, stat)| self.wait(acl).map(|(acl, _)| ShownZnode { data, stat, acl }));
         self.send(Update::Znode { path, read })?;
         self.send(Update::TreeDone)
     }

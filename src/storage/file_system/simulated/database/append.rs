@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use sled::IVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::log::{Kind, Place, Record, SEGMENT_HEADER_BYTES, segment_header};
-use super::{Inner, Segment};
+use super::log::{DatabaseRecord, Kind, RecordLocation, SEGMENT_HEADER_BYTES, segment_header};
+use super::{DatabaseSegment, OpenDatabase};
 use crate::storage::Result;
 use crate::storage::file_system::Access;
 use crate::storage::file_system::simulated::random::mix;
@@ -15,26 +15,26 @@ use crate::storage::record::corrupt;
 
 /// Bytes to append at a place of the file.
 #[derive(Debug, Default)]
-struct Batch {
+struct AppendBatch {
     offset: u64,
     bytes: Vec<u8>,
 }
 
-impl Inner {
+impl OpenDatabase {
     pub(super) fn append_unflushed(&mut self) -> Result<()> {
         if self.unflushed.is_empty() {
             return Ok(());
         }
         self.flush += 1;
         self.unflushed_bytes = 0;
-        let mut batch = Batch::default();
+        let mut batch = AppendBatch::default();
         for (key, value) in std::mem::take(&mut self.unflushed) {
             self.append(&mut batch, key, value)?;
         }
         self.write(&mut batch)
     }
 
-    fn append(&mut self, batch: &mut Batch, key: IVec, value: Option<IVec>) -> Result<()> {
+    fn append(&mut self, batch: &mut AppendBatch, key: IVec, value: Option<IVec>) -> Result<()> {
         let (kind, value) = match value {
             None => (Kind::Remove, IVec::default()),
             Some(value) if value.len() > self.options.value_bytes_max => {
@@ -42,7 +42,7 @@ impl Inner {
             }
             Some(value) => (Kind::Put, value),
         };
-        let mut record = Record { lsn: 0, flush: self.flush, kind, key, value };
+        let mut record = DatabaseRecord { lsn: 0, flush: self.flush, kind, key, value };
         if self.segments.is_empty() || self.used + record.bytes() > self.options.segment_bytes {
             self.write(batch)?;
             self.next_segment(batch)?;
@@ -53,8 +53,11 @@ impl Inner {
             }
         }
         record.lsn = self.tip();
-        let place =
-            Place { lsn: record.lsn, offset: self.current + self.used, bytes: record.bytes() };
+        let place = RecordLocation {
+            lsn: record.lsn,
+            offset: self.current + self.used,
+            bytes: record.bytes(),
+        };
         if batch.bytes.is_empty() {
             batch.offset = place.offset;
         }
@@ -83,7 +86,7 @@ impl Inner {
     }
 
     /// Writes what is to be appended to the file.
-    fn write(&mut self, batch: &mut Batch) -> Result<()> {
+    fn write(&mut self, batch: &mut AppendBatch) -> Result<()> {
         if !batch.bytes.is_empty() {
             let bytes = std::mem::take(&mut batch.bytes);
             let written = self.file.write_at(&bytes, batch.offset);
@@ -93,10 +96,10 @@ impl Inner {
     }
 
     /// Goes on in the next segment, and moves records out of the oldest one.
-    fn next_segment(&mut self, batch: &mut Batch) -> Result<()> {
+    fn next_segment(&mut self, batch: &mut AppendBatch) -> Result<()> {
         self.start_segment(batch);
         let oldest = self.segments.iter().min_by_key(|(_, segment)| segment.base);
-        let Some((&oldest, &Segment { base, live, .. })) = oldest else { return Ok(()) };
+        let Some((&oldest, &DatabaseSegment { base, live, .. })) = oldest else { return Ok(()) };
         let sparse = live < self.options.segment_bytes / 4 * 3;
         // Some pages are written again although most of their segment is needed.
         let is_moved = sparse || mix(self.seed ^ base).is_multiple_of(4);
@@ -131,7 +134,7 @@ impl Inner {
     }
 
     /// Begins a segment: one that is free for long enough, or a new one.
-    fn start_segment(&mut self, batch: &mut Batch) {
+    fn start_segment(&mut self, batch: &mut AppendBatch) {
         let size = self.options.segment_bytes;
         let tip = self.tip();
         let base = self.segments.get_mut(&self.current).map_or(0, |left| {
@@ -148,7 +151,7 @@ impl Inner {
             Some((offset, _)) => *offset,
             None => self.segments.last_key_value().map_or(0, |(offset, _)| offset + size),
         };
-        self.segments.insert(offset, Segment { base, live: 0, free_since: None });
+        self.segments.insert(offset, DatabaseSegment { base, live: 0, free_since: None });
         (self.current, self.used) = (offset, SEGMENT_HEADER_BYTES);
         batch.offset = offset;
         batch.bytes.extend_from_slice(&segment_header(base));

@@ -37,7 +37,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct DatabaseRecord {
     pub(super) lsn: u64,
     pub(super) flush: u32,
     pub(super) kind: Kind,
@@ -47,13 +47,13 @@ pub(super) struct Record {
 
 /// Where a record is in the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RecordLocation {
     pub(super) lsn: u64,
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
 
-impl Record {
+impl DatabaseRecord {
     pub(super) fn bytes(&self) -> u64 {
         (RECORD_HEADER_BYTES + self.key.len() + self.value.len()) as u64
     }
@@ -75,8 +75,8 @@ impl Record {
 
 /// What is at a place of a segment.
 #[derive(Debug)]
-pub(super) enum Found {
-    Record(Record),
+pub(super) enum FoundRecord {
+    Record(DatabaseRecord),
     /// A damaged record of so many bytes, if its header is right.
     Damaged(u64),
     /// No record, or one of an earlier use of the segment.
@@ -94,13 +94,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The record with this number, if the bytes begin with it.
-pub(super) fn decode(bytes: &[u8], lsn: u64) -> Found {
+pub(super) fn decode(bytes: &[u8], lsn: u64) -> FoundRecord {
     if bytes.len() < RECORD_HEADER_BYTES || u64_at(bytes, 8) != lsn {
-        return Found::End;
+        return FoundRecord::End;
     }
     let (key, value) = (u32_at(bytes, 21) as usize, u32_at(bytes, 25) as usize);
     let end = RECORD_HEADER_BYTES.saturating_add(key).saturating_add(value);
-    let damaged = Found::Damaged(end as u64);
+    let damaged = FoundRecord::Damaged(end as u64);
     let Some(sealed) = bytes.get(8..end) else { return damaged };
     let kind = match bytes[20] {
         1 => Kind::Put,
@@ -112,7 +112,7 @@ pub(super) fn decode(bytes: &[u8], lsn: u64) -> Found {
         return damaged;
     }
     let key_end = RECORD_HEADER_BYTES + key;
-    Found::Record(Record {
+    FoundRecord::Record(DatabaseRecord {
         lsn,
         flush: u32_at(bytes, 16),
         kind,
@@ -139,7 +139,7 @@ fn base_in(header: &[u8]) -> Option<u64> {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     /// The records and their places, in order.
-    pub(super) records: Vec<(Record, Place)>,
+    pub(super) records: Vec<(DatabaseRecord, RecordLocation)>,
     /// The first bytes of the segments, by their places.
     pub(super) segments: BTreeMap<u64, u64>,
     /// Where the next record goes: the place of its segment, and how much of that is used.
@@ -157,7 +157,7 @@ pub(super) struct Replay {
 }
 
 /// What sled makes of damage in the middle of its log.
-enum Outcome {
+enum DamageResponse {
     /// It takes the rest of the segment for unused.
     SkipSegment,
     /// The log ends here.
@@ -168,11 +168,11 @@ enum Outcome {
 
 /// By the figures of RELIABILITY in tests with flipped bits: nearly half of the files cannot be opened, and the
 /// others lose records.
-fn outcome(seed: u64, lsn: u64) -> Outcome {
+fn outcome(seed: u64, lsn: u64) -> DamageResponse {
     match mix(seed ^ mix(lsn)) % 100 {
-        0..45 => Outcome::Refuse,
-        45..70 => Outcome::End,
-        _ => Outcome::SkipSegment,
+        0..45 => DamageResponse::Refuse,
+        45..70 => DamageResponse::End,
+        _ => DamageResponse::SkipSegment,
     }
 }
 
@@ -226,12 +226,12 @@ pub(super) fn replay(
         let is_old = replay.flush >= found.flush + FLUSHES_APART;
         if is_old && !replay.has_skipped {
             match outcome(seed, found.lsn) {
-                Outcome::Refuse => {
+                DamageResponse::Refuse => {
                     replay.refused = Some(format!("the record at {} is damaged", found.lsn));
                     return Ok(replay);
                 }
-                Outcome::SkipSegment => replay.has_skipped = true,
-                Outcome::End => {
+                DamageResponse::SkipSegment => replay.has_skipped = true,
+                DamageResponse::End => {
                     replay.end_at(found, segment_bytes);
                     is_over = true;
                 }
@@ -271,17 +271,18 @@ impl Replay {
         let mut is_sound = true;
         while let Some(rest) = bytes.get(at as usize..) {
             match decode(rest, base + at) {
-                Found::End => break,
-                Found::Damaged(size) => {
+                FoundRecord::End => break,
+                FoundRecord::Damaged(size) => {
                     let lsn = base + at;
                     damage.get_or_insert(Damage { lsn, segment, at, flush: self.flush });
                     is_sound = false;
                     at = at.saturating_add(size);
                 }
-                Found::Record(record) => {
+                FoundRecord::Record(record) => {
                     self.flush = record.flush;
                     let size = record.bytes();
-                    let place = Place { lsn: base + at, offset: segment + at, bytes: size };
+                    let place =
+                        RecordLocation { lsn: base + at, offset: segment + at, bytes: size };
                     at += size;
                     if is_sound {
                         self.records.push((record, place));

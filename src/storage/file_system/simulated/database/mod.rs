@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sled::IVec;
 
-use self::log::{Found, Kind, Place, Replay, decode, replay};
+use self::log::{FoundRecord, Kind, RecordLocation, Replay, decode, replay};
 use self::snapshot::{read_snapshot, snapshots};
 use crate::storage::file_system::{Access, Database, File, FileSystem, Lock, Pair};
 use crate::storage::files::io_error;
@@ -52,7 +52,7 @@ impl Default for DatabaseOptions {
 /// An open database.
 #[derive(Debug)]
 pub(super) struct SimulatedDatabase {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<OpenDatabase>>,
 }
 
 /// A value, in memory or in the file.
@@ -60,11 +60,11 @@ pub(super) struct SimulatedDatabase {
 struct Stored {
     value: Option<IVec>,
     /// `None` until it is flushed.
-    place: Option<Place>,
+    place: Option<RecordLocation>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct DatabaseSegment {
     base: u64,
     /// The bytes of the records in it that are still needed.
     live: u64,
@@ -73,7 +73,7 @@ struct Segment {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OpenDatabase {
     files: Box<dyn FileSystem>,
     path: PathBuf,
     file: Box<dyn File>,
@@ -82,12 +82,12 @@ struct Inner {
     seed: u64,
     index: BTreeMap<IVec, Stored>,
     /// Removals, which hide older records of their keys.
-    removed: BTreeMap<IVec, Option<Place>>,
+    removed: BTreeMap<IVec, Option<RecordLocation>>,
     /// What the next flush writes, in order; `None` removes.
     unflushed: Vec<(IVec, Option<IVec>)>,
     unflushed_bytes: u64,
     /// By their places in the file.
-    segments: BTreeMap<u64, Segment>,
+    segments: BTreeMap<u64, DatabaseSegment>,
     /// The segment that is written, and how much of it is used.
     current: u64,
     used: u64,
@@ -119,7 +119,7 @@ impl SimulatedDatabase {
         }
         let has_new = !found.records.is_empty();
         erase(&*file, &found.leftovers).map_err(io)?;
-        let mut inner = Inner {
+        let mut inner = OpenDatabase {
             files,
             path: path.to_owned(),
             file,
@@ -143,12 +143,12 @@ impl SimulatedDatabase {
         Ok(SimulatedDatabase { inner: Arc::new(Mutex::new(inner)) })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, OpenDatabase> {
         locked(&self.inner)
     }
 }
 
-fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+fn locked(inner: &Mutex<OpenDatabase>) -> MutexGuard<'_, OpenDatabase> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -186,11 +186,11 @@ fn check_conf(files: &dyn FileSystem, path: &Path) -> Result<()> {
     file.write_at(CONF, 0).map_err(io)
 }
 
-impl Inner {
+impl OpenDatabase {
     /// Takes what the replay of the file has found.
     fn take(&mut self, found: Replay) -> Result<()> {
         for (offset, base) in &found.segments {
-            let segment = Segment { base: *base, live: 0, free_since: None };
+            let segment = DatabaseSegment { base: *base, live: 0, free_since: None };
             self.segments.insert(*offset, segment);
         }
         self.flush = found.flush;
@@ -215,12 +215,13 @@ impl Inner {
                 }
             }
         }
-        let places: Vec<Place> = self.index.values().filter_map(|stored| stored.place).collect();
+        let places: Vec<RecordLocation> =
+            self.index.values().filter_map(|stored| stored.place).collect();
         for place in places {
             // sled knows by its snapshot which segments it uses, also if the header of one is damaged.
             let start = place.offset - place.offset % self.options.segment_bytes;
             let base = place.lsn - (place.offset - start);
-            let unknown = Segment { base, live: 0, free_since: None };
+            let unknown = DatabaseSegment { base, live: 0, free_since: None };
             self.segments.entry(start).or_insert(unknown);
             if let Some(segment) = self.segment_of(place) {
                 segment.live += place.bytes;
@@ -248,7 +249,7 @@ impl Inner {
         self.segments.get(&self.current).map_or(0, |segment| segment.base + self.used)
     }
 
-    fn segment_of(&mut self, place: Place) -> Option<&mut Segment> {
+    fn segment_of(&mut self, place: RecordLocation) -> Option<&mut DatabaseSegment> {
         let start = place.offset - place.offset % self.options.segment_bytes;
         let segment = self.segments.get_mut(&start)?;
         (segment.base..segment.base + self.options.segment_bytes)
@@ -257,7 +258,7 @@ impl Inner {
     }
 
     /// A record is not needed any more.
-    fn release(&mut self, place: Place) {
+    fn release(&mut self, place: RecordLocation) {
         let (tip, current) = (self.tip(), self.current);
         let start = place.offset - place.offset % self.options.segment_bytes;
         if let Some(segment) = self.segment_of(place) {
@@ -321,7 +322,7 @@ impl Inner {
         let read = self.file.read_at(&mut bytes, place.offset);
         let read = read.map_err(io_error("reading the database"))?;
         let value = match decode(&bytes[..read], place.lsn) {
-            Found::Record(record) if record.key == *key => match record.kind {
+            FoundRecord::Record(record) if record.key == *key => match record.kind {
                 Kind::Blob => self.read_blob(&record.value)?,
                 _ => record.value,
             },
@@ -344,7 +345,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for OpenDatabase {
     fn drop(&mut self) {
         // As sled's.
         let _ = self.flush();

@@ -10,8 +10,8 @@ use std::path::Path;
 use sled::IVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::log::Place;
-use super::{Inner, Stored};
+use super::log::RecordLocation;
+use super::{OpenDatabase, Stored};
 use crate::storage::Result;
 use crate::storage::file_system::{Access, FileSystem};
 use crate::storage::files::io_error;
@@ -57,13 +57,13 @@ pub(super) fn read_snapshot(files: &dyn FileSystem, path: &Path) -> Result<(u64,
         at += 32;
         let Some(name) = bytes.get(at..at + key as usize) else { return damaged() };
         at += key as usize;
-        let place = Some(Place { lsn, offset, bytes: size });
+        let place = Some(RecordLocation { lsn, offset, bytes: size });
         index.insert(IVec::from(name), Stored { value: None, place });
     }
     Ok((lsn, index))
 }
 
-impl Inner {
+impl OpenDatabase {
     /// Writes a snapshot, durably except for its name, and removes the former ones.
     pub(super) fn write_snapshot(&mut self, former: &[String]) -> io::Result<()> {
         let tip = self.tip();

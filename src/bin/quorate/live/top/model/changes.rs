@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use quorate::operate::MemberReport;
 
 use super::super::super::leadership::counts;
-use super::{Column, Listing, Mark, Now, Row};
+use super::{Clocks, Column, Listing, Mark, Row};
 
 /// How many changes are kept.
 const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct ChangeLog {
     /// The newest first, each with its number as its key.
     lines: VecDeque<Row>,
     count: u64,
@@ -27,13 +27,13 @@ struct Last {
     term: u64,
 }
 
-impl Changes {
+impl ChangeLog {
     /// Compares the members' reports with the former ones.
     pub(super) fn note(
         &mut self,
         before: &[MemberReport],
         read: &Result<Vec<MemberReport>, String>,
-        now: Now,
+        now: Clocks,
     ) {
         let members = match read {
             Ok(members) => members,
@@ -79,7 +79,7 @@ impl Changes {
         self.last = Some(Last { leader, term });
     }
 
-    fn compare(&mut self, before: &[MemberReport], after: &[MemberReport], now: Now) {
+    fn compare(&mut self, before: &[MemberReport], after: &[MemberReport], now: Clocks) {
         let by_id = |members: &'_ [MemberReport]| -> BTreeMap<String, MemberReport> {
             members.iter().map(|member| (member.id.clone(), member.clone())).collect()
         };
@@ -106,7 +106,7 @@ impl Changes {
         }
     }
 
-    fn push(&mut self, now: Now, line: String, is_bad: bool) {
+    fn push(&mut self, now: Clocks, line: String, is_bad: bool) {
         self.count += 1;
         let mark = if is_bad { Mark::Bad } else { Mark::Plain };
         let row = Row { key: self.count.to_string(), cells: vec![clock(now), line], mark };
@@ -122,7 +122,7 @@ impl Changes {
 }
 
 /// The time of the day.
-fn clock(now: Now) -> String {
+fn clock(now: Clocks) -> String {
     let seconds = now.unix.as_secs() % 86_400;
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

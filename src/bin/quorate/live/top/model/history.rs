@@ -16,13 +16,13 @@ struct Point {
 
 /// The last values of a member, the oldest first. `None` is a missing report.
 #[derive(Debug, Default)]
-pub(in super::super) struct History {
+pub(in super::super) struct MemberHistory {
     points: VecDeque<Point>,
     /// The time of the last report, and the zxid that the member had applied.
     last: Option<(Duration, u64)>,
 }
 
-impl History {
+impl MemberHistory {
     pub(super) fn push(&mut self, member: &MemberReport, now: Duration) {
         let last = member.state.as_ref().map(|state| (now, state.zxid));
         let rate = |((from, before), (to, after)): ((Duration, u64), (Duration, u64))| {

@@ -8,7 +8,7 @@ use quorate::recipes::Contending;
 
 use super::super::super::cluster::{bytes, duration, or_unknown, role, short};
 use super::super::super::sessions::{self, holder};
-use super::{Model, Now};
+use super::{Clocks, Model};
 
 /// A column of a list.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Model {
         Listing::new(header, rows.filter(|row| has(&row.cells, self.filter())).collect())
     }
 
-    pub(super) fn list_locks(&self, now: Now) -> Listing {
+    pub(super) fn list_locks(&self, now: Clocks) -> Listing {
         let header = vec![
             Column::left("LOCK", 0),
             Column::left("SESSION", 0),

@@ -1,5 +1,5 @@
 //! The content of the screen, computed from the members' replies. It uses no clock, cluster or terminal:
-//! [`Now`], [`Update`] and [`Action`] are inputs, and [`Ask`] is the next read that the model needs.
+//! [`Clocks`], [`Update`] and [`UserAction`] are inputs, and [`ReadRequest`] is the next read that the model needs.
 
 mod changes;
 mod history;
@@ -19,11 +19,11 @@ use quorate::acl::Acl;
 use quorate::operate::{MemberReport, SessionInfo};
 use quorate::recipes::Contended;
 
-use self::changes::Changes;
-use self::history::History;
+use self::changes::ChangeLog;
 pub(super) use self::history::KEPT;
+use self::history::MemberHistory;
 pub(super) use self::listing::{Column, Listing, Mark, Row};
-use self::tree::Tree;
+use self::tree::TreeView;
 use super::super::locks::sort;
 
 /// How old figures may be before they are read again.
@@ -36,7 +36,7 @@ const FILTER_CHARS_MAX: usize = 60;
 
 /// The time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct Clocks {
     /// Since the program started, by a clock that never goes back.
     pub(super) since: Duration,
     /// Since the Unix epoch.
@@ -45,7 +45,7 @@ pub(super) struct Now {
 
 /// The present view. The names are shown as they are here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum View {
+pub(super) enum ScreenView {
     #[default]
     Members,
     Sessions,
@@ -54,19 +54,24 @@ pub(super) enum View {
     Log,
 }
 
-impl View {
-    pub(super) const ALL: [View; 5] =
-        [View::Members, View::Sessions, View::Locks, View::Tree, View::Log];
+impl ScreenView {
+    pub(super) const ALL: [ScreenView; 5] = [
+        ScreenView::Members,
+        ScreenView::Sessions,
+        ScreenView::Locks,
+        ScreenView::Tree,
+        ScreenView::Log,
+    ];
 
-    fn beside(self, forward: bool) -> View {
-        let step = if forward { 1 } else { View::ALL.len() - 1 };
-        View::ALL[(self as usize + step) % View::ALL.len()]
+    fn beside(self, forward: bool) -> ScreenView {
+        let step = if forward { 1 } else { ScreenView::ALL.len() - 1 };
+        ScreenView::ALL[(self as usize + step) % ScreenView::ALL.len()]
     }
 }
 
 /// A znode that was read.
 #[derive(Clone, Debug)]
-pub(super) struct Znode {
+pub(super) struct ShownZnode {
     pub(super) data: Arc<[u8]>,
     pub(super) stat: Stat,
     pub(super) acl: Vec<Acl>,
@@ -87,7 +92,7 @@ pub(super) enum Update {
     },
     Znode {
         path: String,
-        read: Result<Znode, String>,
+        read: Result<ShownZnode, String>,
     },
     /// All requested reads of the tree are done.
     TreeDone,
@@ -95,16 +100,16 @@ pub(super) enum Update {
 
 /// A read to do.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum ReadRequest {
     Locks,
     Tree { list: Vec<String>, read: String },
 }
 
 /// An action of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum UserAction {
     Quit,
-    Show(View),
+    Show(ScreenView),
     Beside { forward: bool },
     Move(isize),
     First,
@@ -133,7 +138,7 @@ pub(super) struct Figures<T> {
 }
 
 impl<T> Figures<T> {
-    fn take(&mut self, read: Result<T, String>, now: Now) {
+    fn take(&mut self, read: Result<T, String>, now: Clocks) {
         match read {
             Ok(value) => {
                 (self.value, self.at, self.error) = (value, Some(now.since), None);
@@ -143,7 +148,7 @@ impl<T> Figures<T> {
     }
 
     /// The age of the value, and the error of a later attempt.
-    pub(super) fn condition(&self, now: Now) -> (Option<Duration>, Option<String>) {
+    pub(super) fn condition(&self, now: Clocks) -> (Option<Duration>, Option<String>) {
         (self.at.map(|at| now.since.saturating_sub(at)), self.error.clone())
     }
 }
@@ -158,27 +163,27 @@ struct Selection {
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    pub(super) view: View,
+    pub(super) view: ScreenView,
     pub(super) members: Figures<Vec<MemberReport>>,
     pub(super) sessions: Figures<Vec<SessionInfo>>,
     pub(super) locks: Figures<Vec<Contended>>,
     /// The history of each member, by its id.
-    pub(super) histories: BTreeMap<String, History>,
-    pub(super) tree: Tree,
-    changes: Changes,
-    selections: [Selection; View::ALL.len()],
-    filters: [String; View::ALL.len()],
+    pub(super) histories: BTreeMap<String, MemberHistory>,
+    pub(super) tree: TreeView,
+    changes: ChangeLog,
+    selections: [Selection; ScreenView::ALL.len()],
+    filters: [String; ScreenView::ALL.len()],
     pub(super) is_typing: bool,
     pub(super) is_helping: bool,
     pub(super) is_over: bool,
     /// Whether the sessions are sorted by their last renewal, oldest first, instead of by id.
     by_renewal: bool,
-    asked: Asked,
+    asked: ReadsInFlight,
 }
 
 /// Whether a read is in flight, and when the next one is due.
 #[derive(Debug, Default)]
-struct Asked {
+struct ReadsInFlight {
     locks: bool,
     locks_from: Duration,
     tree: bool,
@@ -202,7 +207,7 @@ impl Model {
         self.members.value.iter().filter_map(last).max()
     }
 
-    pub(super) fn update(&mut self, update: Update, now: Now) {
+    pub(super) fn update(&mut self, update: Update, now: Clocks) {
         match update {
             Update::Reports(read) => {
                 self.changes.note(&self.members.value, &read, now);
@@ -235,21 +240,21 @@ impl Model {
     }
 
     /// The next read to do. Only the present view's data is read, and only with a quorum.
-    pub(super) fn asks(&mut self, now: Now) -> Option<Ask> {
+    pub(super) fn asks(&mut self, now: Clocks) -> Option<ReadRequest> {
         self.leader()?;
         match self.view {
-            View::Locks if !self.asked.locks && self.asked.locks_from <= now.since => {
+            ScreenView::Locks if !self.asked.locks && self.asked.locks_from <= now.since => {
                 self.asked.locks = true;
-                Some(Ask::Locks)
+                Some(ReadRequest::Locks)
             }
-            View::Tree if !self.asked.tree => {
+            ScreenView::Tree if !self.asked.tree => {
                 let read = self.selected(now)?.key;
                 let is_known = self.tree.znode(&read).is_some();
                 let is_due = self.asked.tree_from <= now.since;
                 let list = self.tree.to_list(is_due);
                 (is_due || !is_known || !list.is_empty()).then(|| {
                     self.asked.tree = true;
-                    Ask::Tree { list, read }
+                    ReadRequest::Tree { list, read }
                 })
             }
             _ => None,
@@ -257,13 +262,13 @@ impl Model {
     }
 
     /// The rows of the present view, and the selected one.
-    pub(super) fn listing(&self, now: Now) -> Listing {
+    pub(super) fn listing(&self, now: Clocks) -> Listing {
         let mut listing = match self.view {
-            View::Members => self.list_members(),
-            View::Sessions => self.list_sessions(),
-            View::Locks => self.list_locks(now),
-            View::Tree => self.tree.list(self.filter()),
-            View::Log => self.changes.list(self.filter()),
+            ScreenView::Members => self.list_members(),
+            ScreenView::Sessions => self.list_sessions(),
+            ScreenView::Locks => self.list_locks(now),
+            ScreenView::Tree => self.tree.list(self.filter()),
+            ScreenView::Log => self.changes.list(self.filter()),
         };
         let Selection { key, index } = &self.selections[self.view as usize];
         let place = listing.rows.iter().position(|row| row.key == *key).unwrap_or(*index);
@@ -271,56 +276,56 @@ impl Model {
         listing
     }
 
-    pub(super) fn selected(&self, now: Now) -> Option<Row> {
+    pub(super) fn selected(&self, now: Clocks) -> Option<Row> {
         let mut listing = self.listing(now);
         let at = listing.selected;
         (at < listing.rows.len()).then(|| listing.rows.swap_remove(at))
     }
 
-    pub(super) fn act(&mut self, action: Action, now: Now) {
+    pub(super) fn act(&mut self, action: UserAction, now: Clocks) {
         let view = self.view as usize;
         match action {
-            Action::Quit => self.is_over = true,
-            Action::Show(view) => self.view = view,
-            Action::Beside { forward } => self.view = self.view.beside(forward),
-            Action::First => self.select(now, |_, _| 0),
-            Action::Last => self.select(now, |_, count| count),
-            Action::Open | Action::Close if self.view != View::Tree => {}
-            Action::Open => {
+            UserAction::Quit => self.is_over = true,
+            UserAction::Show(view) => self.view = view,
+            UserAction::Beside { forward } => self.view = self.view.beside(forward),
+            UserAction::First => self.select(now, |_, _| 0),
+            UserAction::Last => self.select(now, |_, count| count),
+            UserAction::Open | UserAction::Close if self.view != ScreenView::Tree => {}
+            UserAction::Open => {
                 if let Some(row) = self.selected(now) {
                     self.tree.open(&row.key);
                 }
             }
-            Action::Close => {
+            UserAction::Close => {
                 let row = self.selected(now);
                 if let Some(parent) = row.and_then(|row| self.tree.close(&row.key)) {
                     self.selections[view].key = parent;
                 }
             }
-            Action::Scroll(by) if self.view == View::Tree => self.tree.scroll(by),
-            Action::Move(by) | Action::Scroll(by) => {
+            UserAction::Scroll(by) if self.view == ScreenView::Tree => self.tree.scroll(by),
+            UserAction::Move(by) | UserAction::Scroll(by) => {
                 self.select(now, |at, _| at.saturating_add_signed(by));
             }
-            Action::Sort => self.by_renewal = !self.by_renewal,
-            Action::Help => self.is_helping = !self.is_helping,
-            Action::Filter => self.is_typing = true,
-            Action::Type(letter) => {
+            UserAction::Sort => self.by_renewal = !self.by_renewal,
+            UserAction::Help => self.is_helping = !self.is_helping,
+            UserAction::Filter => self.is_typing = true,
+            UserAction::Type(letter) => {
                 let filter = &mut self.filters[view];
                 if filter.chars().count() < FILTER_CHARS_MAX {
                     filter.push(letter);
                 }
             }
-            Action::Erase => drop(self.filters[view].pop()),
-            Action::Accept => self.is_typing = false,
-            Action::Cancel if self.is_helping => self.is_helping = false,
-            Action::Cancel => {
+            UserAction::Erase => drop(self.filters[view].pop()),
+            UserAction::Accept => self.is_typing = false,
+            UserAction::Cancel if self.is_helping => self.is_helping = false,
+            UserAction::Cancel => {
                 self.is_typing = false;
                 self.filters[view].clear();
             }
         }
     }
 
-    fn select(&mut self, now: Now, to: impl FnOnce(usize, usize) -> usize) {
+    fn select(&mut self, now: Clocks, to: impl FnOnce(usize, usize) -> usize) {
         let mut listing = self.listing(now);
         let last = listing.rows.len().saturating_sub(1);
         let index = to(listing.selected, last).min(last);

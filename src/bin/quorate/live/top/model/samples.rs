@@ -8,13 +8,13 @@ use quorate::recipes::{Contended, contended};
 use quorate::session::SessionId;
 use quorate::testing::Cluster;
 
-use super::{Model, Now, Update, Znode};
+use super::{Clocks, Model, ShownZnode, Update};
 
 /// When a test begins: 12:34:56 of some day.
 const BEGIN: u64 = 1_700_000_000 / 86_400 * 86_400 + 45_296;
 
-pub(in super::super) fn at(seconds: u64) -> Now {
-    Now { since: Duration::from_secs(seconds), unix: Duration::from_secs(BEGIN + seconds) }
+pub(in super::super) fn at(seconds: u64) -> Clocks {
+    Clocks { since: Duration::from_secs(seconds), unix: Duration::from_secs(BEGIN + seconds) }
 }
 
 pub(in super::super) fn session_id(number: u64) -> SessionId {
@@ -96,14 +96,14 @@ pub(in super::super) fn locks() -> Vec<Contended> {
     locks
 }
 
-pub(in super::super) fn znode(data: &[u8]) -> Znode {
+pub(in super::super) fn znode(data: &[u8]) -> ShownZnode {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/z", data, CreateMode::Persistent).expect("there is none yet");
     let (data, mut stat) = session.get("/z").expect("it was created");
     let (acl, _) = session.acl("/z").expect("it was created");
     (stat.ctime, stat.mtime) = ((BEGIN - 300) * 1000, (BEGIN - 41) * 1000);
-    Znode { data, stat, acl }
+    ShownZnode { data, stat, acl }
 }
 
 /// A model that has read everything at the beginning and again after a second.

@@ -1,24 +1,24 @@
 use std::time::Duration;
 
 use super::samples::{at, locks, members, model, sessions, silence, znode};
-use super::{Action, Ask, Mark, Model, Now, Update, View};
+use super::{Clocks, Mark, Model, ReadRequest, ScreenView, Update, UserAction};
 
-fn cells(model: &Model, now: Now, column: usize) -> Vec<String> {
+fn cells(model: &Model, now: Clocks, column: usize) -> Vec<String> {
     let rows = model.listing(now).rows.into_iter();
     rows.map(|row| row.cells.get(column).cloned().unwrap_or_default()).collect()
 }
 
 fn changes(model: &mut Model) -> Vec<String> {
-    let view = std::mem::replace(&mut model.view, View::Log);
+    let view = std::mem::replace(&mut model.view, ScreenView::Log);
     let lines = cells(model, at(0), 1);
     model.view = view;
     lines
 }
 
 fn type_filter(model: &mut Model, filter: &str) {
-    model.act(Action::Filter, at(1));
-    filter.chars().for_each(|letter| model.act(Action::Type(letter), at(1)));
-    model.act(Action::Accept, at(1));
+    model.act(UserAction::Filter, at(1));
+    filter.chars().for_each(|letter| model.act(UserAction::Type(letter), at(1)));
+    model.act(UserAction::Accept, at(1));
 }
 
 #[test]
@@ -102,14 +102,14 @@ fn changes_are_noted_once_and_with_their_time() {
     assert_eq!(changes(&mut model)[0], joined);
     model.update(Update::Reports(Ok(members(170))), at(9));
     assert!(changes(&mut model).contains(&"10.0.0.3:7400 votes".to_owned()));
-    model.view = View::Log;
+    model.view = ScreenView::Log;
     assert_eq!(cells(&model, at(9), 0).last().unwrap(), "12:34:56");
 }
 
 #[test]
 fn a_selection_stays_with_its_row() {
     let mut model = model();
-    model.act(Action::Move(2), at(1));
+    model.act(UserAction::Move(2), at(1));
     assert_eq!(model.selected(at(1)).unwrap().key, "0000000000000003");
     let mut fewer = members(150);
     fewer.remove(0);
@@ -120,23 +120,29 @@ fn a_selection_stays_with_its_row() {
     assert_eq!(model.listing(at(3)).selected, 0, "it is gone");
     model.update(Update::Reports(Ok(Vec::new())), at(4));
     assert!(model.selected(at(4)).is_none());
-    for action in [Action::Move(-1), Action::Move(5), Action::First, Action::Last, Action::Open] {
+    for action in [
+        UserAction::Move(-1),
+        UserAction::Move(5),
+        UserAction::First,
+        UserAction::Last,
+        UserAction::Open,
+    ] {
         model.act(action, at(4));
     }
     model.update(Update::Reports(Ok(members(200))), at(5));
-    model.act(Action::Last, at(5));
+    model.act(UserAction::Last, at(5));
     assert_eq!(model.listing(at(5)).selected, 2);
-    model.act(Action::Move(-7), at(5));
+    model.act(UserAction::Move(-7), at(5));
     assert_eq!(model.listing(at(5)).selected, 0);
 }
 
 #[test]
 fn sessions_are_sorted_by_their_renewal_on_demand() {
     let mut model = model();
-    model.act(Action::Show(View::Sessions), at(1));
+    model.act(UserAction::Show(ScreenView::Sessions), at(1));
     assert_eq!(cells(&model, at(1), 1), ["10.0.0.1:7400", "10.0.0.9 of 10.0.0.3:7400"]);
     assert_eq!(model.listing(at(1)).rows[1].mark, Mark::Bad, "it is about to expire");
-    model.act(Action::Sort, at(1));
+    model.act(UserAction::Sort, at(1));
     assert_eq!(cells(&model, at(1), 4), ["9.0 s ago", "1.0 s ago"]);
     let mut unknown = sessions();
     unknown.iter_mut().for_each(|session| (session.renewed, session.watches) = (None, None));
@@ -150,7 +156,7 @@ fn sessions_are_sorted_by_their_renewal_on_demand() {
 #[test]
 fn a_lock_is_shown_with_holder_waiters_and_ages() {
     let mut model = model();
-    model.act(Action::Show(View::Locks), at(1));
+    model.act(UserAction::Show(ScreenView::Locks), at(1));
     assert_eq!(cells(&model, at(0), 0), ["/jobs/nightly (lock)", "  holds", "  waits"]);
     assert_eq!(cells(&model, at(0), 2), ["", "41 s", "3.0 s"]);
     assert_eq!(cells(&model, at(0), 4), ["", "10.0.0.1:7400", "10.0.0.9 of 10.0.0.3:7400"]);
@@ -158,7 +164,7 @@ fn a_lock_is_shown_with_holder_waiters_and_ages() {
     assert_eq!(cells(&model, at(0), 0).len(), 3, "a waiter is shown with the holder");
     type_filter(&mut model, " no such");
     assert!(cells(&model, at(0), 0).is_empty());
-    model.act(Action::Cancel, at(1));
+    model.act(UserAction::Cancel, at(1));
     assert_eq!(cells(&model, at(0), 0).len(), 3);
 }
 
@@ -166,16 +172,16 @@ fn a_lock_is_shown_with_holder_waiters_and_ages() {
 fn a_filter_belongs_to_its_view_and_can_be_corrected() {
     let mut model = model();
     type_filter(&mut model, "0.3x");
-    model.act(Action::Erase, at(1));
+    model.act(UserAction::Erase, at(1));
     assert_eq!(cells(&model, at(1), 0), ["10.0.0.3:7400"]);
-    model.act(Action::Beside { forward: true }, at(1));
-    assert_eq!((model.view, model.filter()), (View::Sessions, ""));
-    model.act(Action::Beside { forward: false }, at(1));
-    model.act(Action::Beside { forward: false }, at(1));
-    assert_eq!(model.view, View::Log);
-    model.act(Action::Show(View::Members), at(1));
+    model.act(UserAction::Beside { forward: true }, at(1));
+    assert_eq!((model.view, model.filter()), (ScreenView::Sessions, ""));
+    model.act(UserAction::Beside { forward: false }, at(1));
+    model.act(UserAction::Beside { forward: false }, at(1));
+    assert_eq!(model.view, ScreenView::Log);
+    model.act(UserAction::Show(ScreenView::Members), at(1));
     assert_eq!(model.filter(), "0.3");
-    (0..500).for_each(|_| model.act(Action::Type('x'), at(1)));
+    (0..500).for_each(|_| model.act(UserAction::Type('x'), at(1)));
     assert!(model.filter().len() < 100);
 }
 
@@ -183,19 +189,19 @@ fn a_filter_belongs_to_its_view_and_can_be_corrected() {
 fn only_what_is_looked_at_is_read_and_only_with_a_quorum() {
     let mut model = model();
     assert_eq!(model.asks(at(60)), None, "the members are read anyway");
-    model.act(Action::Show(View::Locks), at(60));
-    assert_eq!(model.asks(at(60)), Some(Ask::Locks));
+    model.act(UserAction::Show(ScreenView::Locks), at(60));
+    assert_eq!(model.asks(at(60)), Some(ReadRequest::Locks));
     assert_eq!(model.asks(at(90)), None, "it is under way");
     let took = Duration::from_secs(10);
     model.update(Update::Locks { found: Ok(locks()), took }, at(100));
     assert_eq!(model.asks(at(139)), None, "a long walk is not done all the time");
-    assert_eq!(model.asks(at(140)), Some(Ask::Locks));
+    assert_eq!(model.asks(at(140)), Some(ReadRequest::Locks));
     model.update(Update::Locks { found: Err("it failed".to_owned()), took }, at(141));
     let mut silent = members(150);
     silent.iter_mut().skip(1).for_each(silence);
     model.update(Update::Reports(Ok(silent)), at(300));
-    for view in View::ALL {
-        model.act(Action::Show(view), at(300));
+    for view in ScreenView::ALL {
+        model.act(UserAction::Show(view), at(300));
         assert_eq!(model.asks(at(300)), None, "{view:?}");
     }
 }
@@ -203,7 +209,7 @@ fn only_what_is_looked_at_is_read_and_only_with_a_quorum() {
 #[test]
 fn the_tree_is_read_as_it_is_walked() {
     let mut model = model();
-    let ask = |list: &[&str], read: &str| Ask::Tree {
+    let ask = |list: &[&str], read: &str| ReadRequest::Tree {
         list: list.iter().map(|path| (*path).to_owned()).collect(),
         read: read.to_owned(),
     };
@@ -212,18 +218,18 @@ fn the_tree_is_read_as_it_is_walked() {
         listed: Ok(names.iter().map(|name| (*name).to_owned()).collect()),
     };
     let read = |path: &str| Update::Znode { path: path.to_owned(), read: Ok(znode(b"{\"a\":1}")) };
-    model.act(Action::Show(View::Tree), at(1));
+    model.act(UserAction::Show(ScreenView::Tree), at(1));
     assert_eq!(cells(&model, at(1), 0), ["- /", "  + app", "  + jobs"]);
     assert_eq!(model.asks(at(1)), Some(ask(&["/"], "/")));
     model.update(read("/"), at(1));
     model.update(Update::TreeDone, at(1));
     assert_eq!(model.asks(at(1)), None, "it is up to date");
-    model.act(Action::Move(1), at(1));
+    model.act(UserAction::Move(1), at(1));
     assert_eq!(model.asks(at(1)), Some(ask(&[], "/app")), "at once");
     model.update(read("/app"), at(1));
     model.update(Update::TreeDone, at(1));
     assert_eq!(model.tree.data.1, ["{", "  \"a\": 1", "}"]);
-    model.act(Action::Open, at(1));
+    model.act(UserAction::Open, at(1));
     assert_eq!(cells(&model, at(1), 0), ["- /", "  - app  ...", "  + jobs"]);
     assert_eq!(model.asks(at(1)), Some(ask(&["/app"], "/app")));
     model.update(children("/app", &["x", "b"]), at(1));
@@ -234,24 +240,24 @@ fn the_tree_is_read_as_it_is_walked() {
 
     type_filter(&mut model, "x");
     assert_eq!(cells(&model, at(2), 0), ["- /", "  - app", "    + x"], "with what is above");
-    model.act(Action::Cancel, at(2));
+    model.act(UserAction::Cancel, at(2));
     // Left on a closed znode goes to its parent; on an open one it closes it.
-    model.act(Action::Last, at(2));
-    model.act(Action::Move(-1), at(2));
+    model.act(UserAction::Last, at(2));
+    model.act(UserAction::Move(-1), at(2));
     assert_eq!(model.selected(at(2)).unwrap().key, "/app/x");
-    model.act(Action::Close, at(2));
+    model.act(UserAction::Close, at(2));
     assert_eq!(model.selected(at(2)).unwrap().key, "/app");
-    model.act(Action::Close, at(2));
+    model.act(UserAction::Close, at(2));
     assert_eq!(cells(&model, at(2), 0), ["- /", "  + app", "  + jobs"]);
     // The deleted znode is gone, with the open ones below it; one with a similar name stays.
-    model.act(Action::Open, at(2));
+    model.act(UserAction::Open, at(2));
     model.update(children("/app", &["b"]), at(2));
     model.update(children("/", &["app2"]), at(2));
     assert_eq!(cells(&model, at(2), 0), ["- /", "  + app2"]);
     model.update(children("/", &["app"]), at(3));
     assert_eq!(cells(&model, at(3), 0), ["- /", "  + app"], "closed");
-    model.act(Action::Last, at(3));
-    model.act(Action::Open, at(3));
+    model.act(UserAction::Last, at(3));
+    model.act(UserAction::Open, at(3));
     let refused = Err("access denied".to_owned());
     model.update(Update::Children { path: "/app".to_owned(), listed: refused }, at(3));
     assert_eq!(cells(&model, at(3), 0), ["- /", "  - app  (access denied)"]);
@@ -260,23 +266,23 @@ fn the_tree_is_read_as_it_is_walked() {
 #[test]
 fn long_lists_are_not_read_again_and_again() {
     let mut model = model();
-    model.act(Action::Show(View::Tree), at(1));
+    model.act(UserAction::Show(ScreenView::Tree), at(1));
     let names = (0..2000).map(|number| format!("n{number}")).collect();
     model.update(Update::Children { path: "/".to_owned(), listed: Ok(names) }, at(1));
     let asked = model.asks(at(60));
-    assert_eq!(asked, Some(Ask::Tree { list: Vec::new(), read: "/".to_owned() }));
+    assert_eq!(asked, Some(ReadRequest::Tree { list: Vec::new(), read: "/".to_owned() }));
 }
 
 #[test]
 fn data_is_scrolled_to_its_last_line_and_not_beyond() {
     let mut model = model();
-    model.act(Action::Show(View::Tree), at(1));
+    model.act(UserAction::Show(ScreenView::Tree), at(1));
     let read = Ok(znode("line\n".repeat(15).as_bytes()));
     model.update(Update::Znode { path: "/".to_owned(), read }, at(1));
-    model.act(Action::Scroll(10), at(1));
-    model.act(Action::Scroll(10), at(1));
+    model.act(UserAction::Scroll(10), at(1));
+    model.act(UserAction::Scroll(10), at(1));
     assert_eq!(model.tree.scrolled, 14);
-    model.act(Action::Scroll(-10), at(1));
+    model.act(UserAction::Scroll(-10), at(1));
     assert_eq!(model.tree.scrolled, 4);
     model.update(Update::Znode { path: "/".to_owned(), read: Ok(znode(b"short")) }, at(2));
     assert_eq!(model.tree.scrolled, 0, "there is no such line any more");

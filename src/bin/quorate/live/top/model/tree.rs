@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::super::join;
-use super::{Column, Figures, Listing, Mark, Now, Row, Znode, payload};
+use super::{Clocks, Column, Figures, Listing, Mark, Row, ShownZnode, payload};
 
 /// How many lists of children are read at a time.
 const LISTS_MAX: usize = 64;
@@ -11,7 +11,7 @@ const LISTS_MAX: usize = 64;
 const REFRESHED_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
-struct Node {
+struct OpenZnode {
     is_open: bool,
     /// `None` until the children were read.
     children: Option<Vec<String>>,
@@ -19,21 +19,21 @@ struct Node {
 }
 
 #[derive(Debug)]
-pub(in super::super) struct Tree {
+pub(in super::super) struct TreeView {
     /// The open znodes, by path.
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, OpenZnode>,
     read: String,
-    znode: Figures<Option<Znode>>,
+    znode: Figures<Option<ShownZnode>>,
     /// The type of the data, and its lines.
     pub(in super::super) data: (&'static str, Vec<String>),
     /// How many lines of the data are scrolled out at the top.
     pub(in super::super) scrolled: usize,
 }
 
-impl Default for Tree {
-    fn default() -> Tree {
-        let root = Node { is_open: true, ..Node::default() };
-        Tree {
+impl Default for TreeView {
+    fn default() -> TreeView {
+        let root = OpenZnode { is_open: true, ..OpenZnode::default() };
+        TreeView {
             nodes: BTreeMap::from([("/".to_owned(), root)]),
             read: String::new(),
             znode: Figures::default(),
@@ -43,13 +43,13 @@ impl Default for Tree {
     }
 }
 
-impl Tree {
+impl TreeView {
     /// The data of this znode, if it was read.
-    pub(in super::super) fn znode(&self, path: &str) -> Option<&Figures<Option<Znode>>> {
+    pub(in super::super) fn znode(&self, path: &str) -> Option<&Figures<Option<ShownZnode>>> {
         (self.read == path).then_some(&self.znode)
     }
 
-    pub(super) fn take_znode(&mut self, path: &str, read: Result<Znode, String>, now: Now) {
+    pub(super) fn take_znode(&mut self, path: &str, read: Result<ShownZnode, String>, now: Clocks) {
         if self.read != path {
             (self.read, self.znode) = (path.to_owned(), Figures::default());
             self.data = ("", Vec::new());
@@ -100,7 +100,7 @@ impl Tree {
     pub(super) fn open(&mut self, path: &str) {
         let node = self.nodes.entry(path.to_owned()).or_default();
         if !node.is_open {
-            *node = Node { is_open: true, ..Node::default() };
+            *node = OpenZnode { is_open: true, ..OpenZnode::default() };
         }
     }
 
@@ -138,11 +138,11 @@ impl Tree {
             cell.push_str(name);
             let mut mark = Mark::Plain;
             match node {
-                Some(Node { error: Some(error), .. }) => {
+                Some(OpenZnode { error: Some(error), .. }) => {
                     mark = Mark::Bad;
                     cell.push_str(&format!("  ({error})"));
                 }
-                Some(Node { children: None, .. }) => cell.push_str("  ..."),
+                Some(OpenZnode { children: None, .. }) => cell.push_str("  ..."),
                 _ => {}
             }
             let children = node.and_then(|node| node.children.as_deref()).unwrap_or_default();

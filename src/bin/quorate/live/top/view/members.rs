@@ -4,13 +4,13 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use ratatui::widgets::{Sparkline, Widget};
 
-use super::super::model::{KEPT, Mark, Model, Now};
+use super::super::model::{Clocks, KEPT, Mark, Model};
 use super::{Canvas, draw_list, split};
 
 /// The lines of the lower part.
 const DETAILS: u16 = 8;
 
-pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Clocks, area: Rect) {
     let listing = model.listing(now);
     let is_tall = area.height >= DETAILS + 5;
     let details = if is_tall { DETAILS } else { 0 };

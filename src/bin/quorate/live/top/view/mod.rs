@@ -15,7 +15,7 @@ use ratatui::text::Span;
 use self::list::draw_list;
 use super::super::cluster::{duration, short};
 use super::super::leadership::counts;
-use super::model::{Mark, Model, Now, View};
+use super::model::{Clocks, Mark, Model, ScreenView};
 use crate::text::line as line_of;
 
 /// Older figures are marked.
@@ -99,7 +99,7 @@ fn split(area: Rect, lines: u16) -> (Rect, Rect) {
     (Rect { height: lines, ..area }, rest)
 }
 
-pub(super) fn draw(model: &Model, now: Now, look: Look, area: Rect, buffer: &mut Buffer) {
+pub(super) fn draw(model: &Model, now: Clocks, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut canvas = Canvas { buffer, look };
     let (tabs, rest) = split(area, 1);
     draw_tabs(&mut canvas, model, tabs);
@@ -114,9 +114,9 @@ pub(super) fn draw(model: &Model, now: Now, look: Look, area: Rect, buffer: &mut
         return draw_help(&mut canvas, body);
     }
     match model.view {
-        View::Members => members::draw(&mut canvas, model, now, body),
-        View::Tree => tree::draw(&mut canvas, model, now, body),
-        View::Sessions | View::Locks | View::Log => {
+        ScreenView::Members => members::draw(&mut canvas, model, now, body),
+        ScreenView::Tree => tree::draw(&mut canvas, model, now, body),
+        ScreenView::Sessions | ScreenView::Locks | ScreenView::Log => {
             draw_list(&mut canvas, &model.listing(now), body);
         }
     }
@@ -128,7 +128,7 @@ fn draw_tabs(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
     if is_wide {
         column += canvas.put(area, 0, 0, "quorate top   ", canvas.look.title());
     }
-    for (place, view) in View::ALL.into_iter().enumerate() {
+    for (place, view) in ScreenView::ALL.into_iter().enumerate() {
         let is_shown = view == model.view;
         let number = place + 1;
         let tab = match is_wide || is_shown {
@@ -176,23 +176,23 @@ fn draw_status(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
 }
 
 /// Draws the age of the figures, and the error of the last read.
-fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
+fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Clocks, area: Rect) {
     let selected = || model.selected(now).map(|row| row.key).unwrap_or_default();
     let (what, (age, error)) = match model.view {
-        View::Members => ("members", model.members.condition(now)),
-        View::Sessions => ("sessions", model.sessions.condition(now)),
-        View::Locks => ("locks", model.locks.condition(now)),
-        View::Tree => {
+        ScreenView::Members => ("members", model.members.condition(now)),
+        ScreenView::Sessions => ("sessions", model.sessions.condition(now)),
+        ScreenView::Locks => ("locks", model.locks.condition(now)),
+        ScreenView::Tree => {
             let znode = model.tree.znode(&selected());
             ("the znode", znode.map_or((None, None), |znode| znode.condition(now)))
         }
-        View::Log => {
+        ScreenView::Log => {
             let style = canvas.look.of(Mark::Faint);
             canvas.put(area, 0, 0, "what changed since this began, newest first", style);
             return;
         }
     };
-    let needs_quorum = matches!(model.view, View::Locks | View::Tree);
+    let needs_quorum = matches!(model.view, ScreenView::Locks | ScreenView::Tree);
     let without = needs_quorum && model.leader().is_none() && !model.members.value.is_empty();
     let error = match without {
         true => Some("no quorum, so nothing can be read here".to_owned()),
@@ -202,7 +202,7 @@ fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
         Some(age) => format!("{what} as of {} ago", duration(age)),
         None => format!("{what}: not read yet"),
     };
-    if model.view == View::Tree {
+    if model.view == ScreenView::Tree {
         note.push_str(&format!("   {}", selected()));
     }
     let is_old = age.is_some_and(|age| age.as_secs() >= OLD_SECONDS);
@@ -218,10 +218,10 @@ fn draw_footer(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
         (true, filter) => (format!("/{filter}_"), Style::new()),
         (false, "") => {
             let keys = match model.view {
-                View::Members | View::Log => "q quit  ? keys  / filter",
-                View::Sessions => "q quit  ? keys  / filter  s sort by renewal",
-                View::Locks => "q quit  ? keys  / filter",
-                View::Tree => "q quit  ? keys  / filter  arrows walk  PgDn data",
+                ScreenView::Members | ScreenView::Log => "q quit  ? keys  / filter",
+                ScreenView::Sessions => "q quit  ? keys  / filter  s sort by renewal",
+                ScreenView::Locks => "q quit  ? keys  / filter",
+                ScreenView::Tree => "q quit  ? keys  / filter  arrows walk  PgDn data",
             };
             (keys.to_owned(), canvas.look.of(Mark::Faint))
         }

@@ -5,10 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::style::Color;
 
 use super::super::model::samples::{at, members, model, silence, znode};
-use super::super::model::{Action, Model, Now, Update, View};
+use super::super::model::{Clocks, Model, ScreenView, Update, UserAction};
 use super::{Look, draw};
 
-fn drawn(model: &Model, now: Now, is_colored: bool, (width, height): (u16, u16)) -> Buffer {
+fn drawn(model: &Model, now: Clocks, is_colored: bool, (width, height): (u16, u16)) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let look = Look { is_colored };
     let draw = |frame: &mut ratatui::Frame<'_>| {
@@ -18,21 +18,21 @@ fn drawn(model: &Model, now: Now, is_colored: bool, (width, height): (u16, u16))
     terminal.backend().buffer().clone()
 }
 
-fn lines(model: &Model, now: Now, size: (u16, u16)) -> Vec<String> {
+fn lines(model: &Model, now: Clocks, size: (u16, u16)) -> Vec<String> {
     let buffer = drawn(model, now, true, size);
     let line = |y| (0..size.0).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..size.1).map(|y| line(y).trim_end().to_owned()).collect()
 }
 
-fn showing(view: View) -> Model {
+fn showing(view: ScreenView) -> Model {
     let mut model = model();
-    model.act(Action::Show(view), at(1));
+    model.act(UserAction::Show(view), at(1));
     model
 }
 
 #[test]
 fn members_at_80_columns() {
-    let shown = lines(&showing(View::Members), at(1), (80, 24));
+    let shown = lines(&showing(ScreenView::Members), at(1), (80, 24));
     let expected = [
         "quorate top    1 Members  2 Sessions  3 Locks  4 Tree  5 Log",
         "leader 10.0.0.2:7400   3 members (3 vote)   42 writes/s   commits 300 µs/2.0 ms",
@@ -52,10 +52,10 @@ fn members_at_80_columns() {
 
 #[test]
 fn members_on_a_wide_and_on_a_small_screen() {
-    let wide = lines(&showing(View::Members), at(1), (120, 24));
+    let wide = lines(&showing(ScreenView::Members), at(1), (120, 24));
     assert!(wide[3].ends_with("WATCHES      LOG       CHECKPOINT"), "{wide:#?}");
     assert!(wide[4].ends_with("0  3.0 MiB  12.0 MiB, 3 min"), "{wide:#?}");
-    let small = lines(&showing(View::Members), at(1), (40, 10));
+    let small = lines(&showing(ScreenView::Members), at(1), (40, 10));
     let expected = [
         " 1 Members  2  3  4  5",
         "leader 10.0.0.2:7400   3 members (3 vote",
@@ -73,11 +73,11 @@ fn members_on_a_wide_and_on_a_small_screen() {
 
 #[test]
 fn a_silent_leader_and_old_figures_stand_out() {
-    let mut model = showing(View::Members);
+    let mut model = showing(ScreenView::Members);
     let mut silent = members(150);
     silent.iter_mut().skip(1).for_each(silence);
     model.update(Update::Reports(Ok(silent)), at(2));
-    model.act(Action::Last, at(2));
+    model.act(UserAction::Last, at(2));
     let shown = lines(&model, at(9), (80, 24));
     assert_eq!(shown[1], "no leader   3 members (3 vote, 2 silent)   8 writes/s");
     assert_eq!(shown[2], "members as of 7.0 s ago");
@@ -89,8 +89,10 @@ fn a_silent_leader_and_old_figures_stand_out() {
     }
     let plain = drawn(&model, at(9), false, (80, 24));
     assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    for (view, what) in [(View::Locks, "locks as of 8.0 s ago"), (View::Tree, "the znode: not")] {
-        model.act(Action::Show(view), at(9));
+    for (view, what) in
+        [(ScreenView::Locks, "locks as of 8.0 s ago"), (ScreenView::Tree, "the znode: not")]
+    {
+        model.act(UserAction::Show(view), at(9));
         let note = &lines(&model, at(9), (80, 24))[2];
         let expected = format!("no quorum, so nothing can be read here ({what}");
         assert!(note.starts_with(&expected), "{note}");
@@ -99,7 +101,7 @@ fn a_silent_leader_and_old_figures_stand_out() {
 
 #[test]
 fn sessions_locks_and_changes() {
-    let shown = lines(&showing(View::Sessions), at(1), (80, 24));
+    let shown = lines(&showing(ScreenView::Sessions), at(1), (80, 24));
     assert_eq!(
         shown[3..6],
         [
@@ -108,7 +110,7 @@ fn sessions_locks_and_changes() {
             "0x0000000000000002  10.0.0.9 of 10.0.0.3:7400     10 s  9.0 s ago           0",
         ]
     );
-    let shown = lines(&showing(View::Locks), at(0), (80, 24));
+    let shown = lines(&showing(ScreenView::Locks), at(0), (80, 24));
     assert_eq!(
         shown[3..7],
         [
@@ -118,14 +120,14 @@ fn sessions_locks_and_changes() {
             "  waits  0x0000000000000002  3.0 s  lock  10.0.0.9 of 10.0.0.3:7400",
         ]
     );
-    let shown = lines(&showing(View::Log), at(1), (80, 24));
+    let shown = lines(&showing(ScreenView::Log), at(1), (80, 24));
     let first = "12:34:56    3 members, 0 silent; 10.0.0.2:7400 leads in term 7";
     assert_eq!(shown[3..5], ["TIME (UTC)  CHANGE", first]);
 }
 
 #[test]
 fn a_znode_beside_the_tree_or_below_it() {
-    let mut model = showing(View::Tree);
+    let mut model = showing(ScreenView::Tree);
     let read =
         |path: &str, data: &[u8]| Update::Znode { path: path.to_owned(), read: Ok(znode(data)) };
     model.update(read("/", b"{\"limit\":20}"), at(1));
@@ -149,21 +151,21 @@ fn a_znode_beside_the_tree_or_below_it() {
 
 #[test]
 fn filter_and_keys_are_shown() {
-    let mut model = showing(View::Sessions);
-    model.act(Action::Filter, at(1));
-    model.act(Action::Type('y'), at(1));
+    let mut model = showing(ScreenView::Sessions);
+    model.act(UserAction::Filter, at(1));
+    model.act(UserAction::Type('y'), at(1));
     let shown = lines(&model, at(1), (80, 24));
     assert_eq!((shown[4].as_str(), shown[23].as_str()), ("nothing", "/y_"));
-    model.act(Action::Accept, at(1));
+    model.act(UserAction::Accept, at(1));
     assert_eq!(lines(&model, at(1), (80, 24))[23], "only with \"y\" (Esc: all)");
-    model.act(Action::Help, at(1));
+    model.act(UserAction::Help, at(1));
     let help = lines(&model, at(1), (80, 24)).join("\n");
     assert!(help.contains("q Ctrl-C    quit"), "{help}");
 }
 
 #[test]
 fn nothing_panics_at_any_size() {
-    let mut models: Vec<Model> = View::ALL.into_iter().map(showing).collect();
+    let mut models: Vec<Model> = ScreenView::ALL.into_iter().map(showing).collect();
     models.push(Model::default());
     models[3].update(
         Update::Znode { path: "/".to_owned(), read: Ok(znode("日本".repeat(99).as_bytes())) },
@@ -178,14 +180,14 @@ fn nothing_panics_at_any_size() {
                     draw(model, at(9), Look { is_colored: true }, area, &mut buffer);
                 }
             }
-            model.act(Action::Help, at(1));
+            model.act(UserAction::Help, at(1));
         }
     }
 }
 
 #[test]
 fn text_that_reverses_or_hides_is_escaped() {
-    let mut model = showing(View::Members);
+    let mut model = showing(ScreenView::Members);
     let mut hostile = members(150);
     hostile[0].zone = "z\u{202e}\u{1b}[2J".to_owned();
     model.update(Update::Reports(Ok(hostile)), at(2));

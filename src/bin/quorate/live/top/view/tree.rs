@@ -6,13 +6,13 @@ use quorate::Stat;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::super::model::{Mark, Model, Now, Znode};
+use super::super::model::{Clocks, Mark, Model, ShownZnode};
 use super::{Canvas, draw_list, duration, split, width};
 
 /// From this width on, the two are side by side.
 const WIDE: u16 = 70;
 
-pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Clocks, area: Rect) {
     let listing = model.listing(now);
     let (list, details) = match area.width >= WIDE {
         true => {
@@ -30,7 +30,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect)
     }
 }
 
-fn draw_znode(canvas: &mut Canvas<'_>, model: &Model, znode: &Znode, now: Now, area: Rect) {
+fn draw_znode(canvas: &mut Canvas<'_>, model: &Model, znode: &ShownZnode, now: Clocks, area: Rect) {
     let (kind, lines) = &model.tree.data;
     let stat = facts(&znode.stat, now);
     let acl = znode.acl.iter().map(|acl| format!("acl {}={}", acl.permissions, acl.id));
@@ -56,7 +56,7 @@ fn draw_znode(canvas: &mut Canvas<'_>, model: &Model, znode: &Znode, now: Now, a
     }
 }
 
-fn facts(stat: &Stat, now: Now) -> Vec<String> {
+fn facts(stat: &Stat, now: Clocks) -> Vec<String> {
     // The znodes that a cluster begins with have no moment.
     let ago = |at: u64| match at {
         0 => "with the cluster".to_owned(),

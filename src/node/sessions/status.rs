@@ -3,11 +3,11 @@
 
 use crate::machine::command::{Outcome, Reply};
 use crate::machine::{Machine, SessionRecord};
-use crate::node::client_message::Claim;
-use crate::node::io::Holding;
+use crate::node::client_message::SessionClaim;
+use crate::node::io::SessionHolder;
 use crate::types::session::SessionState;
 
-pub(in crate::node) enum Fate<'a> {
+pub(in crate::node) enum SessionStatus<'a> {
     /// It belongs to this holder. With the outcomes of its open and writes that the holder does not know.
     Held(&'a SessionRecord, Vec<Outcome>),
     /// It has ended for this holder. It is no longer recorded whether its last writes were applied
@@ -18,9 +18,14 @@ pub(in crate::node) enum Fate<'a> {
     Unseen,
 }
 
-impl Fate<'_> {
-    pub(in crate::node) fn of(claim: Claim, machine: &Machine) -> Fate<'_> {
-        let Claim { holding: Holding { session, holder }, applied, opened, base } = claim;
+impl SessionStatus<'_> {
+    pub(in crate::node) fn of(claim: SessionClaim, machine: &Machine) -> SessionStatus<'_> {
+        let SessionClaim {
+            session_holder: SessionHolder { session, holder },
+            applied,
+            opened,
+            base,
+        } = claim;
         // Whether it may have been opened and have ended within the entries of this state.
         let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
         match machine.session(session) {
@@ -31,11 +36,13 @@ impl Fate<'_> {
                 let lacked = applied + 1..=record.last_seq;
                 let known = lacked.filter_map(|seq| Some((seq, record.result_of(seq)?.clone())));
                 let known = known.map(|(seq, result)| outcome(seq, result));
-                Fate::Held(record, std::iter::once(opened).chain(known).collect())
+                SessionStatus::Held(record, std::iter::once(opened).chain(known).collect())
             }
-            Some(record) if opened || record.was_held_by(holder) => Fate::Over(SessionState::Moved),
-            None if opened || ended => Fate::Over(SessionState::Expired),
-            Some(_) | None => Fate::Unseen,
+            Some(record) if opened || record.was_held_by(holder) => {
+                SessionStatus::Over(SessionState::Moved)
+            }
+            None if opened || ended => SessionStatus::Over(SessionState::Expired),
+            Some(_) | None => SessionStatus::Unseen,
         }
     }
 }

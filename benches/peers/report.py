@@ -19,7 +19,6 @@ TIMES = [
     Row("the same, maximum", "set_leader", "max_us", "floor_1", 1, None),
     Row("set of 100 B at the leader, 40 seconds with checkpoints, p50", "set_checkpoints", "p50_us", "floor_1", 1, None),
     Row("the same, p99.9", "set_checkpoints", "p999_us", "floor_1", 1, None),
-    Row("the same, maximum", "set_checkpoints", "max_us", "floor_1", 1, None),
     Row("set of 100 B at a follower, p50", "set_follower", "p50_us", "floor_1", 1, "set at a follower"),
     Row("the same, p99", "set_follower", "p99_us", "floor_1", 1, None),
     Row("the same, p99.9", "set_follower", "p999_us", "floor_1", 1, None),

@@ -12,13 +12,13 @@ use quorate::recipes::{
     TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Result, Session};
+use quorate::{Coordinator, Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A cluster of three with short session timeouts.
 fn cluster() -> Cluster {
-    Cluster::builder().session_timeout(4 * SECOND).start(3)
+    Cluster::with_settings(3, Coordinator::builder().session_timeout(4 * SECOND))
 }
 
 /// Two threads on each node call `turn` with the node's current session, while one node after another is

@@ -170,16 +170,6 @@ impl Cluster {
         receiver.recv().expect("the cluster's thread has panicked")
     }
 
-    /// The number of nodes, including stopped ones.
-    pub fn len(&self) -> usize {
-        self.lock_nodes().len()
-    }
-
-    /// Never true.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn lock_nodes(&self) -> std::sync::MutexGuard<'_, Vec<Coordinator>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,6 +182,11 @@ impl Cluster {
         self.lock_nodes()[node].clone()
     }
 
+    /// All nodes in the order of their indexes, including stopped ones.
+    pub fn nodes(&self) -> Vec<Coordinator> {
+        self.lock_nodes().clone()
+    }
+
     /// Returns the index of the leader, if there is one. If several nodes believe that they lead,
     /// it is the one with the highest term.
     pub fn leader(&self) -> Option<usize> {
@@ -199,7 +194,7 @@ impl Cluster {
     }
 
     fn check(&self, node: usize) {
-        let nodes = self.len();
+        let nodes = self.lock_nodes().len();
         assert!(node < nodes, "there is no node {node} among {nodes}, counted from 0");
     }
 
@@ -219,7 +214,7 @@ impl Cluster {
     /// cluster.heal();
     /// ```
     pub fn partition(&self, groups: &[&[usize]]) {
-        let count = self.len();
+        let count = self.lock_nodes().len();
         // Each node that is not named gets a group of its own.
         let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
         for (group, nodes) in groups.iter().enumerate() {
@@ -237,13 +232,14 @@ impl Cluster {
     /// If there is no such node.
     pub fn isolate(&self, node: usize) {
         self.check(node);
-        let others: Vec<usize> = (0..self.len()).filter(|other| *other != node).collect();
+        let others: Vec<usize> =
+            (0..self.lock_nodes().len()).filter(|other| *other != node).collect();
         self.partition(&[&[node], &others]);
     }
 
     /// Ends all partitions.
     pub fn heal(&self) {
-        let all: Vec<usize> = (0..self.len()).collect();
+        let all: Vec<usize> = (0..self.lock_nodes().len()).collect();
         self.partition(&[&all]);
     }
 

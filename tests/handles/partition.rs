@@ -12,12 +12,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Checks that all replicas have the same state once everything has been applied everywhere.
 fn assert_agreement(cluster: &Cluster) {
-    for node in 0..cluster.len() {
-        cluster.node(node).wait_ready(30 * SECOND).unwrap();
+    for node in cluster.nodes() {
+        node.wait_ready(30 * SECOND).unwrap();
     }
     cluster.advance(SECOND);
-    let mut states: Vec<(u64, u64)> = (0..cluster.len())
-        .map(|node| cluster.node(node).status())
+    let mut states: Vec<(u64, u64)> = cluster
+        .nodes()
+        .iter()
+        .map(|node| node.status())
         .map(|status| (status.zxid, status.state_hash.unwrap()))
         .collect();
     states.dedup();

@@ -64,7 +64,7 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         }
         waits_for_ever.store(true, Ordering::SeqCst);
         // Stopping the nodes ends the threads, and with them the test.
-        (0..cluster.len()).for_each(|node| cluster.stop(node));
+        (0..cluster.nodes().len()).for_each(|node| cluster.stop(node));
     });
     assert!(!waits_for_ever.into_inner(), "a call waits for ever");
     assert!(turns.into_inner() >= enough, "there were too few turns");

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Result, Session, SessionState};
+use quorate::{Coordinator, CreateMode, Result, Session, SessionState};
 
 /// The code under test: registers a worker. Returns the number of workers.
 fn register(session: &Session, name: &str) -> Result<usize> {
@@ -19,7 +19,8 @@ fn register(session: &Session, name: &str) -> Result<usize> {
 
 fn main() -> Result<()> {
     let start = Instant::now();
-    let cluster = Cluster::builder().session_timeout(Duration::from_secs(30)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().session_timeout(Duration::from_secs(30)));
     let (first, second) = (cluster.node(0).session(), cluster.node(1).session());
     assert_eq!(register(&first, "one")?, 1);
     second.sync()?;

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
+use quorate::Coordinator;
 use quorate::CreateMode;
 use quorate::acl::Acl;
 use quorate::testing::Cluster;
@@ -55,7 +56,7 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
     let silent = Cluster::new(1);
     silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).unwrap();
-    let cluster = Cluster::builder().audit(true).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().audit(true));
     let session = cluster.node(1).open_session().unwrap();
     session.add_auth("digest", "alice:secret").unwrap();
     session.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();

@@ -274,7 +274,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     match client.random.below(4) {
         0 => {
             if let Some(holder) = lock.contenders_async().await?.into_iter().next() {
-                session.nonblocking().delete(&holder).await?;
+                session.nonblocking().delete(&holder.path).await?;
             }
             return Ok(());
         }

@@ -393,9 +393,9 @@ impl Builder {
     ///
     /// ```
     /// use quorate::acl::{Acl, Id};
-    /// use quorate::{CreateMode, testing::Cluster};
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
-    /// let cluster = Cluster::builder().super_user(Id::argon2("root", "secret")).start(1);
+    /// let cluster = Cluster::with_settings(1, Coordinator::builder().super_user(Id::argon2("root", "secret")));
     /// let alice = cluster.node(0).session();
     /// alice.add_auth("digest", "alice:hers")?;
     /// alice.create_with_acl("/hers", b"", CreateMode::Persistent, &Acl::creator_all())?;

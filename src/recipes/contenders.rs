@@ -163,13 +163,7 @@ impl Contenders {
         children_or_none(children).map(|children| self.sorted(children))
     }
 
-    /// All contenders in order, as this replica has them now.
-    pub(super) async fn list_soon(&self) -> Result<Vec<ListedContender>> {
-        let children = reads::children(&self.session, &self.path).await;
-        children_or_none(children).map(|children| self.sorted(children))
-    }
-
-    /// As [`Contenders::list_soon`], with their sessions.
+    /// All contenders in order, with their sessions, as this replica has them. Does not wait for the session.
     pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
         self.list_with_sessions_in(&self.session.snapshot_soon(&self.path).await?)
     }

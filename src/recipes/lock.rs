@@ -225,7 +225,7 @@ impl Lock {
     }
 
     both_forms! {
-        /// Returns the paths of the holder and of the waiters in order, as this replica has them.
+        /// Returns the holder and the waiters in order, as this replica has them: see [`LockContender`].
         /// Blocks as [`Session::get`].
         ///
         /// # Errors
@@ -236,31 +236,10 @@ impl Lock {
         /// let lock = session.lock("/lock")?;
         /// let guard = lock.acquire()?;
         /// // The first is the holder.
-        /// assert_eq!(lock.contenders()?, [guard.path()]);
+        /// assert_eq!(lock.contenders()?[0].path, guard.path());
         /// # Ok::<(), quorate::Error>(())
         /// ```
-        pub fn contenders / contenders_async(&self) -> Result<Vec<String>> = request(self.listing());
-    }
-
-    async fn listing(&self) -> Result<Vec<String>> {
-        let contenders = self.contenders.list_soon().await?;
-        Ok(contenders.into_iter().map(|contender| contender.path).collect())
-    }
-
-    both_forms! {
-        /// As [`Lock::contenders`], with their sessions: see [`LockContender`].
-        ///
-        /// # Errors
-        /// As [`Lock::contenders`].
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let guard = lock.acquire()?;
-        /// assert_eq!(lock.contenders_with_sessions()?[0].session, Some(session.id()));
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn contenders_with_sessions / contenders_with_sessions_async(&self) -> Result<Vec<LockContender>>
+        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
             = request(self.contenders.list_with_sessions());
 
         /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if
@@ -303,7 +282,7 @@ impl Lock {
 /// let session = cluster.node(0).session();
 /// let lock = session.lock("/lock")?;
 /// let guard = lock.acquire()?;
-/// let contenders = lock.contenders_with_sessions()?;
+/// let contenders = lock.contenders()?;
 /// assert_eq!(contenders[0].path, guard.path());
 /// assert_eq!(contenders[0].session, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())

@@ -35,7 +35,7 @@ use crate::types::right::Right;
 /// ```
 /// use quorate::acl::{Acl, Id, Permissions};
 /// use quorate::security::AuthProvider;
-/// use quorate::{CreateMode, testing::Cluster};
+/// use quorate::{Coordinator, CreateMode, testing::Cluster};
 ///
 /// /// Tokens that the deployment has issued, each for a user and the user's teams.
 /// struct Tokens;
@@ -53,7 +53,7 @@ use crate::types::right::Right;
 ///     }
 /// }
 ///
-/// let cluster = Cluster::builder().auth_provider(Tokens).start(1);
+/// let cluster = Cluster::with_settings(1, Coordinator::builder().auth_provider(Tokens));
 /// let session = cluster.node(0).session();
 /// session.add_auth("token", "7f3a")?;
 /// let billing = Acl::new(Permissions::ALL, Id::new("token", "team:billing"));

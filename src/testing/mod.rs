@@ -21,8 +21,6 @@ use crate::api::session::Session;
 use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
 use crate::runtime::shared::NodeShared;
-use crate::security::auth::AuthProvider;
-use crate::types::acl::Id;
 use crate::types::error::Result;
 use nodes::Nodes;
 
@@ -85,110 +83,13 @@ impl Drop for ClusterThread {
 /// A function for the cluster's thread to run.
 pub(crate) type Order = Box<dyn FnOnce(&mut Nodes) + Send>;
 
-/// The settings of an in-memory [`Cluster`]: those of
-/// [`Coordinator::builder`](crate::Coordinator::builder) that matter in memory.
-///
-/// ```
-/// use std::time::Duration;
-/// use quorate::testing::Cluster;
-///
-/// let cluster = Cluster::builder().session_timeout(Duration::from_secs(5)).start(3);
-/// assert_eq!(cluster.node(0).session().timeout(), Duration::from_secs(5));
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct ClusterBuilder {
-    settings: Builder,
-}
-
-impl ClusterBuilder {
-    /// See [`Builder::session_timeout`].
-    #[must_use]
-    pub fn session_timeout(self, timeout: Duration) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.session_timeout(timeout) }
-    }
-
-    /// See [`Builder::request_timeout`].
-    #[must_use]
-    pub fn request_timeout(self, timeout: Duration) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.request_timeout(timeout) }
-    }
-
-    /// See [`Builder::tick`].
-    #[must_use]
-    pub fn tick(self, tick: Duration) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.tick(tick) }
-    }
-
-    /// See [`Builder::session_timeout_bounds`].
-    #[must_use]
-    pub fn session_timeout_bounds(self, least: Duration, most: Duration) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.session_timeout_bounds(least, most) }
-    }
-
-    /// See [`Builder::snapshot_history`].
-    #[must_use]
-    pub fn snapshot_history(self, bytes: usize) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.snapshot_history(bytes) }
-    }
-
-    /// See [`Builder::encryption`]: the instances have no data directories, and use the keys for backups.
-    #[cfg(feature = "encryption")]
-    #[must_use]
-    pub fn encryption(self, keys: crate::encryption::AtRest) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.encryption(keys) }
-    }
-
-    /// See [`Builder::pending_requests_max`].
-    #[must_use]
-    pub fn pending_requests_max(self, requests: usize) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.pending_requests_max(requests) }
-    }
-
-    /// See [`Builder::auth_provider`].
-    #[must_use]
-    pub fn auth_provider(self, provider: impl AuthProvider) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.auth_provider(provider) }
-    }
-
-    /// See [`Builder::super_user`].
-    #[must_use]
-    pub fn super_user(self, id: Id) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.super_user(id) }
-    }
-
-    /// See [`Builder::audit`].
-    #[must_use]
-    pub fn audit(self, on: bool) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.audit(on) }
-    }
-
-    /// See [`Builder::max_voters`].
-    #[must_use]
-    pub fn max_voters(self, voters: usize) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.max_voters(voters) }
-    }
-
-    /// See [`Builder::replace_after`].
-    #[must_use]
-    pub fn replace_after(self, time: Duration) -> ClusterBuilder {
-        ClusterBuilder { settings: self.settings.replace_after(time) }
-    }
-
+#[cfg(test)]
+impl Builder {
     /// Starts instances that support no version above this one: [`Cluster::restart_as`] upgrades
     /// them.
-    #[cfg(test)]
-    pub(crate) fn version(mut self, version: u16) -> ClusterBuilder {
-        self.settings.version = version;
+    pub(crate) fn version(mut self, version: u16) -> Builder {
+        self.version = version;
         self
-    }
-
-    /// Starts a cluster with this number of nodes.
-    ///
-    /// # Panics
-    /// If a setting is out of its range, if the number is 0, or if the operating system cannot
-    /// start a thread.
-    pub fn start(self, nodes: usize) -> Cluster {
-        Cluster::start(nodes, self.settings)
     }
 }
 
@@ -197,17 +98,34 @@ impl Cluster {
     /// this returns.
     ///
     /// # Panics
-    /// As [`ClusterBuilder::start`].
+    /// As [`Cluster::with_settings`].
     pub fn new(nodes: usize) -> Cluster {
-        Cluster::builder().start(nodes)
+        Cluster::with_settings(nodes, Builder::default())
     }
 
-    /// Returns the settings, to change them before the start.
-    pub fn builder() -> ClusterBuilder {
-        ClusterBuilder::default()
-    }
-
-    fn start(nodes: usize, settings: Builder) -> Cluster {
+    /// Starts a cluster with this number of nodes and the settings of the application itself.
+    ///
+    /// Those that matter in memory hold: the timeouts and the ticks, the access of users, the limits, the policy of the
+    /// membership, the audit, the history and the encryption (of backups). Those of addresses, of the network, of the
+    /// disk, and what one instance has for itself, as its name, have no effect.
+    ///
+    /// # Panics
+    /// If a setting is out of its range, if the number is 0, or if the operating system cannot
+    /// start a thread.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{Builder, Coordinator, testing::Cluster};
+    ///
+    /// // What the application uses where it joins its cluster, too.
+    /// fn settings() -> Builder {
+    ///     Coordinator::builder().session_timeout(Duration::from_secs(5))
+    /// }
+    ///
+    /// let cluster = Cluster::with_settings(3, settings());
+    /// assert_eq!(cluster.node(0).session().timeout(), Duration::from_secs(5));
+    /// ```
+    pub fn with_settings(nodes: usize, settings: Builder) -> Cluster {
         assert!(nodes > 0, "a cluster has at least one node");
         if let Err(error) = settings.validate() {
             panic!("{error}");
@@ -252,16 +170,6 @@ impl Cluster {
         receiver.recv().expect("the cluster's thread has panicked")
     }
 
-    /// The number of nodes, including stopped ones.
-    pub fn len(&self) -> usize {
-        self.lock_nodes().len()
-    }
-
-    /// Never true.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn lock_nodes(&self) -> std::sync::MutexGuard<'_, Vec<Coordinator>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,6 +182,11 @@ impl Cluster {
         self.lock_nodes()[node].clone()
     }
 
+    /// All nodes in the order of their indexes, including stopped ones.
+    pub fn nodes(&self) -> Vec<Coordinator> {
+        self.lock_nodes().clone()
+    }
+
     /// Returns the index of the leader, if there is one. If several nodes believe that they lead,
     /// it is the one with the highest term.
     pub fn leader(&self) -> Option<usize> {
@@ -281,7 +194,7 @@ impl Cluster {
     }
 
     fn check(&self, node: usize) {
-        let nodes = self.len();
+        let nodes = self.lock_nodes().len();
         assert!(node < nodes, "there is no node {node} among {nodes}, counted from 0");
     }
 
@@ -301,7 +214,7 @@ impl Cluster {
     /// cluster.heal();
     /// ```
     pub fn partition(&self, groups: &[&[usize]]) {
-        let count = self.len();
+        let count = self.lock_nodes().len();
         // Each node that is not named gets a group of its own.
         let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
         for (group, nodes) in groups.iter().enumerate() {
@@ -319,13 +232,14 @@ impl Cluster {
     /// If there is no such node.
     pub fn isolate(&self, node: usize) {
         self.check(node);
-        let others: Vec<usize> = (0..self.len()).filter(|other| *other != node).collect();
+        let others: Vec<usize> =
+            (0..self.lock_nodes().len()).filter(|other| *other != node).collect();
         self.partition(&[&[node], &others]);
     }
 
     /// Ends all partitions.
     pub fn heal(&self) {
-        let all: Vec<usize> = (0..self.len()).collect();
+        let all: Vec<usize> = (0..self.lock_nodes().len()).collect();
         self.partition(&[&all]);
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Cluster;
+use crate::api::coordinator::Coordinator;
 use crate::operate::Status;
 use crate::types::version::{INVENTED, VERSION};
 use crate::{CreateMode, Error, Session, StartError};
@@ -34,7 +35,7 @@ fn unsupported(result: Result<(), Error>) {
 #[test]
 fn a_new_cluster_needs_no_second_try() {
     for nodes in [1, 2, 3, 5] {
-        let cluster = Cluster::builder().version(INVENTED).start(nodes);
+        let cluster = Cluster::with_settings(nodes, Coordinator::builder().version(INVENTED));
         for node in 0..nodes {
             let session = cluster.node(node).session();
             let root = format!("/{node}");
@@ -48,7 +49,7 @@ fn a_new_cluster_needs_no_second_try() {
 
 #[test]
 fn a_fleet_is_upgraded_member_by_member() {
-    let cluster = Cluster::builder().version(VERSION).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().version(VERSION));
     make(&cluster.node(0).session(), "/tree");
     for node in 0..3 {
         // Upgraded or not, every node refuses it: there is still a member that does not support it.
@@ -85,7 +86,7 @@ fn a_fleet_is_upgraded_member_by_member() {
 /// Before the last member has been upgraded, all upgrades can be undone.
 #[test]
 fn an_upgrade_that_is_not_finished_is_taken_back() {
-    let cluster = Cluster::builder().version(VERSION).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().version(VERSION));
     cluster.node(0).session().create("/kept", b"", CreateMode::Persistent).unwrap();
     for version in [INVENTED, VERSION] {
         for node in 0..2 {
@@ -103,7 +104,7 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
 
 #[test]
 fn an_instance_that_is_too_old_stops_with_the_reason() {
-    let cluster = Cluster::builder().version(INVENTED).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().version(INVENTED));
     let session = cluster.node(0).session();
     session.create("/kept", b"", CreateMode::Persistent).unwrap();
     // The log contains the entry for version 2.
@@ -141,7 +142,7 @@ fn an_instance_that_is_too_old_stops_with_the_reason() {
 /// A write that waits for the upgrade must not wait for good, and later writes must not overtake it.
 #[test]
 fn a_member_that_stays_away_delays_writes_only_shortly() {
-    let cluster = Cluster::builder().version(VERSION).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().version(VERSION));
     cluster.stop(2);
     for node in 0..2 {
         cluster.restart_as(node, INVENTED).unwrap();
@@ -162,7 +163,7 @@ fn a_member_that_stays_away_delays_writes_only_shortly() {
 /// A client does not know what each member supports.
 #[test]
 fn a_client_waits_for_the_decision_and_is_refused() {
-    let cluster = Cluster::builder().version(VERSION).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().version(VERSION));
     make(&cluster.node(0).session(), "/tree");
     let client = cluster.add_client();
     cluster.restart_as(client, INVENTED).unwrap();

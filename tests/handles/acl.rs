@@ -448,7 +448,7 @@ impl AuthProvider for Groups {
 /// intended.
 #[test]
 fn custom_schemes_authenticate() {
-    let cluster = Cluster::builder().auth_provider(Groups).start(2);
+    let cluster = Cluster::with_settings(2, Coordinator::builder().auth_provider(Groups));
     let session = cluster.node(0).open_session().unwrap();
     session.add_auth("groups", "team-a").unwrap();
     let team = |name: &str| [Acl::new(Permissions::ALL, Id::new("groups", name))];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::TryRecvError;
 use quorate::testing::Cluster;
 use quorate::watch::WatcherType;
-use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode};
+use quorate::{Availability, Coordinator, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -336,7 +336,7 @@ fn two_hundred_instances_go_on_when_members_die() {
     const CLIENTS: usize = 180;
     const WORKERS: usize = 24;
     const EACH: usize = 3;
-    let cluster = Cluster::builder().max_voters(5).start(5);
+    let cluster = Cluster::with_settings(5, Coordinator::builder().max_voters(5));
     for _ in 5..20 {
         cluster.add_node();
     }

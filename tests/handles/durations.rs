@@ -23,7 +23,10 @@ fn until<T: Send>(wait: impl FnOnce() -> T + Send, done: impl FnOnce()) -> T {
 
 #[test]
 fn an_instance_can_wait_for_ever() {
-    let cluster = Cluster::builder().session_timeout(EVER).request_timeout(EVER).start(3);
+    let cluster = Cluster::with_settings(
+        3,
+        Coordinator::builder().session_timeout(EVER).request_timeout(EVER),
+    );
     let nodes = [0, 1, 2].map(|node| cluster.node(node));
     for node in &nodes {
         node.wait_ready(EVER).unwrap();
@@ -46,7 +49,7 @@ fn an_instance_can_wait_for_ever() {
 
 #[test]
 fn settings_may_be_for_ever() {
-    let cluster = Cluster::builder().replace_after(EVER).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().replace_after(EVER));
     cluster.stop(2);
     cluster.advance(Duration::from_secs(60));
     cluster.node(0).session().create("/a", b"", CreateMode::Persistent).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorate::operate::ReasonKind;
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, EventKind, WatchMode};
+use quorate::{Availability, Coordinator, CreateMode, Error, EventKind, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -100,7 +100,7 @@ fn an_instance_with_an_empty_disk_takes_the_place_of_the_one_that_it_was() {
 /// No acknowledged write is lost.
 #[test]
 fn a_whole_cluster_is_replaced_under_load() {
-    let cluster = Cluster::builder().replace_after(10 * SECOND).start(5);
+    let cluster = Cluster::with_settings(5, Coordinator::builder().replace_after(10 * SECOND));
     cluster.advance(SECOND);
     let mut written = 0;
     let mut tokens = Vec::new();

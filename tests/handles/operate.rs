@@ -152,7 +152,8 @@ fn a_dead_member_is_removed_and_a_living_one_is_not() {
 
 #[test]
 fn no_removal_costs_the_quorum() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_secs(3)).start(5);
+    let cluster =
+        Cluster::with_settings(5, Coordinator::builder().request_timeout(Duration::from_secs(3)));
     let here = cluster.node(0);
     here.session().sync().unwrap();
     let dead: Vec<String> = [3, 4].map(|at| cluster.node(at).address()).to_vec();
@@ -237,7 +238,8 @@ fn a_session_that_has_ended_is_not_listed_whatever_a_lagging_member_has() {
 
 #[test]
 fn an_action_without_a_leader_waits_for_one_until_its_time_is_up() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_secs(2)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().request_timeout(Duration::from_secs(2)));
     let client = cluster.node(cluster.add_client());
     client.session().sync().unwrap();
     let session = cluster.node(0).session();

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use quorate::recipes::LockGuard;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, SessionState};
+use quorate::{Coordinator, CreateMode, Error, SessionState};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Checks that all replicas have the same state once everything has been applied everywhere.
 fn assert_agreement(cluster: &Cluster) {
-    for node in 0..cluster.len() {
-        cluster.node(node).wait_ready(30 * SECOND).unwrap();
+    for node in cluster.nodes() {
+        node.wait_ready(30 * SECOND).unwrap();
     }
     cluster.advance(SECOND);
-    let mut states: Vec<(u64, u64)> = (0..cluster.len())
-        .map(|node| cluster.node(node).status())
+    let mut states: Vec<(u64, u64)> = cluster
+        .nodes()
+        .iter()
+        .map(|node| node.status())
         .map(|status| (status.zxid, status.state_hash.unwrap()))
         .collect();
     states.dedup();
@@ -91,7 +93,7 @@ fn a_session_is_over_for_its_node_before_the_cluster_gives_its_znodes_away() {
 
 #[test]
 fn the_majority_of_five_goes_on_and_the_minority_reports_why_it_does_not() {
-    let cluster = Cluster::builder().request_timeout(2 * SECOND).start(5);
+    let cluster = Cluster::with_settings(5, Coordinator::builder().request_timeout(2 * SECOND));
     let session = cluster.node(4).session();
     session.create("/n", b"", CreateMode::Persistent).unwrap();
     let cut = cluster.node(0).session();
@@ -147,7 +149,7 @@ fn nodes_restart_with_their_data_in_any_order() {
 /// does not claim it any more, and tokens only grow.
 #[test]
 fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
-    let cluster = Cluster::builder().session_timeout(4 * SECOND).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(4 * SECOND));
     let holder: Mutex<Option<LockGuard>> = Mutex::new(None);
     let (last, turns, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate::acl::{Acl, Id, Permissions};
 use quorate::session::Zxid;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Session};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 fn value(session: &Session, zxid: Zxid) -> Vec<u8> {
     session.get_at("/a", zxid).unwrap().0.to_vec()
@@ -14,7 +14,7 @@ fn value(session: &Session, zxid: Zxid) -> Vec<u8> {
 /// On every member and on a client; writes of one batch, and of a multi, included.
 #[test]
 fn each_write_has_its_state() {
-    let cluster = Cluster::builder().snapshot_history(1 << 20).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().snapshot_history(1 << 20));
     let client = cluster.node(cluster.add_client()).session();
     let session = cluster.node(0).session();
     let created = session.create("/a", b"0", CreateMode::Persistent).unwrap().stat.czxid;
@@ -56,7 +56,7 @@ fn each_write_has_its_state() {
 /// A replica that does not have the write yet catches up first; one that has it needs no quorum.
 #[test]
 fn a_replica_that_is_behind_catches_up_first() {
-    let cluster = Cluster::builder().snapshot_history(1 << 20).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().snapshot_history(1 << 20));
     let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
     here.create("/a", b"0", CreateMode::Persistent).unwrap();
     for n in 0..20 {
@@ -72,7 +72,7 @@ fn a_replica_that_is_behind_catches_up_first() {
 
 #[test]
 fn what_is_kept_is_bounded_and_nothing_by_default() {
-    let cluster = Cluster::builder().snapshot_history(4 << 20).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().snapshot_history(4 << 20));
     let session = cluster.node(0).session();
     let first = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
     let mut last = first;
@@ -97,10 +97,10 @@ fn what_is_kept_is_bounded_and_nothing_by_default() {
 /// A restart begins with the checkpoint and goes through the log after it; a snapshot from a leader replaces what was kept.
 #[test]
 fn the_past_begins_with_the_process_or_with_a_received_snapshot() {
-    let cluster = Cluster::builder()
-        .snapshot_history(1 << 20)
-        .session_timeout(Duration::from_secs(40))
-        .start(3);
+    let cluster = Cluster::with_settings(
+        3,
+        Coordinator::builder().snapshot_history(1 << 20).session_timeout(Duration::from_secs(40)),
+    );
     let leader = cluster.leader().unwrap();
     let (restarted, cut) = ((leader + 1) % 3, (leader + 2) % 3);
     let writer = cluster.node(leader).session();
@@ -127,7 +127,7 @@ fn the_past_begins_with_the_process_or_with_a_received_snapshot() {
 /// The access list of that time, for the ids of now.
 #[test]
 fn the_access_lists_of_the_past_hold() {
-    let cluster = Cluster::builder().snapshot_history(1 << 20).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().snapshot_history(1 << 20));
     let session = cluster.node(0).session();
     let closed = [Acl::new(Permissions::ADMIN, Id::anyone())];
     session.create("/a", b"open", CreateMode::Persistent).unwrap();
@@ -146,7 +146,7 @@ fn the_access_lists_of_the_past_hold() {
 /// Paths are those of a handle with a chroot, also in errors.
 #[test]
 fn a_chroot_has_its_past() {
-    let cluster = Cluster::builder().snapshot_history(1 << 20).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().snapshot_history(1 << 20));
     let session = cluster.node(0).session();
     session.create("/app", b"", CreateMode::Persistent).unwrap();
     let created = session.create("/app/a", b"1", CreateMode::Persistent).unwrap().stat.czxid;

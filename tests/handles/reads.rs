@@ -328,7 +328,7 @@ fn the_first_read_behind_a_partition_shows_what_happened_meanwhile() {
 
 /// One of three that has just started, alone: nobody can open its sessions.
 fn alone(timeout: Duration) -> (Cluster, Coordinator) {
-    let cluster = Cluster::builder().request_timeout(timeout).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().request_timeout(timeout));
     session(&cluster, 0).create("/a", b"1", P).unwrap();
     session(&cluster, 2).close().unwrap();
     for node in 0..3 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Pending, Session, Stat};
+use quorate::{Coordinator, CreateMode, Pending, Session, Stat};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ fn has_all(session: &Session, written: &[String]) {
 /// must admit the member again without a write.
 #[test]
 fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
-    let cluster = Cluster::builder().max_voters(3).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().max_voters(3));
     let learner = cluster.add_node();
     cluster.advance(5 * SECOND);
     let mut written = Vec::new();

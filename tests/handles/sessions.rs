@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorate::multi::OpResult;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
+use quorate::{Coordinator, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 #[test]
 fn a_session_reads_its_own_writes_and_others_after_a_sync() {
@@ -140,7 +140,8 @@ fn ephemerals_go_with_their_session() {
 
 #[test]
 fn without_a_quorum_writes_fail_with_the_reason_and_reads_go_on() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_secs(3)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().request_timeout(Duration::from_secs(3)));
     let coordinator = cluster.node(0);
     let session = coordinator.session();
     session.create("/a", b"1", CreateMode::Persistent).unwrap();
@@ -207,7 +208,7 @@ fn timeouts_are_negotiated_into_2_to_20_ticks() {
 
 #[test]
 fn too_many_waiting_requests_are_refused_at_once() {
-    let cluster = Cluster::builder().pending_requests_max(10).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().pending_requests_max(10));
     let session = cluster.node(0).session();
     session.sync().unwrap();
     cluster.isolate(0);
@@ -272,7 +273,10 @@ fn a_multi_is_bounded_in_its_operations_too() {
 /// The session was closed right after its resumption.
 #[test]
 fn a_resumption_that_times_out_leaves_the_session_alone() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_millis(200)).start(3);
+    let cluster = Cluster::with_settings(
+        3,
+        Coordinator::builder().request_timeout(Duration::from_millis(200)),
+    );
     let leader = cluster.leader().or_else(|| {
         cluster.advance(Duration::from_secs(5));
         cluster.leader()

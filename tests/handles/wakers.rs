@@ -161,7 +161,7 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
 fn a_blocking_call_in_a_waker_fails_at_once() {
-    let cluster = Cluster::builder().request_timeout(LONG).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().request_timeout(LONG));
     blocking_calls_fail(&cluster.node(0));
     let (peers, dir) = (addresses(1), tempfile::tempdir().unwrap());
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).request_timeout(LONG);

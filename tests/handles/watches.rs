@@ -7,7 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, EventKind, Watch, WatchEvent, WatchMode};
+use quorate::{Coordinator, CreateMode, EventKind, Watch, WatchEvent, WatchMode};
 
 #[test]
 fn every_change_comes_once_and_in_order_from_any_node() {
@@ -266,7 +266,8 @@ fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
 
 #[test]
 fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
-    let cluster = Cluster::builder().session_timeout(Duration::from_secs(40)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().session_timeout(Duration::from_secs(40)));
     let cut = (cluster.leader().unwrap() + 1) % 3;
     let (writer, reader) =
         (cluster.node(cluster.leader().unwrap()).session(), cluster.node(cut).session());

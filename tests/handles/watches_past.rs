@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate::session::Zxid;
 use quorate::testing::Cluster;
 use quorate::watch::WatcherType;
-use quorate::{CreateMode, Error, EventKind, Session, Watch, WatchMode};
+use quorate::{Coordinator, CreateMode, Error, EventKind, Session, Watch, WatchMode};
 
 fn received(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {
     let events = watch.events().try_iter();
@@ -176,7 +176,8 @@ fn the_past_is_there_after_a_restart() {
 
 #[test]
 fn a_zxid_covered_by_a_snapshot_is_too_old_on_that_member_only() {
-    let cluster = Cluster::builder().session_timeout(Duration::from_secs(40)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().session_timeout(Duration::from_secs(40)));
     let leader = cluster.leader().unwrap();
     let cut = (leader + 1) % 3;
     let (writer, reader) = (cluster.node(leader).session(), cluster.node(cut).session());

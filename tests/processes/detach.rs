@@ -13,7 +13,7 @@ const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn cluster() -> Cluster {
-    Cluster::builder().session_timeout(TIMEOUT).start(3)
+    Cluster::with_settings(3, Coordinator::builder().session_timeout(TIMEOUT))
 }
 
 #[test]
@@ -78,7 +78,10 @@ fn a_detached_session_that_nobody_resumes_expires_after_its_timeout() {
 
 #[test]
 fn a_session_that_is_not_open_cannot_be_detached() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_millis(50)).start(3);
+    let cluster = Cluster::with_settings(
+        3,
+        Coordinator::builder().request_timeout(Duration::from_millis(50)),
+    );
     let session = cluster.node(0).session();
     session.close().unwrap();
     assert_eq!(session.detach().unwrap_err(), Error::SessionClosed { session: session.id() });

@@ -12,13 +12,13 @@ use quorate::recipes::{
     TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Result, Session};
+use quorate::{Coordinator, Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A cluster of three with short session timeouts.
 fn cluster() -> Cluster {
-    Cluster::builder().session_timeout(4 * SECOND).start(3)
+    Cluster::with_settings(3, Coordinator::builder().session_timeout(4 * SECOND))
 }
 
 /// Two threads on each node call `turn` with the node's current session, while one node after another is
@@ -64,7 +64,7 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         }
         waits_for_ever.store(true, Ordering::SeqCst);
         // Stopping the nodes ends the threads, and with them the test.
-        (0..cluster.len()).for_each(|node| cluster.stop(node));
+        (0..cluster.nodes().len()).for_each(|node| cluster.stop(node));
     });
     assert!(!waits_for_ever.into_inner(), "a call waits for ever");
     assert!(turns.into_inner() >= enough, "there were too few turns");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate::recipes::{Lost, Partition, PartitionMember, Partitions, Share};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Session};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 const STEP: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -166,7 +166,7 @@ fn whoever_leaves_hands_over_and_waits_for_the_successors() {
 
 #[test]
 fn the_partitions_of_a_lost_member_are_taken_at_once_with_what_it_has_committed() {
-    let cluster = Cluster::builder().session_timeout(4 * SECOND).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(4 * SECOND));
     let session = own_session(&cluster, 0);
     let mut lost = Worker::join(&partitions(&session, 6), "lost");
     settle(&cluster, &mut [&mut lost]);

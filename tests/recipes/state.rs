@@ -9,7 +9,7 @@ use quorate::recipes::{
 };
 use quorate::testing::Cluster;
 use quorate::watch::WatcherType;
-use quorate::{CreateMode, Error, Session, Snapshot, Watch};
+use quorate::{Coordinator, CreateMode, Error, Session, Snapshot, Watch};
 
 #[test]
 fn additions_of_many_are_each_counted_once() {
@@ -63,7 +63,8 @@ fn a_counter_is_set_compared_and_kept_in_range() {
 
 #[test]
 fn a_counter_without_a_quorum_reports_an_unknown_outcome() {
-    let cluster = Cluster::builder().request_timeout(Duration::from_secs(2)).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().request_timeout(Duration::from_secs(2)));
     let session = cluster.node(0).session();
     let counter = Counter::new(&session, "/count").unwrap();
     counter.add(1).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorate::multi::Condition;
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Result, Session};
+use quorate::{Coordinator, CreateMode, Error, Result, Session};
 
 use crate::{P, SECOND, make, one, open};
 
@@ -286,7 +286,7 @@ fn a_request_that_is_too_large_fails_with_the_limit_and_costs_nothing() {
 
 #[test]
 fn too_many_requests_are_refused_before_anything_is_done() {
-    let cluster = Cluster::builder().pending_requests_max(3).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().pending_requests_max(3));
     let session = open(&cluster, 0);
     cluster.isolate(0);
     let mut sets: Vec<_> = (0..5).map(|_| session.nonblocking().set("/", b"x")).collect();

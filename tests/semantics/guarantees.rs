@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quorate::multi::{Condition, ReadOp, ReadResult};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error};
+use quorate::{Coordinator, CreateMode, Error};
 
 use crate::{P, SECOND, make, one, open, stat};
 
@@ -61,7 +61,7 @@ fn a_sync_shows_every_write_that_any_session_has_seen() {
 /// znode with a unique name. Here the library repeats the create, and it is done once.
 #[test]
 fn a_sequential_create_is_done_once_whoever_is_the_leader() {
-    let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(SECOND * 40));
     let node = (cluster.leader().unwrap() + 1) % 3;
     let session = open(&cluster, node);
     make(&session, &["/q"]);
@@ -85,7 +85,7 @@ fn a_sequential_create_is_done_once_whoever_is_the_leader() {
 /// Zxids are dense, and those of answered writes only grow, across changes of the leader.
 #[test]
 fn zxids_grow_by_one_over_changes_of_leader() {
-    let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(SECOND * 40));
     let node = (cluster.leader().unwrap() + 1) % 3;
     let session = open(&cluster, node);
     let mut zxid = session.create("/n", b"", P).unwrap().stat.czxid;

@@ -30,9 +30,10 @@ impl Session {
     /// [`Session::get_at`] and [`Session::subtree_at`]; otherwise as [`Session::snapshot`].
     ///
     /// ```
-    /// use quorate::CreateMode;
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
-    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
+    /// let settings = Coordinator::builder().snapshot_history(1 << 20);
+    /// let session = Cluster::with_settings(1, settings).node(0).session();
     /// session.create("/limit", b"10", CreateMode::Persistent)?;
     /// let failed_at = session.snapshot()?.zxid();
     /// session.set("/limit", b"20")?;
@@ -58,9 +59,10 @@ impl Session {
     /// As [`Session::snapshot_at`]; [`Error::TooLarge`] if it is more than 8 MiB.
     ///
     /// ```
-    /// use quorate::CreateMode;
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
-    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
+    /// let settings = Coordinator::builder().snapshot_history(1 << 20);
+    /// let session = Cluster::with_settings(1, settings).node(0).session();
     /// session.create("/config", b"", CreateMode::Persistent)?;
     /// let created = session.create("/config/limit", b"10", CreateMode::Persistent)?;
     /// session.set("/config/limit", b"20")?;
@@ -81,9 +83,10 @@ impl Session {
     /// As [`Session::snapshot_at`]; [`Error::NoNode`] if it did not exist then.
     ///
     /// ```
-    /// use quorate::CreateMode;
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
-    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
+    /// let settings = Coordinator::builder().snapshot_history(1 << 20);
+    /// let session = Cluster::with_settings(1, settings).node(0).session();
     /// let created = session.create("/limit", b"10", CreateMode::Persistent)?.stat;
     /// session.set("/limit", b"20")?;
     /// assert_eq!(&session.get_at("/limit", created.czxid)?.0[..], b"10");
@@ -102,9 +105,10 @@ impl Session {
     /// As [`Session::get_at`].
     ///
     /// ```
-    /// use quorate::CreateMode;
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
-    /// let session = quorate::testing::Cluster::builder().snapshot_history(1 << 20).start(1).node(0).session();
+    /// let settings = Coordinator::builder().snapshot_history(1 << 20);
+    /// let session = Cluster::with_settings(1, settings).node(0).session();
     /// let created = session.create("/a", b"", CreateMode::Persistent)?.stat;
     /// session.delete("/a")?;
     /// let (names, _) = session.children_at("/", created.czxid)?;

@@ -2,6 +2,7 @@
 
 use super::{Counts, Difference, Event, Import, ImportError};
 use crate::acl::{Acl, Id, Permissions};
+use crate::api::coordinator::Coordinator;
 use crate::gateway::Gateway;
 use crate::testing::Cluster;
 use crate::{CreateMode, Session};
@@ -18,11 +19,13 @@ struct Both {
 
 impl Both {
     fn new() -> Both {
-        let cluster = Cluster::builder().super_user(Id::digest("root", "r")).start(1);
+        let cluster =
+            Cluster::with_settings(1, Coordinator::builder().super_user(Id::digest("root", "r")));
         let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
         let port = gateway.address().to_string();
         let source = cluster.node(0).session();
-        let other = Cluster::builder().super_user(Id::digest("root", "r")).start(1);
+        let other =
+            Cluster::with_settings(1, Coordinator::builder().super_user(Id::digest("root", "r")));
         let target = other.node(0).session();
         target.add_auth("digest", "root:r").unwrap();
         Both { _cluster: cluster, _gateway: gateway, port, source, target }

@@ -3,6 +3,7 @@
 use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
+use crate::api::coordinator::Coordinator;
 use crate::gateway::wire::request::{MultiOp, MultiRequest, PathOnly};
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, DataReply, MultiReply, MultiResult,
@@ -129,7 +130,7 @@ fn cheap_credentials_do_not_wait_for_slow_ones() {
         }
     }
     let (go, waits) = bounded(0);
-    let cluster = Cluster::builder().auth_provider(Slow(waits)).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().auth_provider(Slow(waits)));
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let auth = |scheme: &str, credentials: Vec<u8>| {
         let auth = Credential(Some(credentials.into()));

@@ -2,6 +2,7 @@
 
 use super::read_only::{wait_until, word};
 use super::*;
+use crate::api::coordinator::Coordinator;
 use crate::gateway::SWEEP;
 use crate::gateway::words::NOT_SERVING;
 use crate::types::znode::CreateMode;
@@ -20,7 +21,8 @@ fn is_closed(cluster: &Cluster, client: &mut Client, within: Duration) -> bool {
 #[test]
 fn without_a_quorum_clients_are_disconnected_and_refused() {
     let (least, most) = (Duration::from_secs(60), Duration::from_secs(120));
-    let cluster = Cluster::builder().session_timeout_bounds(least, most).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().session_timeout_bounds(least, most));
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
     let mut client = Client::dial(&gateway);
@@ -54,7 +56,7 @@ fn without_a_quorum_clients_are_disconnected_and_refused() {
 
 #[test]
 fn a_short_loss_of_the_quorum_disconnects_nobody() {
-    let cluster = Cluster::builder().tick(Duration::from_secs(60)).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().tick(Duration::from_secs(60)));
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let mut client = Client::open(&gateway);
     cluster.isolate(0);

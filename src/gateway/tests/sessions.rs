@@ -1,6 +1,7 @@
 //! Sessions: their beginning, their moves, and their end.
 
 use super::*;
+use crate::api::coordinator::Coordinator;
 use crate::gateway::SWEEP;
 use crate::gateway::wire::codes::AddWatchMode;
 use crate::gateway::wire::request::{AddWatch, PathOnly, Sasl, SetWatches, SetWatches2, WatchesOf};
@@ -278,7 +279,10 @@ fn watches_of_the_empty_path_are_set_again_as_zookeeper_does() {
 #[test]
 fn timeouts_lie_within_the_bounds() {
     let bounds = (Duration::from_secs(15), Duration::from_secs(120));
-    let cluster = Cluster::builder().session_timeout_bounds(bounds.0, bounds.1).start(1);
+    let cluster = Cluster::with_settings(
+        1,
+        Coordinator::builder().session_timeout_bounds(bounds.0, bounds.1),
+    );
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let opened = Client::dial(&gateway).greet(0, 0, Bytes::new());
     assert_eq!(opened.timeout, 15_000);
@@ -323,7 +327,7 @@ fn schemes_of_the_application_authenticate_clients() {
             }
         }
     }
-    let cluster = Cluster::builder().auth_provider(Tokens).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().auth_provider(Tokens));
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let auth = |token: &'static [u8]| {
         let auth = Credential(Some(Bytes::from_static(token)));

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, SupportedProtocolVersi
 use tempfile::TempDir;
 
 use super::*;
+use crate::api::coordinator::Coordinator;
 use crate::gateway::tls::{ClientCertificates, GatewayTls};
 use crate::gateway::wire::request::{Auth, PathOnly};
 use crate::gateway::wire::response::{ClientInfo, DataReply};
@@ -124,7 +125,10 @@ fn is_closed(mut stream: TcpStream) -> bool {
 
 #[test]
 fn a_client_has_the_id_of_its_certificate() {
-    let cluster = Cluster::builder().super_user(Id::new("x509", subject("root"))).start(1);
+    let cluster = Cluster::with_settings(
+        1,
+        Coordinator::builder().super_user(Id::new("x509", subject("root"))),
+    );
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
     let session = cluster.node(0).session();

@@ -3,6 +3,7 @@
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use quorate::Coordinator;
 use quorate::Error;
 use quorate::recipes::{Group, Lost};
 use quorate::testing::Cluster;
@@ -94,7 +95,7 @@ fn a_member_that_is_cut_off_leaves_and_knows_it() {
 
 #[test]
 fn a_watch_of_an_instance_that_was_cut_off_goes_on() {
-    let cluster = Cluster::builder().session_timeout(LONG * 10).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(LONG * 10));
     let mut changes = group(&cluster, 2).watch();
     assert!(changes.recv().unwrap().is_empty());
     cluster.isolate(2);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quorate::recipes::{Candidate, LeaderLatch, LeaderSelector, Lost};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error};
+use quorate::{Coordinator, CreateMode, Error};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -232,7 +232,7 @@ fn an_observer_sees_each_leader_once_and_always_the_last() {
 /// The observer's instance receives a snapshot in which everything has changed.
 #[test]
 fn an_observer_that_was_isolated_learns_the_current_leader() {
-    let cluster = Cluster::builder().session_timeout(LONG * 10).start(3);
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(LONG * 10));
     let one = latch(&cluster, 0, "one");
     let leadership = one.campaign().unwrap();
     let mut changes = latch(&cluster, 2, "").observe();

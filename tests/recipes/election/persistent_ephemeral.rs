@@ -7,7 +7,7 @@ use std::time::Duration;
 use quorate::recipes::PersistentEphemeral;
 use quorate::testing::Cluster;
 use quorate::watch::WatcherType;
-use quorate::{CreateMode, Error};
+use quorate::{Coordinator, CreateMode, Error};
 
 use super::{LONG, MOMENT};
 
@@ -58,7 +58,7 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
 /// the error.
 #[test]
 fn a_busy_node_does_not_end_it() {
-    let cluster = Cluster::builder().pending_requests_max(3).start(1);
+    let cluster = Cluster::with_settings(1, Coordinator::builder().pending_requests_max(3));
     let (znode, session) = (up(&cluster, 0), cluster.node(0).session());
     let handle = znode.handle();
     let mut running = Box::pin(znode.run_async());

@@ -118,11 +118,11 @@ fn contenders_are_listed_with_their_sessions_in_order() {
     let waiting = lock(&cluster, 1);
     let mut waiter = Task::new(async move { waiting.acquire_async().await });
     assert!(waiter.settle(&cluster).is_none());
-    let contenders = lock(&cluster, 0).contenders_with_sessions().unwrap();
+    let contenders = lock(&cluster, 0).contenders().unwrap();
     let sessions: Vec<_> = contenders.iter().map(|contender| contender.session).collect();
     assert_eq!(sessions, [Some(one.id()), Some(two.id())]);
     assert_eq!((contenders[0].path.as_str(), contenders[0].kind), (guard.path(), "lock"));
-    let none = one.lock("/nobody").unwrap().contenders_with_sessions().unwrap();
+    let none = one.lock("/nobody").unwrap().contenders().unwrap();
     assert!(none.is_empty());
 }
 

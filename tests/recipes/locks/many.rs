@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use quorate::Coordinator;
 use quorate::Result;
 use quorate::recipes::{Lock, LockGuard};
 use quorate::testing::Cluster;
@@ -19,7 +20,8 @@ fn woken(tasks: &[Task<Result<LockGuard>>]) -> Vec<usize> {
 
 #[test]
 fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
-    let cluster = Cluster::builder().pending_requests_max(4 * CONTENDERS).start(3);
+    let cluster =
+        Cluster::with_settings(3, Coordinator::builder().pending_requests_max(4 * CONTENDERS));
     let locks: Vec<Lock> =
         (0..3).map(|node| cluster.node(node).session().lock("/lock").unwrap()).collect();
     let mut holder = locks[0].acquire().unwrap();

@@ -109,7 +109,7 @@ fn a_waiter_that_lost_its_place_to_another_does_not_hold() {
         let waiting = session.lock("/lock").unwrap();
         let mut waiter = Task::new(async move { waiting.acquire_async().await });
         assert!(waiter.settle(&cluster).is_none());
-        let place = lock.contenders().unwrap().pop().unwrap();
+        let place = lock.contenders().unwrap().pop().unwrap().path;
         let acquired = left_alone(&taker, &place, &session, || {
             guard.release().unwrap();
             waiter.settle(&cluster).expect("it is first").map(|guard| guard.is_held())
@@ -127,7 +127,7 @@ fn a_waiter_that_gives_up_leaves_its_former_place_alone() {
     let waiting = session.lock("/lock").unwrap();
     let mut waiter = Task::new(async move { waiting.acquire_async().await });
     assert!(waiter.settle(&cluster).is_none());
-    let place = lock.contenders().unwrap().pop().unwrap();
+    let place = lock.contenders().unwrap().pop().unwrap().path;
     take_over(&taker, &place, &session);
     drop(waiter);
     assert_taken(&taker, &place, &session);

@@ -54,6 +54,7 @@ fn options(dir: &Path) -> StoreOptions {
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
+        log_dir: None,
     }
 }
 

@@ -39,8 +39,9 @@ const LIVES: usize = 25;
 const SEALED_EVERY: u64 = 16;
 #[cfg(feature = "encryption")]
 const SEALED_AT: u64 = 13;
-/// The log of every so many seeds is in another directory than the data.
-const ELSEWHERE_EVERY: u64 = 5;
+/// The log of every so many seeds is in another directory than the data, beginning with this one.
+const ELSEWHERE_EVERY: u64 = 16;
+const ELSEWHERE_AT: u64 = 11;
 const LOGS: &str = "/logs";
 /// The room of a disk that is not full.
 const ROOM: u64 = 1 << 40;
@@ -129,7 +130,7 @@ fn keys(seed: u64) -> Option<Arc<KeyRing>> {
 
 /// Every so often, the log is in another directory.
 fn log_dir(seed: u64) -> Option<PathBuf> {
-    seed.is_multiple_of(ELSEWHERE_EVERY).then(|| PathBuf::from(LOGS))
+    (seed % ELSEWHERE_EVERY == ELSEWHERE_AT).then(|| PathBuf::from(LOGS))
 }
 
 /// Runs the world of a seed.

@@ -174,11 +174,16 @@ impl Directory {
         self.current.as_ref().map_or(&NONE, Incarnation::promise)
     }
 
-    /// The room on its file system, or on that of the log if there is less.
+    /// The room on its file system, or on that of the log if there is less. Of a log on a smaller one, the total is
+    /// that of the other: how much room is little depends on it, and is needed on both.
     pub(super) fn space(&self) -> Option<Space> {
         let log = self.current.as_ref().and_then(|current| current.log().ok());
         let log = log.and_then(|log| log.space());
-        [self.path.space(), log].into_iter().flatten().min_by_key(|space| space.free)
+        let both = |data: Space, log: Space| Space {
+            free: data.free.min(log.free),
+            total: data.total.max(log.total),
+        };
+        [self.path.space(), log].into_iter().flatten().reduce(both)
     }
 
     /// The directory for the log of a further incarnation: that of the settings, or that of the current one.

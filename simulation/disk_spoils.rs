@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::disk_world::{DiskWorld, Life};
-use super::durable::{DATA, current};
+use super::durable::{DATA, current, log};
 use crate::storage::simulated::{Fault, FaultKind, ProcessFiles};
 use crate::storage::{Access, FsPath, spare_segments};
 
@@ -49,7 +49,12 @@ impl DiskWorld {
     /// The files of the data directory and their lengths; those of the log only if they may be damaged.
     fn files_of(&self, files: &ProcessFiles, with_log: bool) -> Vec<(FsPath, u64)> {
         let root = self.path(files);
-        let mut left = vec![root.join("CURRENT"), root.at(current(&self.device))];
+        let (current, log) = (current(&self.device), log(&self.device));
+        let mut left = vec![root.join("CURRENT"), root.at(current.clone())];
+        if !log.starts_with(&current) {
+            // With the file that says whose log it is.
+            left.extend(log.parent().map(|place| root.at(place.to_owned())));
+        }
         let mut found = Vec::new();
         while let Some(path) = left.pop() {
             let name = path.path().file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -7,7 +7,7 @@
 //! refuse a disk that is damaged.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -39,6 +39,10 @@ const LIVES: usize = 25;
 const SEALED_EVERY: u64 = 16;
 #[cfg(feature = "encryption")]
 const SEALED_AT: u64 = 13;
+/// The log of every so many seeds is in another directory than the data, beginning with this one.
+const ELSEWHERE_EVERY: u64 = 16;
+const ELSEWHERE_AT: u64 = 11;
+const LOGS: &str = "/logs";
 /// The room of a disk that is not full.
 const ROOM: u64 = 1 << 40;
 
@@ -124,6 +128,11 @@ fn keys(seed: u64) -> Option<Arc<KeyRing>> {
     }
 }
 
+/// Every so often, the log is in another directory.
+fn log_dir(seed: u64) -> Option<PathBuf> {
+    (seed % ELSEWHERE_EVERY == ELSEWHERE_AT).then(|| PathBuf::from(LOGS))
+}
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64) -> Outcome {
     let random = Random::new(seed ^ 0xD15C);
@@ -135,6 +144,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         deltas_max: *random.pick(&[1, 3, 10, 256]),
         segment_bytes: 1 << random.within(11..16),
         keys: keys(seed),
+        log_dir: log_dir(seed),
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),

@@ -12,7 +12,7 @@ use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::simulated::Device;
 use crate::storage::{
     Checkpointer, ChunkSink, FsPath, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space,
-    current_name, witnessed,
+    current_name, log_of, witnessed,
 };
 use crate::types::membership::{NodeId, Promise};
 
@@ -202,12 +202,27 @@ pub(crate) fn current(device: &Device) -> PathBuf {
     Path::new(DATA).join(current_name(&content).unwrap_or_default())
 }
 
+/// The directory of the log of the current incarnation on a device, which may be elsewhere.
+pub(crate) fn log(device: &Device) -> PathBuf {
+    let current = current(device);
+    let content = device.visible(&current.join("LOG_DIR"), 4096);
+    log_of(&FsPath::system(&current), &content).path().to_owned()
+}
+
+/// A name in the directory of the current incarnation, or its log.
+fn place(device: &Device, name: &str) -> PathBuf {
+    match name {
+        "log" => log(device),
+        name => current(device).join(name),
+    }
+}
+
 /// Checks that what a start relies on is on the device.
 pub(crate) fn started(device: &Device) -> Result<(), Violation> {
     durability::is_on_device(device, &Path::new(DATA).join("CURRENT"))?;
     ["log", "IDENTITY", "PROMISE"]
         .iter()
-        .try_for_each(|name| durability::is_on_device(device, &current(device).join(name)))
+        .try_for_each(|name| durability::is_on_device(device, &place(device, name)))
 }
 
 /// The store of one start of a node.
@@ -223,7 +238,7 @@ impl RecordedStore {
     }
 
     fn witnessed(&self) -> Vec<u64> {
-        witnessed(&self.device.visible(&current(&self.device).join("log/witness"), 8 << 10))
+        witnessed(&self.device.visible(&log(&self.device).join("witness"), 8 << 10))
     }
 
     /// Makes a call that changes the contents when it succeeds. Then what is below these names is durable.
@@ -240,7 +255,7 @@ impl RecordedStore {
             condition.confirmed.change(change);
         }
         for name in below {
-            let checked = durability::is_on_device(&self.device, &current(&self.device).join(name));
+            let checked = durability::is_on_device(&self.device, &place(&self.device, name));
             if let Err(violation) = checked {
                 condition.violation.get_or_insert(violation);
             }

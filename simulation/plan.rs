@@ -249,6 +249,7 @@ impl Plan {
             deltas_max: *random.pick(&[1, 3, 10, 256]),
             segment_bytes: 1 << random.within(12..18),
             keys: None,
+            log_dir: None,
         };
     }
 

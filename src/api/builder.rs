@@ -48,6 +48,7 @@ pub struct Builder {
     listen: Option<String>,
     advertise: Option<String>,
     data_dir: Option<PathBuf>,
+    log_dir: Option<PathBuf>,
     pub(crate) session_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) tick: Duration,
@@ -81,6 +82,7 @@ impl Default for Builder {
             listen: None,
             advertise: None,
             data_dir: None,
+            log_dir: None,
             session_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             tick: Duration::from_secs(2),
@@ -173,6 +175,30 @@ impl Builder {
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
         self.data_dir = Some(dir.into());
+        self
+    }
+
+    /// The directory for this instance's log, to have that on a device of its own, as ZooKeeper's `dataLogDir`: a
+    /// write waits for the log, and for nothing else that is written. The log is in a directory within it,
+    /// `log-*`, so that instances may share one `log_dir`. By default the log is in the
+    /// [data directory](Builder::data_dir).
+    ///
+    /// The data directory records where its log is, and a start without this setting finds it there. A start with
+    /// another `log_dir` is refused, as is one without the device of the log, and one with an old copy of either
+    /// directory: [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). To move a log, stop this
+    /// instance, remove its data directory and its log, and start it with the other `log_dir`: it
+    /// [joins again](crate::guide::membership), and the others have its data.
+    ///
+    /// ```no_run
+    /// let coordinator = quorate::Coordinator::builder()
+    ///     .data_dir("/var/lib/app/quorate")
+    ///     .log_dir("/mnt/log-device/quorate")
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
+        self.log_dir = Some(dir.into());
         self
     }
 
@@ -564,7 +590,8 @@ impl Builder {
             name: self.name.clone(),
             leader_priority: self.leader_priority,
         };
-        let opened = directory::start(&dir, &address, self.encryption.as_ref(), &config, now);
+        let (keys, log_dir) = (self.encryption.as_ref(), self.log_dir.as_deref());
+        let opened = directory::start(&dir, &address, keys, log_dir, &config, now);
         let Opened { store, node, directory } = opened.map_err(earlier::explain_directory)?;
         let is_blank = node.cluster() == 0;
         let discovery = expected.zip(address.parse().ok());

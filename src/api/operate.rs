@@ -173,8 +173,8 @@ pub struct MemberState {
     /// When its last checkpoint was begun; before the first checkpoint, when the member started.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub checkpoint_age: Duration,
-    /// The bytes that are free for it in the file system of its data directory; `None` where that is
-    /// not known.
+    /// The bytes that are free for it in the file system of its data directory, or of its log if that has
+    /// less; `None` where that is not known.
     pub disk_free_bytes: Option<u64>,
     /// Whether `disk_free_bytes` is so low that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).

@@ -1,6 +1,6 @@
 //! Encryption at rest: the keys for data directories and backups.
 //!
-//! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::WithKeys`](crate::recovery::WithKeys)
+//! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::Options`](crate::recovery::Options)
 //! for what was left. What is encrypted, how keys are changed, and how it works, is in
 //! [`guide::acls`](crate::guide::acls#encryption-at-rest).
 

@@ -321,8 +321,10 @@ fn monitor(text: &mut String, seen: &Clients) {
 fn sizes(seen: &Clients) -> (u64, u64) {
     let Some(directory) = seen.shared.directory() else { return (0, 0) };
     let all = size(directory.path());
-    let log = directory.log().map_or(0, |path| size(&path));
-    (all.saturating_sub(log), log)
+    let Some(path) = directory.log() else { return (all, 0) };
+    let log = size(&path);
+    let within = if path.starts_with(directory.path()) { log } else { 0 };
+    (all.saturating_sub(within), log)
 }
 
 /// Files that are deleted during the walk count as empty.

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::encryption::AtRest;
+use super::options::Options;
 use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::node::stored::{Boot, EntryKind, Identity};
-use crate::runtime::directory::store_options;
 use crate::runtime::{entropy, read_state};
 use crate::storage::{
     ChunkSink, DiskStore, FsPath, LogStore, Marks, StorageError, StoreOptions, copy_store,
@@ -65,12 +64,13 @@ pub(super) struct Found {
 }
 
 /// Reads a data directory, from a copy of it.
-pub(super) fn read(dir: &Path, at_rest: Option<&AtRest>) -> Result<(Found, Marks)> {
+pub(super) fn read(dir: &Path, options: &Options) -> Result<(Found, Marks)> {
     let copy = Temporary::new()?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
-    let options = store_options(at_rest).map_err(in_dir)?;
+    let options = options.store().map_err(in_dir)?;
     let copied = FsPath::system(copy.path());
-    let marks = copy_store(&FsPath::system(dir), &copied).map_err(in_dir)?;
+    let marks =
+        copy_store(&FsPath::system(dir), &copied, options.log_dir.as_deref()).map_err(in_dir)?;
     let found = read_copy(&copied, &options).map_err(in_dir)?;
     Ok((found, marks))
 }
@@ -80,6 +80,8 @@ pub(super) fn read_copy(
     copy: &FsPath,
     options: &StoreOptions,
 ) -> std::result::Result<Found, StorageError> {
+    // The log is in the copy.
+    let options = &StoreOptions { log_dir: None, ..options.clone() };
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };

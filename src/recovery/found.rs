@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use super::backup::ReadBackup;
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
+use super::options::Options;
 use super::plan::Plan;
 use crate::addressing::peers::check_address;
-use crate::encryption::AtRest;
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::runtime::directory::store_options;
 use crate::runtime::entropy;
 use crate::storage::{DiskStore, FsPath, LogStore, Replacement, StorageError, identity_of};
 use crate::types::error::{Error, Result};
@@ -91,7 +90,7 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
-        let options = store_options(self.at_rest.keys()).map_err(in_dir)?;
+        let options = self.options.0.store().map_err(in_dir)?;
         let mut replacement =
             Replacement::begin(&FsPath::system(dir), options.clone()).map_err(in_dir)?;
         let copy = Temporary::new()?;
@@ -130,17 +129,17 @@ impl Plan {
 /// directory already belongs to a member; [`StartError::DataDirInUse`], [`StartError::DataDirUnusable`],
 /// [`StartError::Corrupt`].
 pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> Result<Founded> {
-    restore_with(file.as_ref(), dir.as_ref(), address, None)
+    restore_with(file.as_ref(), dir.as_ref(), address, &Options::new())
 }
 
 pub(super) fn restore_with(
     file: &Path,
     dir: &Path,
     address: &str,
-    at_rest: Option<&AtRest>,
+    options: &Options,
 ) -> Result<Founded> {
     check_address(address)?;
-    let ReadBackup { machine, .. } = super::read(file, at_rest)?;
+    let ReadBackup { machine, .. } = super::read(file, options.at_rest.as_ref())?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     // Checked before the store is opened, since opening a database writes to it.
     let place = FsPath::system(dir);
@@ -154,7 +153,7 @@ pub(super) fn restore_with(
             ),
         }));
     }
-    let options = store_options(at_rest).map_err(in_dir)?;
+    let options = options.store().map_err(in_dir)?;
     let mut store = DiskStore::open(&place, options).map_err(in_dir)?;
     let identity = new_identity(drawn()?, address)?;
     let (hard_state, meta, state) = start(&identity, &machine);

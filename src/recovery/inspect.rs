@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::copy::{self, Found, Held};
-use super::{dir_unusable, moment, time};
-use crate::encryption::AtRest;
+use super::{Options, dir_unusable, moment, time};
 use crate::node::stored::Identity;
 use crate::storage::Marks;
 use crate::types::error::Result;
@@ -120,14 +119,14 @@ pub struct Contents {
 /// cannot be read; [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch) if its version is too
 /// new; [`StartError::EncryptionKey`](crate::StartError::EncryptionKey) if it is encrypted; [`StartError::Corrupt`](crate::StartError::Corrupt) only if not even its owner can be read.
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
-    inspect_with(dir.as_ref(), None)
+    inspect_with(dir.as_ref(), &Options::new())
 }
 
-pub(super) fn inspect_with(dir: &Path, at_rest: Option<&AtRest>) -> Result<Inspection> {
+pub(super) fn inspect_with(dir: &Path, options: &Options) -> Result<Inspection> {
     if !dir.is_dir() {
         return Err(dir_unusable(dir, "there is no such directory"));
     }
-    let (found, marks) = copy::read(dir, at_rest)?;
+    let (found, marks) = copy::read(dir, options)?;
     Ok(Inspection::new(dir, &found, marks))
 }
 

@@ -9,7 +9,7 @@
 //!   directories, as far as they are readable.
 //!
 //! If a directory or a backup is encrypted, these functions fail with [`StartError::EncryptionKey`];
-//! `WithKeys` (feature `encryption`) has them all for keys.
+//! [`Options`] has them all with keys, and with another place of the log.
 //!
 //! Everything except the backup is for stopped instances. See [`guide::recovery`](crate::guide::recovery) for
 //! a guide. The program `quorate` (feature `cli`) does the same from a shell.
@@ -18,9 +18,8 @@ mod backup;
 mod copy;
 mod found;
 mod inspect;
+mod options;
 mod plan;
-#[cfg(feature = "encryption")]
-mod with_keys;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,9 +34,8 @@ use serde::Serializer;
 pub(crate) use self::backup::fuzz;
 pub use self::found::{Founded, restore};
 pub use self::inspect::{Contents, Inspection, inspect};
+pub use self::options::Options;
 pub use self::plan::{Loss, Plan, recover, recover_damaged};
-#[cfg(feature = "encryption")]
-pub use self::with_keys::WithKeys;
 
 use self::backup::{BackupKey, Header, ReadBackup, UnreadableBackup};
 use crate::api::coordinator::Coordinator;

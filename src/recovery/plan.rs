@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::inspect::{Contents, Inspection, inspect_with};
-use super::moment;
-use crate::encryption::AtRest;
+use super::{Options, moment};
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
@@ -39,26 +38,20 @@ pub struct Plan {
     /// The writes that may be lost.
     pub loss: Loss,
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(super) at_rest: PlanKeys,
+    pub(super) options: PlanOptions,
 }
 
-/// The keys of the directories of a plan. They are no part of what it says.
+/// The settings of a plan. They are no part of what it says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PlanKeys(Option<AtRest>);
+pub(super) struct PlanOptions(pub(super) Options);
 
-impl PlanKeys {
-    pub(super) fn keys(&self) -> Option<&AtRest> {
-        self.0.as_ref()
-    }
-}
-
-impl PartialEq for PlanKeys {
-    fn eq(&self, _: &PlanKeys) -> bool {
+impl PartialEq for PlanOptions {
+    fn eq(&self, _: &PlanOptions) -> bool {
         true
     }
 }
 
-impl Eq for PlanKeys {}
+impl Eq for PlanOptions {}
 
 /// The writes that may be missing in the new cluster: see [`Plan`].
 ///
@@ -102,7 +95,7 @@ pub enum Loss {
 /// [`StartError::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
 /// if one is given twice; otherwise as [`inspect`](super::inspect()).
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    recover_with(dirs, false, None)
+    recover_with(dirs, false, &Options::new())
 }
 
 /// As [`recover`], but also considers a damaged directory if no undamaged one has as many writes.
@@ -127,18 +120,18 @@ pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan
 /// # Errors
 /// As [`recover`].
 pub fn recover_damaged<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    recover_with(dirs, true, None)
+    recover_with(dirs, true, &Options::new())
 }
 
 /// `damaged`: as [`recover_damaged`].
 pub(super) fn recover_with<P: AsRef<Path>>(
     dirs: impl IntoIterator<Item = P>,
     damaged: bool,
-    at_rest: Option<&AtRest>,
+    options: &Options,
 ) -> Result<Plan> {
-    let inspections = dirs.into_iter().map(|dir| inspect_with(dir.as_ref(), at_rest));
+    let inspections = dirs.into_iter().map(|dir| inspect_with(dir.as_ref(), options));
     let plan = plan(inspections.collect::<Result<_>>()?, damaged)?;
-    Ok(Plan { at_rest: PlanKeys(at_rest.cloned()), ..plan })
+    Ok(Plan { options: PlanOptions(options.clone()), ..plan })
 }
 
 fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
@@ -195,7 +188,7 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
         let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(contents.clone());
         Loss::After { zxid: last.committed_zxid, time: last.committed_time }
     };
-    Ok(Plan { best, others: inspections.split_off(1), loss, at_rest: PlanKeys::default() })
+    Ok(Plan { best, others: inspections.split_off(1), loss, options: PlanOptions::default() })
 }
 
 /// The content of a directory, if a cluster may be founded from it.

@@ -86,11 +86,12 @@ pub(crate) struct Opened {
     pub(crate) directory: Arc<DataDirectory>,
 }
 
-/// Opens the directory and starts its node.
+/// Opens the directory and starts its node. `log_dir`: the directory for its log, if that is to be elsewhere.
 pub(crate) fn start(
     dir: &Path,
     address: &str,
     at_rest: Option<&AtRest>,
+    log_dir: Option<&Path>,
     config: &NodeConfig,
     now: Now,
 ) -> Result<Opened> {
@@ -98,16 +99,19 @@ pub(crate) fn start(
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
     let path = FsPath::system(dir);
-    let opened =
-        store_options(at_rest).and_then(|options| start_as(unused, path, options, config, now));
+    let opened = store_options(at_rest, log_dir)
+        .and_then(|options| start_as(unused, path, options, config, now));
     opened.map_err(|error| error.into_error(dir.to_owned()))
 }
 
-/// The settings of a store with these keys, which are read now.
-pub(crate) fn store_options(at_rest: Option<&AtRest>) -> Result<StoreOptions, StorageError> {
+/// The settings of a store with these keys, which are read now, and with this directory for logs.
+pub(crate) fn store_options(
+    at_rest: Option<&AtRest>,
+    log_dir: Option<&Path>,
+) -> Result<StoreOptions, StorageError> {
     let keys = at_rest.map(AtRest::ring).transpose();
     let keys = keys.map_err(|KeyError(what)| StorageError::Key { what })?.map(Arc::new);
-    Ok(StoreOptions { keys, ..StoreOptions::default() })
+    Ok(StoreOptions { keys, log_dir: log_dir.map(Path::to_owned), ..StoreOptions::default() })
 }
 
 /// Opens the directory, whose member gets this unused identity if it has none, and starts its node.

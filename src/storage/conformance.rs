@@ -27,12 +27,18 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
+    let (dir, logs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let log_dir = Some(logs.path().to_owned());
+    let options = StoreOptions { segment_bytes: 2 << 10, log_dir, ..StoreOptions::default() };
+    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
     #[cfg(feature = "encryption")]
     {
         let dir = tempfile::tempdir().unwrap();
         let ring = std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"]));
+        let (logs, keys) = (tempfile::tempdir().unwrap(), Some(ring));
+        let log_dir = Some(logs.path().to_owned());
         let options =
-            StoreOptions { segment_bytes: 2 << 10, keys: Some(ring), ..StoreOptions::default() };
+            StoreOptions { segment_bytes: 2 << 10, keys, log_dir, ..StoreOptions::default() };
         test(&mut || {
             Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap())
         });

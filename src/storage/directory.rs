@@ -29,11 +29,13 @@
 //! instance could vote again. [`FORMER_MAX`] bounds their number.
 
 use std::io;
+use std::path::Path;
 
 use super::file_system::{FsPath, Lock};
 use super::files::io_error;
 use super::frame::{self, Format};
 use super::incarnation::{self, Incarnation, Sound};
+use super::log_place;
 use super::record::corrupt;
 use super::rules::{drops_former, refuse};
 use crate::node::stored::Identity;
@@ -55,14 +57,17 @@ pub(super) struct Directory {
     current: Option<Incarnation>,
     /// Whether `CURRENT` may name another one than `current`: then nothing is removed.
     is_unsure: bool,
+    /// The directory for logs of the settings.
+    log_dir: Option<FsPath>,
     /// Unlocks the directory when it is closed, after the rest of the store.
     _lock: Box<dyn Lock>,
 }
 
 impl Directory {
-    /// Creates the directory if necessary, locks it, and opens its current incarnation.
-    pub(super) fn open(path: &FsPath) -> Result<Directory> {
-        let mut directory = Directory::lock(path)?;
+    /// Creates the directory if necessary, locks it, and opens its current incarnation. Fails if that has its
+    /// log in another directory than `log_dir`.
+    pub(super) fn open(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
+        let mut directory = Directory::lock(path, log_dir)?;
         if planted!(MarkBelieved)
             && let Some(what) = directory.quarantined()?
         {
@@ -82,7 +87,14 @@ impl Directory {
                 false => corrupt("CURRENT is missing, and the directory was in use".to_owned()),
             };
         };
-        let current = Incarnation::open(self.path.join(name), Sound::All)?;
+        let path = self.path.join(name);
+        if let Some(log_dir) = &self.log_dir
+            && !incarnation::is_removed(&path)
+        {
+            log_place::check_wanted(&path, log_dir)?;
+        }
+        let current = Incarnation::open(path, Sound::All, None)?;
+        current.sync_log()?;
         current.mark_current()?;
         self.current = Some(current);
         Ok(())
@@ -90,10 +102,15 @@ impl Directory {
 
     /// As [`Directory::open`], for a directory that may have the marks of damage or removal, and sets no
     /// mark. Only what `sound` asks for has to be sound. `path` may also be the directory of an
-    /// incarnation within a data directory, which stands for the current one then.
-    pub(super) fn open_damaged(path: &FsPath, sound: Sound) -> Result<Directory> {
+    /// incarnation within a data directory, which stands for the current one then. A log that is elsewhere is
+    /// looked for in `log_dir` first.
+    pub(super) fn open_damaged(
+        path: &FsPath,
+        sound: Sound,
+        log_dir: Option<&Path>,
+    ) -> Result<Directory> {
         let (path, name) = located(path);
-        let mut directory = Directory::lock(&path)?;
+        let mut directory = Directory::lock(&path, log_dir)?;
         let named = CURRENT.read::<String>(&path);
         directory.is_unsure = name.is_some() && named.as_ref() != Ok(&name);
         let mut current = match name {
@@ -109,11 +126,15 @@ impl Directory {
         {
             current = None;
         }
-        directory.current = current.map(|current| Incarnation::open(current, sound)).transpose()?;
+        let log_dir = directory.log_dir.as_ref();
+        let open = |current| Incarnation::open(current, sound, log_dir);
+        directory.current = current.map(open).transpose()?;
         Ok(directory)
     }
 
-    fn lock(path: &FsPath) -> Result<Directory> {
+    fn lock(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
+        let log_dir = log_dir.map(|log_dir| path.at(log_dir.to_owned()));
+        let log_dir = log_dir.map(|log_dir| log_place::checked(&log_dir, path)).transpose()?;
         path.create_directory().map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
         if !has_data(path)? {
@@ -123,7 +144,7 @@ impl Directory {
         // As in `Incarnation::open`.
         path.sync_names().map_err(io_error("syncing the directory"))?;
         path.sync_own_name().map_err(io_error("syncing the names of the directory"))?;
-        Ok(Directory { path: path.clone(), current: None, is_unsure: false, _lock: lock })
+        Ok(Directory { path: path.clone(), current: None, is_unsure: false, log_dir, _lock: lock })
     }
 
     pub(super) fn path(&self) -> &FsPath {
@@ -153,9 +174,34 @@ impl Directory {
         self.current.as_ref().map_or(&NONE, Incarnation::promise)
     }
 
-    /// The room on its file system.
+    /// The room on its file system, or on that of the log if there is less. Of a log on a smaller one, the total is
+    /// that of the other: how much room is little depends on it, and is needed on both.
     pub(super) fn space(&self) -> Option<Space> {
-        self.path.space()
+        let log = self.current.as_ref().and_then(|current| current.log().ok());
+        let log = log.and_then(|log| log.space());
+        let both = |data: Space, log: Space| Space {
+            free: data.free.min(log.free),
+            total: data.total.max(log.total),
+        };
+        [self.path.space(), log].into_iter().flatten().reduce(both)
+    }
+
+    /// The directory for the log of a further incarnation: that of the settings, or that of the current one.
+    pub(super) fn new_log_dir(&self) -> Result<Option<FsPath>> {
+        let current = self.current.as_ref().map(Incarnation::path);
+        let recorded = match current.map(log_place::recorded_log_dir).transpose() {
+            Err(StorageError::Corrupt { .. }) => None,
+            recorded => recorded?.flatten(),
+        };
+        let Some(log_dir) = self.log_dir.as_ref().or(recorded.as_ref()) else { return Ok(None) };
+        let is_known = recorded.as_ref().is_some_and(|known| known.path() == log_dir.path());
+        if is_known && !log_dir.try_exists().map_err(io_error("looking for the log_dir"))? {
+            return Err(StorageError::Io {
+                what: format!("the directory {log_dir} for this member's log is missing"),
+                reason: "is its device mounted?".to_owned(),
+            });
+        }
+        Ok(Some(log_dir.clone()))
     }
 
     /// Why the directory was found damaged, if it was.
@@ -189,12 +235,13 @@ impl Directory {
 
     /// Makes a directory for a further incarnation.
     pub(super) fn begin(&self, identity: &Identity) -> Result<Incarnation> {
+        let log_dir = self.new_log_dir()?;
         self.remove_leftovers().map_err(io_error("clearing the directory"))?;
         let name = Incarnation::name(identity);
         if planted!(CurrentEarly) {
             CURRENT.write(&self.path, &name)?;
         }
-        Incarnation::create(self.path.join(name))
+        Incarnation::create(self.path.join(name), log_dir.as_ref())
     }
 
     /// Makes a complete incarnation the current one, durably, and removes what is not needed any more.
@@ -232,6 +279,8 @@ impl Directory {
                 self.current.as_ref().is_some_and(|current| current.path().path() == path.path());
             if Incarnation::is_name(name) && !is_current && !incarnation::is_complete(&path)? {
                 incarnation::remove(&path)?;
+            } else if frame::unfinished(name).is_some_and(Incarnation::is_name) {
+                incarnation::finish_removal(&path)?;
             } else if frame::unfinished(name).is_some_and(is_ours) {
                 path.remove_all()?;
             }
@@ -364,7 +413,6 @@ pub(crate) fn current_name(content: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
     use crate::types::membership::{Genesis, Member, Pledge};
@@ -383,7 +431,7 @@ mod tests {
     }
 
     fn open(dir: &Path) -> Result<Directory> {
-        Directory::open(&FsPath::system(dir))
+        Directory::open(&FsPath::system(dir), None)
     }
 
     /// Makes this incarnation the current one of the directory, without a log.
@@ -464,10 +512,10 @@ mod tests {
         fs::remove_file(dir.path().join("CURRENT")).unwrap();
         assert!(matches!(found(&path), Err(StorageError::Corrupt { .. })));
         drop(directory);
-        let former = Directory::open_damaged(&path.join(NAME), Sound::All).unwrap();
+        let former = Directory::open_damaged(&path.join(NAME), Sound::All, None).unwrap();
         assert_eq!(former.identity(), Some(&identity()));
         drop(former);
-        let error = Directory::open(&path).unwrap_err();
+        let error = Directory::open(&path, None).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
     }
 

@@ -10,6 +10,9 @@ pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
 pub(crate) enum StorageError {
     #[error("in use by another process")]
     InUse,
+    /// The log is elsewhere, and in use there.
+    #[error("the log at {log} is in use by another process")]
+    LogInUse { log: String },
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
@@ -40,6 +43,13 @@ impl StorageError {
         match self {
             StorageError::InUse => {
                 Error::Start(StartError::DataDirInUse { dir, by: "another process".to_owned() })
+            }
+            StorageError::LogInUse { log } => {
+                let by = format!(
+                    "another process, which has locked its log at {log}: is this directory a copy, and the \
+                     original in use?"
+                );
+                Error::Start(StartError::DataDirInUse { dir, by })
             }
             StorageError::Corrupt { what } => {
                 Error::Start(StartError::Corrupt { dir, reason: what })

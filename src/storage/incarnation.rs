@@ -6,7 +6,8 @@
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last                    |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
 //! | `KEYS`        | a frame with keys, if the data is encrypted: see `sealing`     |
-//! | `log/`        | the log and its witness, see `log_file`                        |
+//! | `log/`        | the log and its witness, see `log_file`; or                    |
+//! | `LOG_DIR`     | a frame: where else the log is, see `log_place`                |
 //! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter; text                                |
@@ -26,6 +27,7 @@ use super::file_system::FsPath;
 use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
+use super::log_place::{self, LogPlace};
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
@@ -121,6 +123,17 @@ pub(super) struct Incarnation {
     promise: Promise,
     /// Whether the node is known to have been a voter.
     voter: bool,
+    log: LogAt,
+}
+
+/// Where the log of an incarnation is.
+#[derive(Debug)]
+enum LogAt {
+    /// In the incarnation's directory.
+    Here,
+    Elsewhere(LogPlace),
+    /// Elsewhere, and this prevents its use.
+    Unusable(StorageError),
 }
 
 impl Incarnation {
@@ -135,19 +148,28 @@ impl Incarnation {
         number.len() == 16 && number.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 
-    /// Makes a directory at this path, which stays new until [`Incarnation::mark_current`].
-    pub(super) fn create(path: FsPath) -> Result<Incarnation> {
+    /// Makes a directory at this path, which stays new until [`Incarnation::mark_current`]. `log_dir`: the
+    /// directory that the log will be in, if not in this one.
+    pub(super) fn create(path: FsPath, log_dir: Option<&FsPath>) -> Result<Incarnation> {
         let io = io_error("making a data directory");
         if is_complete(&path).map_err(io)? {
             return refuse(format!("{path} exists already"));
         }
         path.create_directory().map_err(io)?;
         frame::write_mark(&path, NEW, "this incarnation is not in use yet")?;
-        Ok(Incarnation { path, owner: None, promise: Promise::default(), voter: false })
+        let log = match log_dir {
+            Some(log_dir) => LogAt::Elsewhere(LogPlace::create(&path, number_of(&path), log_dir)?),
+            None => LogAt::Here,
+        };
+        Ok(Incarnation { path, owner: None, promise: Promise::default(), voter: false, log })
     }
 
-    /// Opens the directory at this path.
-    pub(super) fn open(path: FsPath, sound: Sound) -> Result<Incarnation> {
+    /// Opens the directory at this path. A log that is elsewhere is looked for in `log_dir` first.
+    pub(super) fn open(
+        path: FsPath,
+        sound: Sound,
+        log_dir: Option<&FsPath>,
+    ) -> Result<Incarnation> {
         if !path.try_exists().map_err(io_error("looking for the incarnation"))? {
             return corrupt(format!("{}, which CURRENT names, is missing", file_name(&path)));
         }
@@ -155,14 +177,21 @@ impl Incarnation {
         // done on their word. The files themselves were synced before they got their names.
         path.sync_names().map_err(io_error("syncing the directory"))?;
         let (voter, promise) = (path.join(VOTER).exists(), Promise::default());
-        let mut opened = Incarnation { path, owner: None, promise, voter };
+        let mut opened = Incarnation { path, owner: None, promise, voter, log: LogAt::Here };
         if let (Sound::All, Some(reason)) = (sound, opened.removed()?) {
             return Err(StorageError::Removed { reason });
         }
         match (opened.read_owner(sound), sound) {
-            (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => Ok(opened),
-            (Err(error), _) => Err(error),
+            (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => {}
+            (Err(error), _) => return Err(error),
         }
+        opened.log = match LogPlace::open(&opened.path, number_of(&opened.path), log_dir) {
+            Ok(Some(place)) => LogAt::Elsewhere(place),
+            Ok(None) => LogAt::Here,
+            Err(error) if sound == Sound::Nothing => LogAt::Unusable(error),
+            Err(error) => return Err(error),
+        };
+        Ok(opened)
     }
 
     fn read_owner(&mut self, sound: Sound) -> Result<()> {
@@ -245,8 +274,28 @@ impl Incarnation {
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> FsPath {
-        self.path.join(LOG)
+    pub(super) fn log(&self) -> Result<FsPath> {
+        match &self.log {
+            LogAt::Here => Ok(self.path.join(LOG)),
+            LogAt::Elsewhere(place) => Ok(place.log()),
+            LogAt::Unusable(error) => Err(error.clone()),
+        }
+    }
+
+    /// Makes a log that is elsewhere durable, before it is read.
+    pub(super) fn sync_log(&self) -> Result<()> {
+        match &self.log {
+            LogAt::Elsewhere(place) => place.sync(),
+            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// Notes durably that this incarnation goes on with its log, after the record `seq`.
+    pub(super) fn start_log(&mut self, seq: u64) -> Result<()> {
+        match &mut self.log {
+            LogAt::Elsewhere(place) => place.start(seq),
+            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+        }
     }
 
     /// Gives the directory to `identity`, durably: the last step of making it.
@@ -298,20 +347,24 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Copies the store, without its marks, to a directory that does not exist yet. Not durably.
+    /// Copies the store with its log, without its marks, to a directory that does not exist yet. Not durably.
     pub(super) fn copy_to(&self, to: &FsPath) -> Result<()> {
         let io = io_error("copying the store");
         to.create_directory().map_err(io)?;
         for name in self.path.list().map_err(io)? {
             let wanted = name.to_str().is_some_and(|name| {
-                [IDENTITY.name, PROMISE.name, KEYS.name, LOG].contains(&name)
+                [IDENTITY.name, PROMISE.name, KEYS.name].contains(&name)
                     || generation_number(name).is_some()
             });
             if wanted {
                 self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
             }
         }
-        Ok(())
+        let log = self.log()?;
+        match log.try_exists().map_err(io)? {
+            true => log.copy_all(&to.join(LOG)).map_err(io),
+            false => Ok(()),
+        }
     }
 }
 
@@ -332,16 +385,31 @@ pub(super) fn is_removed(path: &FsPath) -> bool {
     path.join(REMOVED).exists()
 }
 
-/// Removes the directory of an incarnation.
+/// Removes the directory of an incarnation, and its log.
 ///
 /// It loses its name first, durably: without its mark `NEW`, what a crash leaves of it would count as former
 /// data.
 pub(super) fn remove(path: &FsPath) -> io::Result<()> {
     let removed = path.at(path.path().with_extension(TMP));
-    removed.remove_all()?;
+    finish_removal(&removed)?;
     path.rename(&removed)?;
     path.parent().sync_names()?;
+    finish_removal(&removed)
+}
+
+/// Removes what is left of an incarnation that has lost its name. Its log goes first, since this directory
+/// records where that is.
+pub(super) fn finish_removal(removed: &FsPath) -> io::Result<()> {
+    log_place::remove(removed, number_of(removed))?;
     removed.remove_all()
+}
+
+/// The number in the name of an incarnation's directory, whatever the name ends with.
+fn number_of(path: &FsPath) -> u64 {
+    let name = file_name(path);
+    let digits = name.strip_prefix(PREFIX).and_then(|digits| digits.get(..16));
+    // Only such names are ever opened, made or removed.
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
 }
 
 fn file_name(path: &FsPath) -> String {
@@ -360,10 +428,16 @@ fn generation_number(name: &str) -> Option<u64> {
 /// The segments of the log of an incarnation that are only kept to be used again.
 #[cfg(any(test, feature = "simulator"))]
 pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
-    let incarnation = Incarnation::open(dir.clone(), Sound::Identity).ok()?;
-    let log = incarnation.log();
+    let incarnation = Incarnation::open(dir.clone(), Sound::Identity, None).ok()?;
+    let log = incarnation.log().ok()?;
     let needed = find_needed(&log, incarnation.log_id().ok()?, &Sealing::default()).ok()?;
     let mut numbers = numbers(&log).ok()?;
     numbers.retain(|number| *number < needed.from.segment);
     Some(numbers.into_iter().map(|number| path(&log, number)).collect())
+}
+
+/// The directory of an incarnation's log, by that of the incarnation and the content of its `LOG_DIR`.
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) fn log_of(incarnation: &FsPath, content: &[u8]) -> FsPath {
+    log_place::log_of(incarnation, number_of(incarnation), content)
 }

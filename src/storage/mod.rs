@@ -33,6 +33,7 @@ mod incarnation;
 mod log_body;
 mod log_file;
 mod log_index;
+mod log_place;
 mod log_record;
 mod log_scan;
 mod memory;
@@ -68,6 +69,8 @@ pub(crate) use self::file_system::space;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::file_system::{Access, simulated};
 pub(crate) use self::file_system::{FsPath, Space};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::incarnation::log_of;
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};

@@ -3,6 +3,8 @@
 //! The new incarnation is written beside the old one and closed, so that it is complete before one write
 //! makes it the current one. `directory` describes the steps.
 
+use std::path::Path;
+
 use super::directory::{Directory, FORMER_MAX, former_in, is_used};
 use super::file_system::FsPath;
 use super::generation::guarded;
@@ -20,15 +22,16 @@ pub(crate) struct Marks {
 }
 
 /// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is a data
-/// directory, or that of an incarnation in it. It is locked during the copy, and nothing in it changes.
-pub(crate) fn copy_store(dir: &FsPath, to: &FsPath) -> Result<Marks> {
+/// directory, or that of an incarnation in it. It is locked during the copy, and nothing in it changes. A log
+/// that is elsewhere is looked for in `log_dir` first; in the copy, it is within.
+pub(crate) fn copy_store(dir: &FsPath, to: &FsPath, log_dir: Option<&Path>) -> Result<Marks> {
     if !is_used(dir)? {
         return Err(StorageError::Io {
             what: "reading the directory".to_owned(),
             reason: "it is no data directory: it has no CURRENT".to_owned(),
         });
     }
-    let directory = Directory::open_damaged(dir, Sound::Nothing)?;
+    let directory = Directory::open_damaged(dir, Sound::Nothing, log_dir)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
@@ -40,7 +43,7 @@ fn marks(directory: &Directory) -> Result<Marks> {
 
 /// The identity in a directory, even if everything else is damaged; `None` if it is blank.
 pub(crate) fn identity_of(dir: &FsPath) -> Result<Option<Identity>> {
-    Ok(Directory::open_damaged(dir, Sound::Identity)?.identity().cloned())
+    Ok(Directory::open_damaged(dir, Sound::Identity, None)?.identity().cloned())
 }
 
 /// An incarnation that will replace the current one of a directory, which it keeps locked. Dropped before
@@ -56,7 +59,8 @@ impl Replacement {
     /// Locks `dir`, even if its content is damaged. `dir` is a data directory, or that of an incarnation
     /// in it.
     pub(crate) fn begin(dir: &FsPath, options: StoreOptions) -> Result<Replacement> {
-        let directory = Directory::open_damaged(dir, Sound::Nothing)?;
+        let log_dir = options.log_dir.as_deref();
+        let directory = Directory::open_damaged(dir, Sound::Nothing, log_dir)?;
         Ok(Replacement { options, new: None, directory })
     }
 
@@ -70,8 +74,10 @@ impl Replacement {
         self.directory.identity()
     }
 
-    /// Fails if there are too many former directories that must stay.
+    /// Fails if there are too many former directories that must stay, or if the directory for the new log is
+    /// missing.
     pub(crate) fn check_room(&self) -> Result<()> {
+        self.directory.new_log_dir()?;
         let former = self.directory.former()?.len();
         let was_voter = self.directory.current().is_some_and(Incarnation::was_voter);
         if was_voter || former < FORMER_MAX {
@@ -127,6 +133,8 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
+        // Unlocks its log.
+        self.new = None;
         // Removes the files that were written. If that fails, the next start removes them.
         let _ = self.directory.remove_leftovers();
     }
@@ -167,7 +175,7 @@ impl DiskStore {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::sync::Arc;
 
     use super::super::crash_tests::copy_directory;
@@ -229,7 +237,7 @@ mod tests {
 
     /// A data directory with a copy of this incarnation, without marks.
     fn copied(incarnation: &Path, to: &Path) -> Model {
-        copy_store(&FsPath::system(incarnation), &FsPath::system(to)).unwrap();
+        copy_store(&FsPath::system(incarnation), &FsPath::system(to), None).unwrap();
         Model::of(&mut open(to).unwrap()).unwrap()
     }
 

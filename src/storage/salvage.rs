@@ -25,7 +25,8 @@ impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
     pub(crate) fn open_without_promise(dir: &FsPath, options: StoreOptions) -> Result<DiskStore> {
         opening::within(opening::OPEN_TIMEOUT, dir, move |dir, size| {
-            let directory = Directory::open_damaged(dir, Sound::Identity)?;
+            let directory =
+                Directory::open_damaged(dir, Sound::Identity, options.log_dir.as_deref())?;
             DiskStore::open_directory(directory, options, size)
         })
     }
@@ -33,11 +34,12 @@ impl DiskStore {
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
     pub(crate) fn salvage(dir: &FsPath, options: StoreOptions) -> Result<Salvage> {
         opening::within(opening::OPEN_TIMEOUT, dir, move |dir, size| {
-            let mut directory = Directory::open_damaged(dir, Sound::Identity)?;
+            let mut directory =
+                Directory::open_damaged(dir, Sound::Identity, options.log_dir.as_deref())?;
             let current = directory.owned()?;
             let log_id = current.log_id()?;
             let sealing = current.open_keys(options.keys.as_ref())?;
-            let (checkpoint, boot) = salvage_log(&current.log(), log_id, &sealing)?;
+            let (checkpoint, boot) = salvage_log(&current.log()?, log_id, &sealing)?;
             let mut generation = current.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
             read_chunks(&mut generation, log_id, &checkpoint, &sealing, &mut |chunk| {

@@ -62,6 +62,8 @@ pub(crate) struct StoreOptions {
     pub(crate) segment_bytes: u64,
     /// The keys under which the keys of the data are encrypted; without them, the store is in clear.
     pub(crate) keys: Option<Arc<KeyRing>>,
+    /// The directory for logs; without it, they are where they were recorded, or in the data directory.
+    pub(crate) log_dir: Option<PathBuf>,
 }
 
 impl Default for StoreOptions {
@@ -72,6 +74,7 @@ impl Default for StoreOptions {
             deltas_max: 256,
             segment_bytes: 4 << 20,
             keys: None,
+            log_dir: None,
         }
     }
 }
@@ -143,7 +146,8 @@ impl DiskStore {
         options: StoreOptions,
     ) -> Result<DiskStore> {
         opening::within(timeout, dir, move |dir, size| {
-            DiskStore::open_directory(Directory::open(dir)?, options, size)
+            let directory = Directory::open(dir, options.log_dir.as_deref())?;
+            DiskStore::open_directory(directory, options, size)
         })
     }
 
@@ -164,7 +168,7 @@ impl DiskStore {
     }
 
     fn open_log(current: &Incarnation, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
-        let log = current.log();
+        let log = current.log()?;
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
         let mut replay = read_log(&log, current.log_id()?, &last, sealing)?;
         // Before anything is done on the word of a record.
@@ -175,7 +179,8 @@ impl DiskStore {
 
     /// The directory of the log, unless the store is blank.
     pub(crate) fn log(&self) -> Option<PathBuf> {
-        self.directory.current().map(|current| current.log().path().to_owned())
+        let log = self.directory.current()?.log().ok()?;
+        Some(log.path().to_owned())
     }
 
     /// Runs one call, unless an earlier call has failed. A failure poisons the store, except for
@@ -231,7 +236,7 @@ impl Live {
         let before = Bounds::empty(meta.index);
         let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
         let log_id = Incarnation::log_id_of(identity);
-        let (paths, dir) = (new.generations(), new.log());
+        let (paths, dir) = (new.generations(), new.log()?);
         let (generation, part) = write_first(&paths, log_id, &sealing, chunks)?;
         let mut log = LogFile::create(&dir, log_id, options.segment_bytes, sealing.clone())?;
         let checkpoint = CheckpointBody {
@@ -421,7 +426,7 @@ impl LogStore for DiskStore {
             // Likewise: a key that is not needed does no harm.
             let _ = current.drop_unused_keys(&store.sealing);
             let sealing = store.sealing.clone();
-            let (dir, bytes) = (current.log(), options.segment_bytes);
+            let (dir, bytes) = (current.log()?, options.segment_bytes);
             let log = LogFile::resume(&dir, log_id, bytes, scan, sealing.clone())?;
             let _ = store.directory.remove_leftovers();
             let found = (generation, checkpoint.parts);
@@ -436,6 +441,8 @@ impl LogStore for DiskStore {
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };
+            let seq = live.log.last().seq;
+            store.directory.owned()?.start_log(seq)?;
             // Written now, since later records may be acknowledged before the witness is written again.
             live.write_witness()?;
             store.state = State::Live(Box::new(live));

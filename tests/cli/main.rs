@@ -10,6 +10,8 @@ mod files;
 mod held;
 mod hostile;
 mod live;
+#[cfg(all(unix, feature = "gateway"))]
+mod log_dir;
 #[cfg(all(unix, feature = "gateway", feature = "admin"))]
 mod rights;
 mod screen;

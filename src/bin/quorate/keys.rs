@@ -1,14 +1,12 @@
-//! The keys of data directories and backups that are encrypted.
+//! The keys of data directories and backups that are encrypted, and where logs are.
 
-use std::path::Path;
-#[cfg(feature = "encryption")]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quorate::recovery::{Backup, Founded, Inspection, Plan};
-use quorate::{Builder, Result, Snapshot, recovery};
 #[cfg(feature = "encryption")]
-use quorate::{encryption::AtRest, recovery::WithKeys};
+use quorate::encryption::AtRest;
+use quorate::recovery::{Backup, Founded, Inspection, Options, Plan};
+use quorate::{Builder, Result, Snapshot};
 
 #[derive(Debug, Args)]
 pub(crate) struct DataKeyArgs {
@@ -27,11 +25,6 @@ impl DataKeyArgs {
         AtRest::from_file(file).map(Some)
     }
 
-    #[cfg(feature = "encryption")]
-    fn recovery(&self) -> Result<Option<WithKeys>> {
-        Ok(self.keys()?.map(WithKeys::new))
-    }
-
     /// Encrypts what an instance stores, if there are keys.
     pub(crate) fn encrypted(&self, builder: Builder) -> Result<Builder> {
         #[cfg(feature = "encryption")]
@@ -41,49 +34,55 @@ impl DataKeyArgs {
         Ok(builder)
     }
 
-    pub(crate) fn inspect(&self, dir: &Path) -> Result<Inspection> {
+    fn options(&self) -> Result<Options> {
         #[cfg(feature = "encryption")]
-        if let Some(with_keys) = self.recovery()? {
-            return with_keys.inspect(dir);
+        if let Some(keys) = self.keys()? {
+            return Ok(Options::new().encryption(keys));
         }
-        recovery::inspect(dir)
-    }
-
-    pub(crate) fn recover<P: AsRef<Path>>(&self, dirs: &[P], damaged: bool) -> Result<Plan> {
-        #[cfg(feature = "encryption")]
-        if let Some(with_keys) = self.recovery()? {
-            return match damaged {
-                true => with_keys.recover_damaged(dirs),
-                false => with_keys.recover(dirs),
-            };
-        }
-        match damaged {
-            true => recovery::recover_damaged(dirs),
-            false => recovery::recover(dirs),
-        }
+        Ok(Options::new())
     }
 
     pub(crate) fn verify(&self, file: &Path) -> Result<Backup> {
-        #[cfg(feature = "encryption")]
-        if let Some(with_keys) = self.recovery()? {
-            return with_keys.verify(file);
-        }
-        recovery::verify(file)
+        self.options()?.verify(file)
     }
 
     pub(crate) fn read_backup(&self, file: &Path) -> Result<Snapshot> {
-        #[cfg(feature = "encryption")]
-        if let Some(with_keys) = self.recovery()? {
-            return with_keys.read_backup(file);
+        self.options()?.read_backup(file)
+    }
+}
+
+/// How data directories of stopped instances are read.
+#[derive(Debug, Args)]
+pub(crate) struct StoppedArgs {
+    /// Where their logs are, if they have them on another device and not where they have recorded it. The log of a
+    /// new cluster is made there.
+    #[arg(long, value_name = "DIRECTORY")]
+    log_dir: Option<PathBuf>,
+    #[command(flatten)]
+    keys: DataKeyArgs,
+}
+
+impl StoppedArgs {
+    fn options(&self) -> Result<Options> {
+        let options = self.keys.options()?;
+        Ok(match &self.log_dir {
+            Some(dir) => options.log_dir(dir),
+            None => options,
+        })
+    }
+
+    pub(crate) fn inspect(&self, dir: &Path) -> Result<Inspection> {
+        self.options()?.inspect(dir)
+    }
+
+    pub(crate) fn recover<P: AsRef<Path>>(&self, dirs: &[P], damaged: bool) -> Result<Plan> {
+        match damaged {
+            true => self.options()?.recover_damaged(dirs),
+            false => self.options()?.recover(dirs),
         }
-        recovery::read_backup(file)
     }
 
     pub(crate) fn restore(&self, file: &Path, dir: &Path, address: &str) -> Result<Founded> {
-        #[cfg(feature = "encryption")]
-        if let Some(with_keys) = self.recovery()? {
-            return with_keys.restore(file, dir, address);
-        }
-        recovery::restore(file, dir, address)
+        self.options()?.restore(file, dir, address)
     }
 }

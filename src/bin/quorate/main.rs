@@ -35,7 +35,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use self::keys::DataKeyArgs;
+use self::keys::{DataKeyArgs, StoppedArgs};
 
 /// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
 /// docs/gateway.md.
@@ -76,7 +76,7 @@ enum CliCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeyArgs,
+        stopped: StoppedArgs,
     },
     /// Founds a new cluster of one from the best of the data directories that are left.
     ///
@@ -100,7 +100,7 @@ enum CliCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeyArgs,
+        stopped: StoppedArgs,
     },
     /// Reads a backup to its end, and makes sure that it is sound.
     Verify {
@@ -125,7 +125,7 @@ enum CliCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        keys: DataKeyArgs,
+        stopped: StoppedArgs,
     },
 }
 
@@ -137,16 +137,16 @@ fn main() -> ExitCode {
         #[cfg(feature = "gateway")]
         CliCommand::Import(arguments) => import::run(&arguments),
         CliCommand::Completions { shell } => completions(shell),
-        CliCommand::Inspect { dirs, json, keys } => {
+        CliCommand::Inspect { dirs, json, stopped } => {
             // Each directory is reported, even if another one has an error.
-            dirs.iter().filter(|dir| !report(keys.inspect(dir), json)).count() == 0
+            dirs.iter().filter(|dir| !report(stopped.inspect(dir), json)).count() == 0
         }
-        CliCommand::Recover { dirs, yes, damaged, address, json, keys } => {
-            recover(keys.recover(&dirs, damaged), yes, address.as_deref(), json)
+        CliCommand::Recover { dirs, yes, damaged, address, json, stopped } => {
+            recover(stopped.recover(&dirs, damaged), yes, address.as_deref(), json)
         }
         CliCommand::Verify { file, json, keys } => report(keys.verify(&file), json),
-        CliCommand::Restore { file, dir, address, json, keys } => {
-            report(keys.restore(&file, &dir, &address), json)
+        CliCommand::Restore { file, dir, address, json, stopped } => {
+            report(stopped.restore(&file, &dir, &address), json)
         }
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }

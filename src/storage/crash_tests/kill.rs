@@ -15,6 +15,11 @@ fn kill_loses_nothing_acknowledged() {
 }
 
 #[test]
+fn kill_loses_nothing_acknowledged_with_the_log_elsewhere() {
+    kills(super::APART);
+}
+
+#[test]
 #[cfg(feature = "encryption")]
 fn kill_loses_nothing_acknowledged_when_sealed() {
     kills(super::SEALED);
@@ -73,6 +78,11 @@ fn kill_while_founding_leaves_blank_or_founded() {
 #[cfg(feature = "encryption")]
 fn kill_while_founding_leaves_blank_or_founded_when_sealed() {
     kills_while_founding(super::SEALED);
+}
+
+#[test]
+fn kill_while_founding_leaves_blank_or_founded_with_the_log_elsewhere() {
+    kills_while_founding(super::APART);
 }
 
 fn kills_while_founding(name: &str) {

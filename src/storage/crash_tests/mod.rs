@@ -39,21 +39,25 @@ const ACKS: &str = "QUORATE_CRASH_ACKS";
 
 /// See [`options`].
 const SEALED: &str = "sealed";
+/// See [`options`].
+const APART: &str = "apart";
 
 /// Far longer than any child takes: only a child that hangs is stopped.
 const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The store never chooses a full checkpoint by itself here: the script chooses the kind of each.
 /// Segments are short, so that the log often continues in the next one. A directory whose path has [`SEALED`] in it
-/// is encrypted.
+/// is encrypted, and one with [`APART`] in it has its log in a directory beside it.
 fn options(dir: &Path) -> StoreOptions {
-    let is_sealed = dir.components().any(|part| part.as_os_str() == SEALED);
+    let has = |name: &str| dir.components().any(|part| part.as_os_str() == name);
+    let (is_sealed, is_apart) = (has(SEALED), has(APART));
     StoreOptions {
         keys: is_sealed.then(keys).flatten(),
         delta_bytes_min: u64::MAX,
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
+        log_dir: is_apart.then(|| dir.with_file_name("logs")),
     }
 }
 

@@ -20,7 +20,7 @@ mod system;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sled::IVec;
@@ -68,6 +68,9 @@ pub(crate) trait FileSystem: Debug + Send + Sync {
 
     /// What there is at a path, if anything.
     fn kind(&self, path: &Path) -> io::Result<Option<NameKind>>;
+
+    /// The absolute path of what is there, without links. Fails if there is nothing.
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// The names in a directory.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::system::SystemFiles;
 use super::{Access, Database, Directory, File, Lock, NameKind, SharedFileSystem};
@@ -61,6 +61,19 @@ impl FsPath {
             _ => Path::new("."),
         };
         FsPath { files: self.files.clone(), path: path.to_owned() }
+    }
+
+    /// The absolute path, without links as far as it exists.
+    pub(crate) fn canonical(&self) -> io::Result<FsPath> {
+        match (self.files.canonical(&self.path), self.path.components().next_back()) {
+            (Err(error), Some(Component::Normal(name))) if error.kind() == ErrorKind::NotFound => {
+                Ok(self.parent().canonical()?.join(name))
+            }
+            (Err(error), Some(Component::ParentDir)) if error.kind() == ErrorKind::NotFound => {
+                Ok(self.parent().canonical()?.parent())
+            }
+            (path, _) => path.map(|path| self.at(path)),
+        }
     }
 
     /// See [`FileSystem::has_one_thread`](super::FileSystem::has_one_thread).

@@ -286,7 +286,7 @@ fn a_wrong_key_is_not_damage() {
         let dir = temporary.path();
         written(dir, &["k1"]);
         // On this thread, where the bug is planted.
-        let mut directory = Directory::open(&FsPath::system(dir)).unwrap();
+        let mut directory = Directory::open(&FsPath::system(dir), None).unwrap();
         for ring in [None, ring(&["k2"])] {
             let error = directory.owned().unwrap().open_keys(ring.as_ref()).unwrap_err();
             let error = directory.quarantine_if_corrupt(error);

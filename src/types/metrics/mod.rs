@@ -127,8 +127,8 @@ pub struct Metrics {
     /// From the beginning of a step that applied writes until the events of all of them were put into
     /// the channels of their watches.
     pub watch_delivery: Histogram,
-    /// Bytes of room that the file system of the data directory has for this process; `None` where
-    /// that is not known.
+    /// Bytes of room that the file system of the data directory has for this process, or that of the log
+    /// ([`Builder::log_dir`](crate::Builder::log_dir)) if it has less; `None` where that is not known.
     pub disk_free_bytes: Option<u64>,
     /// Whether that is so little that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).

@@ -128,7 +128,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ),
     (
         "quorate_disk_free_bytes",
-        "Bytes of room in the file system of the data directory.",
+        "Bytes of room in the file system of the data directory, or of the log if that has less.",
         Gauge(|of| of.disk_free_bytes.and_then(gauge)),
     ),
     (

@@ -229,7 +229,8 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
             findings.push(Finding::new(
                 format!("disk {}", member.address),
                 format!("The disk of {} is nearly full: it has {free} of room.", member.address),
-                "Make room there: writes are refused once most voters have so little.",
+                "Make room there, on the device of its data directory or of its log: writes are refused once most voters \
+                 have so little.",
             ));
         }
         examine_member(member, state, &mut findings);

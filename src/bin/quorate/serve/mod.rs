@@ -58,6 +58,10 @@ pub(crate) struct ServeArgs {
     /// Where this member keeps its data.
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
+    /// Where this member keeps its log, for a device of its own; by default in the data directory. It cannot be
+    /// changed later, except by joining again with an empty data directory.
+    #[arg(long, env = "QUORATE_LOG_DIR", alias = "dataLogDir")]
+    log_dir: Option<PathBuf>,
     #[command(flatten)]
     keys: DataKeyArgs,
     /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used,
@@ -230,6 +234,9 @@ impl ServeArgs {
                 timeout(self.max_session_timeout, 20),
             )
             .container_check_interval(Duration::from_millis(self.container_check_interval));
+        if let Some(dir) = &self.log_dir {
+            builder = builder.log_dir(dir);
+        }
         if let Some(address) = &self.listen {
             builder = builder.listen(address);
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::database::SimulatedDatabase;
 use super::faults::FaultKind;
@@ -118,6 +118,14 @@ impl FileSystem for ProcessFiles {
             Ok(_) => Ok(Some(NameKind::File)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        match self.kind(path)? {
+            // There are no links here, and no relative paths.
+            Some(_) => Ok(path.to_owned()),
+            None => Err(ErrorKind::NotFound.into()),
         }
     }
 

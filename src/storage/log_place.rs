@@ -1,0 +1,314 @@
+//! The directory of a log that is not in the data directory.
+//!
+//! `Builder::log_dir` is a directory for the logs of any number of members. The log of each incarnation has a
+//! directory in it, `log-*`, named by the incarnation's random number:
+//!
+//! | name    | what it is                                                     |
+//! |---------|----------------------------------------------------------------|
+//! | `LOCK`  | empty, locked for as long as the store is open                 |
+//! | `OWNER` | a frame: whose log it is, and which start has used it last     |
+//! | `log/`  | the log and its witness, see `log_file`                        |
+//!
+//! `LOG_DIR` in the incarnation's directory is a frame with the path of the `log_dir`, and with the start that
+//! has used the log last. Each start writes a new number to both, so an old copy of either one does not fit the
+//! other, and is refused: a log without its last records would be believed. For the same reason there is no way
+//! to move a log: nothing shows whether a copy has everything. What a link or a mount puts at the recorded path
+//! passes the same checks, and is synced before it is used.
+//!
+//! A log that is not where it was recorded is an error, and no damage: its device may not be mounted. No start
+//! replaces the incarnation then.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::file_system::{Access, FsPath, Lock};
+use super::files::io_error;
+use super::frame::Format;
+use super::record::encode_body;
+use crate::storage::{Result, StorageError};
+
+const LOG_DIR: Format = Format { name: "LOG_DIR", magic: b"qrlogdr\n", number: 1 };
+const OWNER: Format = Format { name: "OWNER", magic: b"qrowner\n", number: 1 };
+const LOCK: &str = "LOCK";
+const LOG: &str = "log";
+const PREFIX: &str = "log-";
+/// A file of every data directory.
+const CURRENT: &str = "CURRENT";
+
+/// The content of `LOG_DIR`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Recorded {
+    log_dir: String,
+    /// The last start.
+    start: u64,
+}
+
+/// The content of `OWNER`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    incarnation: u64,
+    /// The last start.
+    start: u64,
+    /// The start before, until `LOG_DIR` has the last one.
+    before: Option<u64>,
+    /// The data directory that has used the log last.
+    data_dir: Vec<u8>,
+}
+
+impl Owner {
+    fn data_dir(&self) -> String {
+        String::from_utf8_lossy(&self.data_dir).into_owned()
+    }
+}
+
+/// A locked directory of a log.
+#[derive(Debug)]
+pub(super) struct LogPlace {
+    path: FsPath,
+    /// The directory of the incarnation.
+    incarnation: FsPath,
+    recorded: Recorded,
+    owner: Owner,
+    _lock: Box<dyn Lock>,
+}
+
+impl LogPlace {
+    /// Makes the directory of the log of a new incarnation, durably.
+    pub(super) fn create(incarnation: &FsPath, number: u64, log_dir: &FsPath) -> Result<LogPlace> {
+        let data_dir = bytes_of(&data_dir_of(incarnation)?);
+        let Some(text) = log_dir.path().to_str().map(str::to_owned) else {
+            return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
+        };
+        let start = xxh3_64(&encode_body(&(number, &data_dir)));
+        let recorded = Recorded { log_dir: text, start };
+        // First, so that what a crash leaves is found.
+        LOG_DIR.write(incarnation, &recorded)?;
+        let path = place(log_dir, number);
+        let io = io_error("making the log's directory");
+        if path.try_exists().map_err(io)? {
+            return unusable(&path, "it exists already");
+        }
+        path.create_directory().map_err(io)?;
+        let lock = lock(&path)?;
+        let owner = Owner { incarnation: number, start, before: None, data_dir };
+        OWNER.write(&path, &owner)?;
+        Ok(LogPlace { path, incarnation: incarnation.clone(), recorded, owner, _lock: lock })
+    }
+
+    /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
+    /// directory. It is looked for in `log_dir` first, and then where it was recorded.
+    pub(super) fn open(
+        incarnation: &FsPath,
+        number: u64,
+        log_dir: Option<&FsPath>,
+    ) -> Result<Option<LogPlace>> {
+        let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
+        let recorded_dir = incarnation.at(PathBuf::from(&recorded.log_dir));
+        let io = io_error("looking for the log");
+        let mut path = place(&recorded_dir, number);
+        if let Some(carried) = log_dir.map(|log_dir| place(log_dir, number))
+            && carried.try_exists().map_err(io)?
+        {
+            path = carried;
+        }
+        let data = data_dir_of(incarnation)?;
+        let refused =
+            |what: String, reason: &str| Err(StorageError::Io { what, reason: reason.to_owned() });
+        if !path.try_exists().map_err(io)? {
+            return refused(
+                format!("the log of this member is not at {path}, where {data} has recorded it"),
+                "if its device is not mounted, mount it; if the data directory was carried elsewhere, give \
+                 inspect, recover and restore the option --log-dir; if the log is lost for good, remove the data directory, and this instance \
+                 joins its cluster again",
+            );
+        }
+        let lock = lock(&path)?;
+        let Some(owner) = OWNER.read::<Owner>(&path)? else {
+            return refused(
+                format!("{path} is not the log of the member in {data}: it has no OWNER"),
+                "mount the log's device there, or remove the data directory, and this instance joins its \
+                 cluster again",
+            );
+        };
+        if owner.incarnation != number {
+            return refused(
+                format!("{path} holds the log of another member, not of the one in {data}"),
+                "start this member with its own log_dir",
+            );
+        }
+        if recorded.start != owner.start && Some(recorded.start) != owner.before {
+            return refused(
+                format!(
+                    "the log at {path} and the data directory {data} are not of the same start"
+                ),
+                &format!(
+                    "one of them is an old copy. {} has used this log last. Start the two that ran together \
+                     last, or remove the data directory, and this instance joins its cluster again",
+                    owner.data_dir()
+                ),
+            );
+        }
+        let incarnation = incarnation.clone();
+        Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
+    }
+
+    /// Where the log lives.
+    pub(super) fn log(&self) -> FsPath {
+        self.path.join(LOG)
+    }
+
+    /// Makes all of the log durable: it may have been copied or moved here by a program that does not.
+    pub(super) fn sync(&self) -> Result<()> {
+        let io = io_error("syncing the log");
+        let log = self.log();
+        if log.try_exists().map_err(io)? {
+            for name in log.list().map_err(io)? {
+                log.join(name).open(Access::Write).and_then(|file| file.sync_all()).map_err(io)?;
+            }
+            log.sync_names().map_err(io)?;
+        }
+        self.path.sync_names().and_then(|()| self.path.sync_own_name()).map_err(io)
+    }
+
+    /// Notes durably that this data directory goes on with this log, after its record `seq`. From then on no
+    /// copy of one of the two fits the other.
+    pub(super) fn start(&mut self, seq: u64) -> Result<()> {
+        let data_dir = bytes_of(&data_dir_of(&self.incarnation)?);
+        let before = self.recorded.start;
+        let start = xxh3_64(&encode_body(&(self.owner.start, before, seq, &data_dir)));
+        let owner = Owner { start, before: Some(before), data_dir, ..self.owner.clone() };
+        OWNER.write(&self.path, &owner)?;
+        let recorded = Recorded { start, ..self.recorded.clone() };
+        LOG_DIR.write(&self.incarnation, &recorded)?;
+        let owner = Owner { before: None, ..owner };
+        OWNER.write(&self.path, &owner)?;
+        (self.recorded, self.owner) = (recorded, owner);
+        Ok(())
+    }
+}
+
+/// The `log_dir` that an incarnation has recorded; `None` if its log is in its own directory.
+pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
+    let recorded = LOG_DIR.read::<Recorded>(incarnation)?;
+    Ok(recorded.map(|recorded| incarnation.at(PathBuf::from(recorded.log_dir))))
+}
+
+/// Removes the log of an incarnation that is being removed, if it is elsewhere and its own. `removed` is the
+/// incarnation's directory, under any name.
+///
+/// A log that another data directory has used last stays: this one is a copy.
+pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
+    let other = |error: StorageError| std::io::Error::other(error.to_string());
+    let log_dir = match recorded_log_dir(removed) {
+        Err(StorageError::Corrupt { what }) => {
+            tracing::warn!(dir = %removed, what, "the log of a removed incarnation may be left over");
+            return Ok(());
+        }
+        found => found.map_err(other)?,
+    };
+    let Some(log_dir) = log_dir else { return Ok(()) };
+    let path = place(&log_dir, number);
+    if !path.try_exists()? {
+        return Ok(());
+    }
+    let stays = |reason: &str| {
+        tracing::warn!(log = %path, reason, "the log of a removed incarnation stays");
+        Ok(())
+    };
+    let locked = match lock(&path) {
+        Err(StorageError::LogInUse { .. }) => return stays("another process uses it"),
+        locked => locked.map_err(other)?,
+    };
+    let data_dir = bytes_of(&data_dir_of(removed).map_err(other)?);
+    match OWNER.read::<Owner>(&path) {
+        // A crash has left it while it was made or removed.
+        Ok(None) if !path.join(LOG).try_exists()? => {}
+        Ok(Some(owner)) if owner.incarnation == number && owner.data_dir == data_dir => {}
+        Ok(_) | Err(StorageError::Corrupt { .. }) => {
+            return stays("it is not known to be of this data directory");
+        }
+        Err(error) => return Err(other(error)),
+    }
+    // OWNER goes last, so that what a crash leaves is still known.
+    path.join(LOG).remove_all()?;
+    path.sync_names()?;
+    drop(locked);
+    path.remove_all()?;
+    log_dir.sync_names()
+}
+
+/// The `log_dir` of the settings, with its canonical path. Fails if it has to do with a data directory.
+pub(super) fn checked(log_dir: &FsPath, data: &FsPath) -> Result<FsPath> {
+    let io = io_error("looking for the log_dir");
+    let (log_dir, data) = (log_dir.canonical().map_err(io)?, data.canonical().map_err(io)?);
+    if log_dir.path().starts_with(data.path()) {
+        return unusable(&log_dir, &format!("it is in the data directory {data}: use another one"));
+    }
+    if data.path().starts_with(log_dir.path()) {
+        return unusable(&log_dir, &format!("the data directory {data} is in it: use another one"));
+    }
+    if log_dir.join(CURRENT).try_exists().map_err(io)? {
+        return unusable(&log_dir, "it is the data directory of a member: use another one");
+    }
+    Ok(log_dir)
+}
+
+/// Fails if an incarnation's log may not be in the `log_dir` of the settings.
+pub(super) fn check_wanted(incarnation: &FsPath, wanted: &FsPath) -> Result<()> {
+    let io = io_error("looking for the log_dir");
+    let reason = "start it without the new log_dir; to have the log there, stop this member, remove its data \
+                  directory and its log, and start it with the new log_dir: it joins its cluster again, and the \
+                  others have its data";
+    let what = match recorded_log_dir(incarnation)? {
+        Some(recorded) if recorded.path() == wanted.path() => return Ok(()),
+        Some(recorded) if recorded.canonical().map_err(io)?.path() == wanted.path() => {
+            return Ok(());
+        }
+        Some(recorded) => format!("the log of this member is in {recorded}, and not in {wanted}"),
+        // Both are lost, as whoever reads the log finds.
+        None if !incarnation.join(LOG).try_exists().map_err(io)? => return Ok(()),
+        None => format!(
+            "the log of this member is in its data directory {}, and not in {wanted}",
+            data_dir_of(incarnation)?
+        ),
+    };
+    Err(StorageError::Io { what, reason: reason.to_owned() })
+}
+
+fn unusable<T>(log_dir: &FsPath, reason: &str) -> Result<T> {
+    let what = format!("the directory {log_dir} cannot hold a log");
+    Err(StorageError::Io { what, reason: reason.to_owned() })
+}
+
+fn place(log_dir: &FsPath, number: u64) -> FsPath {
+    log_dir.join(format!("{PREFIX}{number:016x}"))
+}
+
+fn lock(path: &FsPath) -> Result<Box<dyn Lock>> {
+    path.join(LOCK).lock().map_err(|error| match error {
+        StorageError::InUse => StorageError::LogInUse { log: path.to_string() },
+        other => other,
+    })
+}
+
+fn data_dir_of(incarnation: &FsPath) -> Result<FsPath> {
+    incarnation.parent().canonical().map_err(io_error("looking for the data directory"))
+}
+
+fn bytes_of(path: &FsPath) -> Vec<u8> {
+    path.path().as_os_str().as_encoded_bytes().to_owned()
+}
+
+/// The directory of an incarnation's log, by that of the incarnation and the content of its `LOG_DIR`.
+#[cfg(any(test, feature = "simulator"))]
+pub(super) fn log_of(incarnation: &FsPath, number: u64, content: &[u8]) -> FsPath {
+    match LOG_DIR.unseal::<Recorded>(content) {
+        Ok(recorded) => place(&incarnation.at(PathBuf::from(recorded.log_dir)), number).join(LOG),
+        Err(_) => incarnation.join(LOG),
+    }
+}
+
+#[cfg(test)]
+mod tests;

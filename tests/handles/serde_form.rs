@@ -305,7 +305,7 @@ fn recipes_and_recovery() {
     let form = json!({
         "cluster": "000000000000002a", "zxid": backup.zxid, "time": 1500,
         "znodes": backup.znodes, "sessions": backup.sessions, "version": backup.version,
-        "bytes": backup.bytes,
+        "bytes": backup.bytes, "key": null,
     });
     assert_eq!(to_value(&backup).unwrap(), form);
 

@@ -91,7 +91,7 @@ impl Directory {
         if let Some(log_dir) = &self.log_dir
             && !incarnation::is_removed(&path)
         {
-            log_place::check_wanted(&path, log_dir)?;
+            incarnation::check_log_dir(&path, log_dir)?;
         }
         let current = Incarnation::open(path, Sound::All, None)?;
         current.sync_log()?;

@@ -27,7 +27,7 @@ use super::file_system::FsPath;
 use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
-use super::log_place::{self, LogPlace};
+use super::log_place::{self, LogPlace, Used};
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
@@ -185,7 +185,8 @@ impl Incarnation {
             (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => {}
             (Err(error), _) => return Err(error),
         }
-        opened.log = match LogPlace::open(&opened.path, number_of(&opened.path), log_dir) {
+        let used = if sound == Sound::All { Used::ByStart } else { Used::ByTool };
+        opened.log = match LogPlace::open(&opened.path, number_of(&opened.path), log_dir, used) {
             Ok(Some(place)) => LogAt::Elsewhere(place),
             Ok(None) => LogAt::Here,
             Err(error) if sound == Sound::Nothing => LogAt::Unusable(error),
@@ -383,6 +384,11 @@ pub(super) fn is_complete(path: &FsPath) -> io::Result<bool> {
 /// Whether the node of this incarnation was removed from its cluster.
 pub(super) fn is_removed(path: &FsPath) -> bool {
     path.join(REMOVED).exists()
+}
+
+/// Fails if the log of this incarnation may not be in the `log_dir` of the settings, or is not there at all.
+pub(super) fn check_log_dir(path: &FsPath, log_dir: &FsPath) -> Result<()> {
+    log_place::check_wanted(path, number_of(path), log_dir)
 }
 
 /// Removes the directory of an incarnation, and its log.

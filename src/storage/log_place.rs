@@ -63,6 +63,20 @@ impl Owner {
     }
 }
 
+/// Who reads a log, and so what an error may advise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Used {
+    /// A member that starts: the others may have its data.
+    ByStart,
+    /// `inspect`, `recover` or `restore`. This may be the last copy.
+    ByTool,
+}
+
+/// What a member does whose log is lost. A member that is alone would destroy its cluster.
+const IF_LOST: &str = "If the log is lost for good, and only while a majority of the other members runs: remove \
+                       the data directory of this one member, and it joins its cluster again. Never do so for \
+                       a cluster's only member";
+
 /// A locked directory of a log.
 #[derive(Debug)]
 pub(super) struct LogPlace {
@@ -98,11 +112,13 @@ impl LogPlace {
     }
 
     /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
-    /// directory. It is looked for in `log_dir` first, and then where it was recorded.
+    /// directory. It is looked for in `log_dir` first, and then where it was recorded. `used` decides what an
+    /// error advises.
     pub(super) fn open(
         incarnation: &FsPath,
         number: u64,
         log_dir: Option<&FsPath>,
+        used: Used,
     ) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
         let recorded_dir = incarnation.at(PathBuf::from(&recorded.log_dir));
@@ -114,28 +130,27 @@ impl LogPlace {
             path = carried;
         }
         let data = data_dir_of(incarnation)?;
-        let refused =
-            |what: String, reason: &str| Err(StorageError::Io { what, reason: reason.to_owned() });
         if !path.try_exists().map_err(io)? {
-            return refused(
-                format!("the log of this member is not at {path}, where {data} has recorded it"),
-                "if its device is not mounted, mount it; if the data directory was carried elsewhere, give \
-                 inspect, recover and restore the option --log-dir; if the log is lost for good, remove the data directory, and this instance \
-                 joins its cluster again",
-            );
+            return Err(absent(&path, &data, used));
         }
+        let refused = |what: String, reason: &str| {
+            let last = match used {
+                Used::ByStart => format!(". {IF_LOST}"),
+                Used::ByTool => String::new(),
+            };
+            Err(StorageError::Io { what, reason: format!("{reason}{last}") })
+        };
         let lock = lock(&path)?;
         let Some(owner) = OWNER.read::<Owner>(&path)? else {
             return refused(
                 format!("{path} is not the log of the member in {data}: it has no OWNER"),
-                "mount the log's device there, or remove the data directory, and this instance joins its \
-                 cluster again",
+                "mount the log's device there, or put the log back",
             );
         };
         if owner.incarnation != number {
             return refused(
                 format!("{path} holds the log of another member, not of the one in {data}"),
-                "start this member with its own log_dir",
+                "start this member with its own log_dir, or put its log back",
             );
         }
         if recorded.start != owner.start && Some(recorded.start) != owner.before {
@@ -144,8 +159,7 @@ impl LogPlace {
                     "the log at {path} and the data directory {data} are not of the same start"
                 ),
                 &format!(
-                    "one of them is an old copy. {} has used this log last. Start the two that ran together \
-                     last, or remove the data directory, and this instance joins its cluster again",
+                    "one of them is an old copy. {} has used this log last. Start the two that ran together last",
                     owner.data_dir()
                 ),
             );
@@ -255,13 +269,19 @@ pub(super) fn checked(log_dir: &FsPath, data: &FsPath) -> Result<FsPath> {
     Ok(log_dir)
 }
 
-/// Fails if an incarnation's log may not be in the `log_dir` of the settings.
-pub(super) fn check_wanted(incarnation: &FsPath, wanted: &FsPath) -> Result<()> {
+/// Fails if an incarnation's log may not be in the `log_dir` of the settings, or is not there at all.
+pub(super) fn check_wanted(incarnation: &FsPath, number: u64, wanted: &FsPath) -> Result<()> {
     let io = io_error("looking for the log_dir");
-    let reason = "start it without the new log_dir; to have the log there, stop this member, remove its data \
-                  directory and its log, and start it with the new log_dir: it joins its cluster again, and the \
-                  others have its data";
-    let what = match recorded_log_dir(incarnation)? {
+    let recorded = recorded_log_dir(incarnation)?;
+    let data = data_dir_of(incarnation)?;
+    if let Some(recorded) = &recorded {
+        // First: without its device, what is at the two paths says nothing.
+        let path = place(recorded, number);
+        if !path.try_exists().map_err(io)? {
+            return Err(absent(&path, &data, Used::ByStart));
+        }
+    }
+    let what = match recorded {
         Some(recorded) if recorded.path() == wanted.path() => return Ok(()),
         Some(recorded) if recorded.canonical().map_err(io)?.path() == wanted.path() => {
             return Ok(());
@@ -269,12 +289,29 @@ pub(super) fn check_wanted(incarnation: &FsPath, wanted: &FsPath) -> Result<()> 
         Some(recorded) => format!("the log of this member is in {recorded}, and not in {wanted}"),
         // Both are lost, as whoever reads the log finds.
         None if !incarnation.join(LOG).try_exists().map_err(io)? => return Ok(()),
-        None => format!(
-            "the log of this member is in its data directory {}, and not in {wanted}",
-            data_dir_of(incarnation)?
-        ),
+        None => {
+            format!("the log of this member is in its data directory {data}, and not in {wanted}")
+        }
     };
+    let reason = "start it without the new log_dir, or put a link or a mount at the recorded path. To have the log \
+                  there, and only while a majority of the other members runs, stop this one member, remove its \
+                  data directory and its log, and start it with the new log_dir: it joins its cluster again. \
+                  Never do so for a cluster's only member";
     Err(StorageError::Io { what, reason: reason.to_owned() })
+}
+
+/// The error of a log that is not where it was recorded.
+fn absent(path: &FsPath, data: &FsPath, used: Used) -> StorageError {
+    let first = "if its device is not mounted, mount it; if the log was moved, put it back, or a link or a mount at \
+                 this path";
+    let last = match used {
+        Used::ByStart => format!(". {IF_LOST}"),
+        Used::ByTool => "; if it was carried elsewhere, give the option --log-dir".to_owned(),
+    };
+    StorageError::Io {
+        what: format!("the log of this member is not at {path}, where {data} has recorded it"),
+        reason: format!("{first}{last}"),
+    }
 }
 
 fn unusable<T>(log_dir: &FsPath, reason: &str) -> Result<T> {

@@ -377,3 +377,60 @@ fn golden_log_place() {
     sample(&mut golden, "started");
     golden.check();
 }
+
+/// The directory of a member that is alone is the only copy of its cluster.
+#[test]
+fn no_error_advises_to_remove_the_only_data() {
+    let work = tempfile::tempdir().unwrap();
+    let at = |name: &str| work.path().join(name);
+    let (dir, logs) = (at("data"), at("logs"));
+    member(&dir, &logs);
+    let mut texts = vec![refused(open(&dir, Some(&at("other"))), &[])];
+    fs::rename(&logs, at("away")).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    let removed = dir.join(format!("incarnation-{:016x}/REMOVED", first()));
+    fs::write(&removed, "removed").unwrap();
+    texts.push(replace(&FsPath::system(&dir), 5, options(None)).unwrap_err().to_string());
+    fs::remove_file(removed).unwrap();
+    fs::rename(at("away"), &logs).unwrap();
+    copy_directory(&logs, &at("old"));
+    Model::of(&mut open(&dir, None).unwrap()).unwrap();
+    fs::rename(&logs, at("newest")).unwrap();
+    fs::rename(at("old"), &logs).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    fs::remove_file(log_at(&logs, first()).join("OWNER")).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    for text in texts {
+        let advises = text.contains("remove");
+        assert!(!advises || text.contains("only member") && text.contains("majority"), "{text}");
+    }
+}
+
+/// A tool may read the last copy.
+#[test]
+fn no_error_of_a_tool_advises_to_remove_anything() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    fs::rename(&logs, work.path().join("away")).unwrap();
+    let copied =
+        copy_store(&FsPath::system(&dir), &FsPath::system(&work.path().join("copy")), None);
+    let text = copied.unwrap_err().to_string();
+    assert!(text.contains("--log-dir") && !text.contains("remove"), "{text}");
+}
+
+/// `/var/lib/quorate/log` is a link to a device, which is not mounted.
+#[cfg(unix)]
+#[test]
+fn an_absent_device_behind_a_link_is_no_other_log_dir() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, link) = (work.path().join("data"), work.path().join("link"));
+    let device = work.path().join("mnt/logs");
+    fs::create_dir_all(&device).unwrap();
+    std::os::unix::fs::symlink(&device, &link).unwrap();
+    member(&dir, &link);
+    drop(open(&dir, Some(&link)).unwrap());
+    fs::rename(&device, work.path().join("away")).unwrap();
+    let text = refused(open(&dir, Some(&link)), &[&dir, &log_at(&device, first())]);
+    assert!(text.contains("mounted") && !text.contains("new log_dir"), "{text}");
+}

@@ -391,6 +391,11 @@ pub(super) fn check_log_dir(path: &FsPath, log_dir: &FsPath) -> Result<()> {
     log_place::check_wanted(path, number_of(path), log_dir)
 }
 
+/// Fails if `log_dir` is where this incarnation has its log, and its device is not mounted.
+pub(super) fn check_mounted(path: &FsPath, log_dir: &FsPath) -> Result<()> {
+    log_place::check_mounted(path, number_of(path), log_dir)
+}
+
 /// Removes the directory of an incarnation, and its log.
 ///
 /// It loses its name first, durably: without its mark `NEW`, what a crash leaves of it would count as former

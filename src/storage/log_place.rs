@@ -18,6 +18,7 @@
 //! A log that is not where it was recorded is an error, and no damage: its device may not be mounted. No start
 //! replaces the incarnation then.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ use super::file_system::{Access, FsPath, Lock};
 use super::files::io_error;
 use super::frame::Format;
 use super::record::encode_body;
+use super::segments::{self, numbers};
+use super::witness::Witness;
 use crate::storage::{Result, StorageError};
 
 const LOG_DIR: Format = Format { name: "LOG_DIR", magic: b"qrlogdr\n", number: 1 };
@@ -43,6 +46,13 @@ struct Recorded {
     log_dir: String,
     /// The last start.
     start: u64,
+}
+
+impl Recorded {
+    /// Whether the log with this owner is of the same start.
+    fn is_start_of(&self, owner: &Owner) -> bool {
+        self.start == owner.start || Some(self.start) == owner.before
+    }
 }
 
 /// The content of `OWNER`.
@@ -100,11 +110,14 @@ impl LogPlace {
         // First, so that what a crash leaves is found.
         LOG_DIR.write(incarnation, &recorded)?;
         let path = place(log_dir, number);
-        let io = io_error("making the log's directory");
+        let making = format!("making the log's directory {path}");
+        let io = io_error(&making);
         if path.try_exists().map_err(io)? {
             return unusable(&path, "it exists already");
         }
         path.create_directory().map_err(io)?;
+        // Another process may have made the log_dir, and ended before its name was durable.
+        log_dir.sync_own_name().map_err(io)?;
         let lock = lock(&path)?;
         let owner = Owner { incarnation: number, start, before: None, data_dir };
         OWNER.write(&path, &owner)?;
@@ -122,8 +135,9 @@ impl LogPlace {
     ) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
         let recorded_dir = incarnation.at(PathBuf::from(&recorded.log_dir));
-        let io = io_error("looking for the log");
         let mut path = place(&recorded_dir, number);
+        let looking = format!("looking for the log at {path}");
+        let io = io_error(&looking);
         if let Some(carried) = log_dir.map(|log_dir| place(log_dir, number))
             && carried.try_exists().map_err(io)?
         {
@@ -141,7 +155,7 @@ impl LogPlace {
             Err(StorageError::Io { what, reason: format!("{reason}{last}") })
         };
         let lock = lock(&path)?;
-        let Some(owner) = OWNER.read::<Owner>(&path)? else {
+        let Some(owner) = owner_at(&path)? else {
             return refused(
                 format!("{path} is not the log of the member in {data}: it has no OWNER"),
                 "mount the log's device there, or put the log back",
@@ -153,7 +167,7 @@ impl LogPlace {
                 "start this member with its own log_dir, or put its log back",
             );
         }
-        if recorded.start != owner.start && Some(recorded.start) != owner.before {
+        if !recorded.is_start_of(&owner) {
             return refused(
                 format!(
                     "the log at {path} and the data directory {data} are not of the same start"
@@ -175,11 +189,18 @@ impl LogPlace {
 
     /// Makes all of the log durable: it may have been copied or moved here by a program that does not.
     pub(super) fn sync(&self) -> Result<()> {
-        let io = io_error("syncing the log");
+        let syncing = format!("syncing the log at {}", self.path);
+        let io = io_error(&syncing);
         let log = self.log();
         if log.try_exists().map_err(io)? {
-            for name in log.list().map_err(io)? {
-                log.join(name).open(Access::Write).and_then(|file| file.sync_all()).map_err(io)?;
+            let segments = numbers(&log).map_err(io)?;
+            let files = segments.into_iter().map(|number| segments::path(&log, number));
+            for file in files.chain([log.join(Witness::FILE)]) {
+                match file.open(Access::Write).and_then(|file| file.sync_all()) {
+                    // A lost witness is damage, as whoever reads it finds.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    synced => synced.map_err(io)?,
+                }
             }
             log.sync_names().map_err(io)?;
         }
@@ -212,61 +233,74 @@ pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
 /// Removes the log of an incarnation that is being removed, if it is elsewhere and its own. `removed` is the
 /// incarnation's directory, under any name.
 ///
-/// A log that another data directory has used last stays: this one is a copy.
+/// A log that another data directory, or another start, has used last stays: this one is a copy. So does one that
+/// cannot be removed, since its device may be broken or gone: no start of a member with its log elsewhere needs it.
 pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
     let other = |error: StorageError| std::io::Error::other(error.to_string());
-    let log_dir = match recorded_log_dir(removed) {
+    let recorded = match LOG_DIR.read::<Recorded>(removed) {
         Err(StorageError::Corrupt { what }) => {
             tracing::warn!(dir = %removed, what, "the log of a removed incarnation may be left over");
             return Ok(());
         }
         found => found.map_err(other)?,
     };
-    let Some(log_dir) = log_dir else { return Ok(()) };
-    let path = place(&log_dir, number);
-    if !path.try_exists()? {
-        return Ok(());
-    }
-    let stays = |reason: &str| {
-        tracing::warn!(log = %path, reason, "the log of a removed incarnation stays");
-        Ok(())
-    };
-    let locked = match lock(&path) {
-        Err(StorageError::LogInUse { .. }) => return stays("another process uses it"),
-        locked => locked.map_err(other)?,
-    };
+    let Some(recorded) = recorded else { return Ok(()) };
     let data_dir = bytes_of(&data_dir_of(removed).map_err(other)?);
-    match OWNER.read::<Owner>(&path) {
-        // A crash has left it while it was made or removed.
-        Ok(None) if !path.join(LOG).try_exists()? => {}
-        Ok(Some(owner)) if owner.incarnation == number && owner.data_dir == data_dir => {}
-        Ok(_) | Err(StorageError::Corrupt { .. }) => {
-            return stays("it is not known to be of this data directory");
-        }
-        Err(error) => return Err(other(error)),
+    let log_dir = removed.at(PathBuf::from(&recorded.log_dir));
+    let path = place(&log_dir, number);
+    let is_own = |owner: &Owner| {
+        owner.incarnation == number && owner.data_dir == data_dir && recorded.is_start_of(owner)
+    };
+    if let Err(reason) = remove_own(&log_dir, &path, is_own) {
+        tracing::warn!(log = %path, %reason, "the log of a removed incarnation stays");
     }
-    // OWNER goes last, so that what a crash leaves is still known.
-    path.join(LOG).remove_all()?;
-    path.sync_names()?;
-    drop(locked);
-    path.remove_all()?;
-    log_dir.sync_names()
+    Ok(())
 }
 
-/// The `log_dir` of the settings, with its canonical path. Fails if it has to do with a data directory.
-pub(super) fn checked(log_dir: &FsPath, data: &FsPath) -> Result<FsPath> {
+/// Removes a log, if there is one and its owner is the right one.
+fn remove_own(log_dir: &FsPath, path: &FsPath, is_own: impl Fn(&Owner) -> bool) -> Result<()> {
+    let removing = format!("removing the log at {path}");
+    let io = io_error(&removing);
+    if !path.try_exists().map_err(io)? {
+        return Ok(());
+    }
+    let locked = lock(path)?;
+    match owner_at(path)? {
+        // A crash has left it while it was made or removed.
+        None if !path.join(LOG).try_exists().map_err(io)? => {}
+        Some(owner) if is_own(&owner) => {}
+        _ => {
+            return Err(StorageError::Io {
+                what: format!("the log at {path}"),
+                reason: "it is not known to be of this data directory".to_owned(),
+            });
+        }
+    }
+    // OWNER goes last, so that what a crash leaves is still known.
+    path.join(LOG).remove_all().and_then(|()| path.sync_names()).map_err(io)?;
+    drop(locked);
+    path.remove_all().and_then(|()| log_dir.sync_names()).map_err(io)
+}
+
+/// The canonical path of the `log_dir` of the settings.
+pub(super) fn canonical(log_dir: &FsPath) -> Result<FsPath> {
+    log_dir.canonical().map_err(io_error("looking for the log_dir"))
+}
+
+/// Fails if a `log_dir`, by its canonical path, has to do with a data directory: no log is made there.
+pub(super) fn check(log_dir: &FsPath, data: &FsPath) -> Result<()> {
     let io = io_error("looking for the log_dir");
-    let (log_dir, data) = (log_dir.canonical().map_err(io)?, data.canonical().map_err(io)?);
+    let data = data.canonical().map_err(io)?;
     if log_dir.path().starts_with(data.path()) {
-        return unusable(&log_dir, &format!("it is in the data directory {data}: use another one"));
+        return unusable(log_dir, &format!("it is in the data directory {data}: use another one"));
     }
     if data.path().starts_with(log_dir.path()) {
-        return unusable(&log_dir, &format!("the data directory {data} is in it: use another one"));
+        return unusable(log_dir, &format!("the data directory {data} is in it: use another one"));
     }
     if log_dir.join(CURRENT).try_exists().map_err(io)? {
-        return unusable(&log_dir, "it is the data directory of a member: use another one");
+        return unusable(log_dir, "it is the data directory of a member: use another one");
     }
-    Ok(log_dir)
+    Ok(())
 }
 
 /// Fails if an incarnation's log may not be in the `log_dir` of the settings, or is not there at all.
@@ -300,6 +334,24 @@ pub(super) fn check_wanted(incarnation: &FsPath, number: u64, wanted: &FsPath) -
     Err(StorageError::Io { what, reason: reason.to_owned() })
 }
 
+/// Fails if `log_dir` is where an incarnation has recorded its log, and that is not there: the next one would be
+/// made beneath a mount point.
+pub(super) fn check_mounted(incarnation: &FsPath, number: u64, log_dir: &FsPath) -> Result<()> {
+    let io = io_error("looking for the log_dir");
+    let recorded = match recorded_log_dir(incarnation) {
+        Err(StorageError::Corrupt { .. }) => None,
+        recorded => recorded?,
+    };
+    let Some(recorded) = recorded else { return Ok(()) };
+    let is_same = recorded.path() == log_dir.path()
+        || recorded.canonical().map_err(io)?.path() == log_dir.canonical().map_err(io)?.path();
+    let path = place(&recorded, number);
+    if is_same && !path.try_exists().map_err(io)? {
+        return Err(absent(&path, &data_dir_of(incarnation)?, Used::ByStart));
+    }
+    Ok(())
+}
+
 /// The error of a log that is not where it was recorded.
 fn absent(path: &FsPath, data: &FsPath, used: Used) -> StorageError {
     let first = "if its device is not mounted, mount it; if the log was moved, put it back, or a link or a mount at \
@@ -326,8 +378,26 @@ fn place(log_dir: &FsPath, number: u64) -> FsPath {
 fn lock(path: &FsPath) -> Result<Box<dyn Lock>> {
     path.join(LOCK).lock().map_err(|error| match error {
         StorageError::InUse => StorageError::LogInUse { log: path.to_string() },
-        other => other,
+        other => of_log(path, other),
     })
+}
+
+/// The owner of a log; `None` if it has none.
+fn owner_at(path: &FsPath) -> Result<Option<Owner>> {
+    OWNER.read(path).map_err(|error| of_log(path, error))
+}
+
+/// An error with the path of the log: without it, whoever reads the error looks in the data directory.
+fn of_log(path: &FsPath, error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => {
+            StorageError::Io { what: format!("{what} of the log at {path}"), reason }
+        }
+        StorageError::Corrupt { what } => {
+            StorageError::Corrupt { what: format!("{what}, of the log at {path}") }
+        }
+        other => other,
+    }
 }
 
 fn data_dir_of(incarnation: &FsPath) -> Result<FsPath> {

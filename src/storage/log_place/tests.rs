@@ -434,3 +434,109 @@ fn an_absent_device_behind_a_link_is_no_other_log_dir() {
     let text = refused(open(&dir, Some(&link)), &[&dir, &log_at(&device, first())]);
     assert!(text.contains("mounted") && !text.contains("new log_dir"), "{text}");
 }
+
+/// A former device was read-only, and each later start failed.
+#[test]
+fn the_broken_device_of_a_former_log_prevents_no_start() {
+    let work = tempfile::tempdir().unwrap();
+    let at = |name: &str| work.path().join(name);
+    let (dir, logs, fast) = (at("data"), at("logs"), at("fast"));
+    member(&dir, &logs);
+    open(&dir, None).unwrap().mark_removed().unwrap();
+    drop(replace(&FsPath::system(&dir), 5, options(Some(&fast))).unwrap());
+    let place = log_at(&logs, first());
+    fs::remove_file(place.join("LOCK")).unwrap();
+    fs::create_dir(place.join("LOCK")).unwrap();
+    for number in 6..9 {
+        open(&dir, None).unwrap().mark_removed().unwrap();
+        drop(replace(&FsPath::system(&dir), number, options(Some(&fast))).unwrap());
+    }
+    assert!(!dir.join(format!("incarnation-{:016x}", first())).exists());
+}
+
+/// The data directory is a restored snapshot, at the path of the original.
+#[test]
+fn an_old_copy_at_the_same_path_removes_no_newer_log() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    copy_directory(&dir, &work.path().join("snapshot"));
+    let mut store = open(&dir, None).unwrap();
+    let model = write(&mut store);
+    drop(store);
+    fs::rename(&dir, work.path().join("original")).unwrap();
+    fs::rename(work.path().join("snapshot"), &dir).unwrap();
+    refused(open(&dir, None), &[&dir]);
+    for (number, before) in [(5, first()), (6, 5)] {
+        for name in ["REMOVED", "VOTER"] {
+            fs::write(dir.join(format!("incarnation-{before:016x}/{name}")), "x").unwrap();
+        }
+        drop(replace(&FsPath::system(&dir), number, options(None)).unwrap());
+    }
+    fs::rename(&dir, work.path().join("snapshot")).unwrap();
+    fs::rename(work.path().join("original"), &dir).unwrap();
+    assert_eq!(open(&dir, None).and_then(|mut store| Model::of(&mut store)).unwrap(), model);
+}
+
+/// Another instance made the directory for logs, and its process ended before the name was durable.
+#[test]
+fn the_name_of_a_log_dir_that_another_process_made_is_durable() {
+    use crate::storage::file_system::FileSystem;
+    use crate::storage::simulated::PowerCut;
+    let device = Device::new(1);
+    let other = device.process();
+    other.create_directory(Path::new("/srv")).unwrap();
+    other.create_directory(Path::new("/srv/logs")).unwrap();
+    other.end_process();
+    let files = device.process();
+    let options = || options(Some(Path::new("/srv/logs")));
+    let mut store = DiskStore::open(&simulated(&files, DATA), options()).unwrap();
+    found(&mut store).unwrap();
+    store.append(&LogWrite { hard_state: None, entries: vec![entry(1, 1, b"x")] }).unwrap();
+    device.cut_power_with(PowerCut::HARD);
+    let files = device.process();
+    let mut store = DiskStore::open(&simulated(&files, DATA), options()).unwrap();
+    assert_eq!(store.load(&mut |_| Ok(())).unwrap().entries.len(), 1);
+}
+
+#[test]
+fn a_removed_member_makes_no_log_below_an_empty_mount_point() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    open(&dir, None).unwrap().mark_removed().unwrap();
+    fs::rename(&logs, work.path().join("away")).unwrap();
+    fs::create_dir(&logs).unwrap();
+    for log_dir in [None, Some(logs.as_path())] {
+        let text = refused(replace(&FsPath::system(&dir), 5, options(log_dir)), &[&logs, &dir]);
+        assert!(text.contains("mounted"), "{text}");
+    }
+    fs::remove_dir(&logs).unwrap();
+    fs::rename(work.path().join("away"), &logs).unwrap();
+    drop(replace(&FsPath::system(&dir), 5, options(Some(&logs))).unwrap());
+    drop(open(&dir, Some(&logs)).unwrap());
+}
+
+/// A name that is no part of the log is tolerated, as in a log in the data directory.
+#[test]
+fn a_foreign_name_in_the_log_prevents_no_start() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    fs::create_dir(log_at(&logs, first()).join("log/lost+found")).unwrap();
+    Model::of(&mut open(&dir, None).unwrap()).unwrap();
+}
+
+#[test]
+fn an_error_of_the_log_names_its_path() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let place = log_at(&logs, first());
+    let text = || open(&dir, None).unwrap_err().into_error(dir.clone()).to_string();
+    fs::write(place.join("OWNER"), "nonsense").unwrap();
+    assert!(text().contains(place.to_str().unwrap()), "{}", text());
+    fs::remove_file(place.join("LOCK")).unwrap();
+    fs::create_dir(place.join("LOCK")).unwrap();
+    assert!(text().contains(place.to_str().unwrap()), "{}", text());
+}

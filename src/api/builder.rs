@@ -367,7 +367,8 @@ impl Builder {
     /// half times as many bytes. 0 switches the check off.
     ///
     /// The default is twice the size of the state and 64 MiB more; on a small file system, an eighth of it
-    /// instead of the 64 MiB. The part for the state is reserved for the next checkpoint, which may use it.
+    /// instead of the 64 MiB. A log on a file system of its own ([`Builder::log_dir`]) needs the part without the
+    /// state there. The part for the state is reserved for the next checkpoint, which may use it.
     /// With the default, the disk counts as nearly full until there are 32 MiB more than that. The room is
     /// measured once a second, on Linux and Android only.
     ///

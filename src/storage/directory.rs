@@ -39,7 +39,7 @@ use super::log_place;
 use super::record::corrupt;
 use super::rules::{drops_former, refuse};
 use crate::node::stored::Identity;
-use crate::storage::{Result, Space, StorageError};
+use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
 
 const LOCK: &str = "LOCK";
@@ -176,18 +176,6 @@ impl Directory {
     pub(super) fn promise(&self) -> &Promise {
         static NONE: Promise = Promise { ballot: Ballot { round: 0, proposer: 0 }, pledge: None };
         self.current.as_ref().map_or(&NONE, Incarnation::promise)
-    }
-
-    /// The room on its file system, or on that of the log if there is less. Of a log on a smaller one, the total is
-    /// that of the other: how much room is little depends on it, and is needed on both.
-    pub(super) fn space(&self) -> Option<Space> {
-        let log = self.current.as_ref().and_then(|current| current.log().ok());
-        let log = log.and_then(|log| log.space());
-        let both = |data: Space, log: Space| Space {
-            free: data.free.min(log.free),
-            total: data.total.max(log.total),
-        };
-        [self.path.space(), log].into_iter().flatten().reduce(both)
     }
 
     /// The directory for the log of a further incarnation: that of the settings, or that of the current one.

@@ -283,6 +283,14 @@ impl Incarnation {
         }
     }
 
+    /// The room on the file system of a log that is elsewhere.
+    pub(super) fn log_space(&self) -> Option<Space> {
+        match &self.log {
+            LogAt::Elsewhere(place) => place.log().space(),
+            LogAt::Here | LogAt::Unusable(_) => None,
+        }
+    }
+
     /// Makes a log that is elsewhere durable, before it is read.
     pub(super) fn sync_log(&self) -> Result<()> {
         match &self.log {

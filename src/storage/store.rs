@@ -348,7 +348,11 @@ impl Live {
 
 impl LogStore for DiskStore {
     fn space(&self) -> Option<Space> {
-        self.directory.space()
+        self.directory.path().space()
+    }
+
+    fn log_space(&self) -> Option<Space> {
+        self.directory.current()?.log_space()
     }
 
     fn identity(&self) -> Option<&Identity> {

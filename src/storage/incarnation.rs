@@ -27,7 +27,7 @@ use super::file_system::FsPath;
 use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
-use super::log_place::{self, LogPlace, Used};
+use super::log_place::{self, FoundLog, LogPlace};
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
@@ -132,6 +132,8 @@ enum LogAt {
     /// In the incarnation's directory.
     Here,
     Elsewhere(LogPlace),
+    /// Elsewhere, for a tool that reads it.
+    Found(FoundLog),
     /// Elsewhere, and this prevents its use.
     Unusable(StorageError),
 }
@@ -185,12 +187,17 @@ impl Incarnation {
             (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => {}
             (Err(error), _) => return Err(error),
         }
-        let used = if sound == Sound::All { Used::ByStart } else { Used::ByTool };
-        opened.log = match LogPlace::open(&opened.path, number_of(&opened.path), log_dir, used) {
-            Ok(Some(place)) => LogAt::Elsewhere(place),
-            Ok(None) => LogAt::Here,
-            Err(error) if sound == Sound::Nothing => LogAt::Unusable(error),
-            Err(error) => return Err(error),
+        let number = number_of(&opened.path);
+        opened.log = match sound {
+            Sound::All => {
+                LogPlace::open(&opened.path, number)?.map_or(LogAt::Here, LogAt::Elsewhere)
+            }
+            Sound::Identity | Sound::Nothing => {
+                match FoundLog::open(&opened.path, number, log_dir) {
+                    Ok(found) => found.map_or(LogAt::Here, LogAt::Found),
+                    Err(error) => LogAt::Unusable(error),
+                }
+            }
         };
         Ok(opened)
     }
@@ -279,7 +286,17 @@ impl Incarnation {
         match &self.log {
             LogAt::Here => Ok(self.path.join(LOG)),
             LogAt::Elsewhere(place) => Ok(place.log()),
+            LogAt::Found(found) => Ok(found.log()),
             LogAt::Unusable(error) => Err(error.clone()),
+        }
+    }
+
+    /// Why no member continues with the log, if the reason is not in the log itself.
+    pub(super) fn log_fault(&self) -> Option<StorageError> {
+        match &self.log {
+            LogAt::Here | LogAt::Elsewhere(_) => None,
+            LogAt::Found(found) => found.fault.clone(),
+            LogAt::Unusable(error) => Some(error.clone()),
         }
     }
 
@@ -287,7 +304,7 @@ impl Incarnation {
     pub(super) fn log_space(&self) -> Option<Space> {
         match &self.log {
             LogAt::Elsewhere(place) => place.log().space(),
-            LogAt::Here | LogAt::Unusable(_) => None,
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => None,
         }
     }
 
@@ -295,7 +312,7 @@ impl Incarnation {
     pub(super) fn sync_log(&self) -> Result<()> {
         match &self.log {
             LogAt::Elsewhere(place) => place.sync(),
-            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
         }
     }
 
@@ -303,7 +320,7 @@ impl Incarnation {
     pub(super) fn start_log(&mut self, seq: u64) -> Result<()> {
         match &mut self.log {
             LogAt::Elsewhere(place) => place.start(seq),
-            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
         }
     }
 
@@ -369,7 +386,12 @@ impl Incarnation {
                 self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
             }
         }
-        let log = self.log()?;
+        let log = match self.log() {
+            Ok(log) => log,
+            Err(error @ StorageError::LogInUse { .. }) => return Err(error),
+            // What is left is copied without it. See `log_fault`.
+            Err(_) => return Ok(()),
+        };
         match log.try_exists().map_err(io)? {
             true => log.copy_all(&to.join(LOG)).map_err(io),
             false => Ok(()),

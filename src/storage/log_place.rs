@@ -49,6 +49,11 @@ struct Recorded {
 }
 
 impl Recorded {
+    /// The directory of the log of this incarnation.
+    fn place(&self, incarnation: &FsPath, number: u64) -> FsPath {
+        place(&incarnation.at(PathBuf::from(&self.log_dir)), number)
+    }
+
     /// Whether the log with this owner is of the same start.
     fn is_start_of(&self, owner: &Owner) -> bool {
         self.start == owner.start || Some(self.start) == owner.before
@@ -125,61 +130,23 @@ impl LogPlace {
     }
 
     /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
-    /// directory. It is looked for in `log_dir` first, and then where it was recorded. `used` decides what an
-    /// error advises.
-    pub(super) fn open(
-        incarnation: &FsPath,
-        number: u64,
-        log_dir: Option<&FsPath>,
-        used: Used,
-    ) -> Result<Option<LogPlace>> {
+    /// directory.
+    pub(super) fn open(incarnation: &FsPath, number: u64) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
-        let recorded_dir = incarnation.at(PathBuf::from(&recorded.log_dir));
-        let mut path = place(&recorded_dir, number);
-        let looking = format!("looking for the log at {path}");
-        let io = io_error(&looking);
-        if let Some(carried) = log_dir.map(|log_dir| place(log_dir, number))
-            && carried.try_exists().map_err(io)?
-        {
-            path = carried;
-        }
         let data = data_dir_of(incarnation)?;
-        if !path.try_exists().map_err(io)? {
-            return Err(absent(&path, &data, used));
+        let path = recorded.place(incarnation, number);
+        if !path.try_exists().map_err(io_error(&format!("looking for the log at {path}")))? {
+            return Err(absent(&path, &data, Used::ByStart));
         }
-        let refused = |what: String, reason: &str| {
-            let last = match used {
-                Used::ByStart => format!(". {IF_LOST}"),
-                Used::ByTool => String::new(),
-            };
-            Err(StorageError::Io { what, reason: format!("{reason}{last}") })
-        };
         let lock = lock(&path)?;
-        let Some(owner) = owner_at(&path)? else {
-            return refused(
-                format!("{path} is not the log of the member in {data}: it has no OWNER"),
-                "mount the log's device there, or put the log back",
-            );
-        };
-        if owner.incarnation != number {
-            return refused(
-                format!("{path} holds the log of another member, not of the one in {data}"),
-                "start this member with its own log_dir, or put its log back",
-            );
+        let owner = owner_at(&path)?;
+        match owner {
+            Some(owner) if owner.incarnation == number && recorded.is_start_of(&owner) => {
+                let incarnation = incarnation.clone();
+                Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
+            }
+            owner => Err(with_last_resort(other_log(&path, number, &data, owner.as_ref()))),
         }
-        if !recorded.is_start_of(&owner) {
-            return refused(
-                format!(
-                    "the log at {path} and the data directory {data} are not of the same start"
-                ),
-                &format!(
-                    "one of them is an old copy. {} has used this log last. Start the two that ran together last",
-                    owner.data_dir()
-                ),
-            );
-        }
-        let incarnation = incarnation.clone();
-        Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
     }
 
     /// Where the log lives.
@@ -221,6 +188,74 @@ impl LogPlace {
         OWNER.write(&self.path, &owner)?;
         (self.recorded, self.owner) = (recorded, owner);
         Ok(())
+    }
+}
+
+/// The locked directory of a log that a tool reads.
+#[derive(Debug)]
+pub(super) struct FoundLog {
+    path: FsPath,
+    /// Why no member continues with this log.
+    pub(super) fault: Option<StorageError>,
+    _lock: Box<dyn Lock>,
+}
+
+impl FoundLog {
+    /// Locks the directory of an incarnation's log, wherever it can be found: in `log_dir` first, by the
+    /// incarnation's number, and then where it was recorded. `None` if the log is in the incarnation's directory.
+    pub(super) fn open(
+        incarnation: &FsPath,
+        number: u64,
+        log_dir: Option<&FsPath>,
+    ) -> Result<Option<FoundLog>> {
+        let io = io_error("looking for the log");
+        let (recorded, fault) = match LOG_DIR.read::<Recorded>(incarnation) {
+            Err(error @ StorageError::Corrupt { .. }) => (None, Some(error)),
+            Err(error) => return Err(error),
+            Ok(Some(recorded)) => (Some(recorded), None),
+            Ok(None) if incarnation.join(LOG).try_exists().map_err(io)? => return Ok(None),
+            Ok(None) => {
+                let what = "there is neither a log nor LOG_DIR".to_owned();
+                (None, Some(StorageError::Corrupt { what }))
+            }
+        };
+        let carried = log_dir.map(|log_dir| place(log_dir, number));
+        let known = recorded.as_ref().map(|recorded| recorded.place(incarnation, number));
+        let mut path = None;
+        for place in carried.into_iter().chain(known.clone()) {
+            if path.is_none() && place.try_exists().map_err(io)? {
+                path = Some(place);
+            }
+        }
+        let data = data_dir_of(incarnation)?;
+        let path = match (path, known) {
+            (Some(path), _) => path,
+            (None, Some(known)) => return Err(absent(&known, &data, Used::ByTool)),
+            (None, None) => return fault.map_or(Ok(None), Err),
+        };
+        let lock = lock(&path)?;
+        let owner = match owner_at(&path) {
+            Err(error @ StorageError::Corrupt { .. }) => Err(error),
+            owner => Ok(owner?),
+        };
+        let fault = fault.or(match (owner, recorded) {
+            (Err(error), _) => Some(error),
+            (Ok(Some(owner)), Some(recorded))
+                if owner.incarnation == number && recorded.is_start_of(&owner) =>
+            {
+                None
+            }
+            (Ok(owner), _) => {
+                let error = other_log(&path, number, &data, owner.as_ref());
+                Some(StorageError::Corrupt { what: error.to_string() })
+            }
+        });
+        Ok(Some(FoundLog { path, fault, _lock: lock }))
+    }
+
+    /// Where the log lives.
+    pub(super) fn log(&self) -> FsPath {
+        self.path.join(LOG)
     }
 }
 
@@ -352,17 +387,53 @@ pub(super) fn check_mounted(incarnation: &FsPath, number: u64, log_dir: &FsPath)
     Ok(())
 }
 
+/// The error of what is there in place of a member's log.
+fn other_log(path: &FsPath, number: u64, data: &FsPath, owner: Option<&Owner>) -> StorageError {
+    let (what, reason) = match owner {
+        None => (
+            format!("{path} is not the log of the member in {data}: it has no OWNER"),
+            "mount the log's device there, or put the log back".to_owned(),
+        ),
+        Some(owner) if owner.incarnation != number => (
+            format!("{path} holds the log of another member, not of the one in {data}"),
+            "start this member with its own log_dir, or put its log back".to_owned(),
+        ),
+        Some(owner) => (
+            format!("the log at {path} and the data directory {data} are not of the same start"),
+            format!(
+                "one of them is an old copy. {} has used this log last. Start the two that ran together last",
+                owner.data_dir()
+            ),
+        ),
+    };
+    StorageError::Io { what, reason }
+}
+
 /// The error of a log that is not where it was recorded.
 fn absent(path: &FsPath, data: &FsPath, used: Used) -> StorageError {
     let first = "if its device is not mounted, mount it; if the log was moved, put it back, or a link or a mount at \
                  this path";
     let last = match used {
-        Used::ByStart => format!(". {IF_LOST}"),
+        Used::ByStart => String::new(),
         Used::ByTool => "; if it was carried elsewhere, give the option --log-dir".to_owned(),
     };
-    StorageError::Io {
+    let error = StorageError::Io {
         what: format!("the log of this member is not at {path}, where {data} has recorded it"),
         reason: format!("{first}{last}"),
+    };
+    match used {
+        Used::ByStart => with_last_resort(error),
+        Used::ByTool => error,
+    }
+}
+
+/// The error, as a member that starts reports it.
+fn with_last_resort(error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => {
+            StorageError::Io { what, reason: format!("{reason}. {IF_LOST}") }
+        }
+        other => other,
     }
 }
 

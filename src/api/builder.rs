@@ -185,7 +185,8 @@ impl Builder {
     ///
     /// The data directory records where its log is, and a start without this setting finds it there. A start with
     /// another `log_dir` is refused, as is one without the device of the log, and one with an old copy of either
-    /// directory: [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). A link or a mount at the
+    /// directory: [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). Not noticed is a copy of the
+    /// log that was taken after the last start, if the process was killed since, nor an old copy of both. A link or a mount at the
     /// recorded path may lead to another device. Otherwise a log moves only as its instance
     /// [joins again](crate::guide::membership): stop it, remove its data directory and its log, and start it with
     /// the other `log_dir`. Do so only while a majority of the other members runs, which have its data, and with

@@ -28,6 +28,7 @@ use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
 use super::log_place::{self, FoundLog, LogPlace};
+use super::log_record::RecordPosition;
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
@@ -316,11 +317,36 @@ impl Incarnation {
         }
     }
 
-    /// Notes durably that this incarnation goes on with its log, after the record `seq`.
-    pub(super) fn start_log(&mut self, seq: u64) -> Result<()> {
+    /// Notes durably that this incarnation goes on with its log, after the record `last`. `random`: no start has
+    /// had this number.
+    pub(super) fn start_log(&mut self, last: RecordPosition, random: u64) -> Result<()> {
         match &mut self.log {
-            LogAt::Elsewhere(place) => place.start(seq),
+            LogAt::Elsewhere(place) => place.start(last, random),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// Notes durably how far a log that is elsewhere reaches, as the store is closed.
+    pub(super) fn close_log(&mut self, last: RecordPosition) -> Result<()> {
+        match &mut self.log {
+            LogAt::Elsewhere(place) => place.close(last),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// The last record that a log which is, or was, elsewhere must have.
+    pub(super) fn needed_record(&self) -> Result<Option<RecordPosition>> {
+        log_place::needed(&self.path)
+    }
+
+    /// The error of a log without that record.
+    pub(super) fn log_too_old(&self) -> StorageError {
+        match &self.log {
+            LogAt::Elsewhere(place) => place.too_old(),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => StorageError::Corrupt {
+                what: "the log does not have the last records of its data directory: it is an old copy"
+                    .to_owned(),
+            },
         }
     }
 
@@ -392,6 +418,7 @@ impl Incarnation {
             // What is left is copied without it. See `log_fault`.
             Err(_) => return Ok(()),
         };
+        log_place::note_needed(&self.path, to)?;
         match log.try_exists().map_err(io)? {
             true => log.copy_all(&to.join(LOG)).map_err(io),
             false => Ok(()),

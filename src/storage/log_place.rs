@@ -10,10 +10,15 @@
 //! | `log/`  | the log and its witness, see `log_file`                        |
 //!
 //! `LOG_DIR` in the incarnation's directory is a frame with the path of the `log_dir`, and with the start that
-//! has used the log last. Each start writes a new number to both, so an old copy of either one does not fit the
+//! has used the log last. Each start writes a new random number to both, so an old copy of either one does not fit the
 //! other, and is refused: a log without its last records would be believed. For the same reason there is no way
 //! to move a log: nothing shows whether a copy has everything. What a link or a mount puts at the recorded path
 //! passes the same checks, and is synced before it is used.
+//!
+//! `LOG_DIR` also has the last record of the log, as of the last start or of the last orderly end. A log that does
+//! not reach it is an old copy of the same start, and is refused. Not noticed is a copy that is younger than the
+//! last start of a process that was killed: as for a whole data directory, nothing outside it says how far it must
+//! reach.
 //!
 //! A log that is not where it was recorded is an error, and no damage: its device may not be mounted. No start
 //! replaces the incarnation then.
@@ -27,6 +32,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::file_system::{Access, FsPath, Lock};
 use super::files::io_error;
 use super::frame::Format;
+use super::log_record::RecordPosition;
 use super::record::encode_body;
 use super::segments::{self, numbers};
 use super::witness::Witness;
@@ -43,9 +49,14 @@ const CURRENT: &str = "CURRENT";
 /// The content of `LOG_DIR`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Recorded {
+    /// Empty in a copy for tools, whose log is in the incarnation's directory.
     log_dir: String,
     /// The last start.
     start: u64,
+    /// The number of the last record at that start, or when the store was closed since, and the chain after it.
+    /// 0: not known.
+    seq: u64,
+    chain: u64,
 }
 
 impl Recorded {
@@ -111,7 +122,7 @@ impl LogPlace {
             return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
         };
         let start = xxh3_64(&encode_body(&(number, &data_dir)));
-        let recorded = Recorded { log_dir: text, start };
+        let recorded = Recorded { log_dir: text, start, seq: 0, chain: 0 };
         // First, so that what a crash leaves is found.
         LOG_DIR.write(incarnation, &recorded)?;
         let path = place(log_dir, number);
@@ -133,6 +144,9 @@ impl LogPlace {
     /// directory.
     pub(super) fn open(incarnation: &FsPath, number: u64) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
+        if recorded.log_dir.is_empty() {
+            return Ok(None);
+        }
         let data = data_dir_of(incarnation)?;
         let path = recorded.place(incarnation, number);
         if !path.try_exists().map_err(io_error(&format!("looking for the log at {path}")))? {
@@ -174,20 +188,41 @@ impl LogPlace {
         self.path.sync_names().and_then(|()| self.path.sync_own_name()).map_err(io)
     }
 
-    /// Notes durably that this data directory goes on with this log, after its record `seq`. From then on no
-    /// copy of one of the two fits the other.
-    pub(super) fn start(&mut self, seq: u64) -> Result<()> {
+    /// Notes durably that this data directory goes on with this log, after its record `last`. From then on no
+    /// copy of one of the two fits the other. `random` makes this start another one than that of a copy of both.
+    pub(super) fn start(&mut self, last: RecordPosition, random: u64) -> Result<()> {
         let data_dir = bytes_of(&data_dir_of(&self.incarnation)?);
         let before = self.recorded.start;
-        let start = xxh3_64(&encode_body(&(self.owner.start, before, seq, &data_dir)));
+        let start = xxh3_64(&encode_body(&(self.owner.start, before, random, &data_dir)));
         let owner = Owner { start, before: Some(before), data_dir, ..self.owner.clone() };
         OWNER.write(&self.path, &owner)?;
-        let recorded = Recorded { start, ..self.recorded.clone() };
+        let RecordPosition { seq, chain } = last;
+        let recorded = Recorded { start, seq, chain, ..self.recorded.clone() };
         LOG_DIR.write(&self.incarnation, &recorded)?;
         let owner = Owner { before: None, ..owner };
         OWNER.write(&self.path, &owner)?;
         (self.recorded, self.owner) = (recorded, owner);
         Ok(())
+    }
+
+    /// Notes durably how far the log reaches as the store is closed.
+    pub(super) fn close(&mut self, RecordPosition { seq, chain }: RecordPosition) -> Result<()> {
+        if (self.recorded.seq, self.recorded.chain) == (seq, chain) {
+            return Ok(());
+        }
+        let recorded = Recorded { seq, chain, ..self.recorded.clone() };
+        LOG_DIR.write(&self.incarnation, &recorded)?;
+        self.recorded = recorded;
+        Ok(())
+    }
+
+    /// The error of a log that is too short, or another one, for what `LOG_DIR` has recorded.
+    pub(super) fn too_old(&self) -> StorageError {
+        let data = self.incarnation.parent();
+        with_last_resort(StorageError::Io {
+            what: format!("the log at {} does not have the last records of {data}", self.path),
+            reason: "it is an old copy: put back the log that this member has used last".to_owned(),
+        })
     }
 }
 
@@ -259,9 +294,26 @@ impl FoundLog {
     }
 }
 
+/// The last record that a log must have, by the `LOG_DIR` of its incarnation.
+pub(super) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
+    let recorded = match LOG_DIR.read::<Recorded>(incarnation) {
+        Err(StorageError::Corrupt { .. }) => None,
+        recorded => recorded?,
+    };
+    let needed = recorded.map(|Recorded { seq, chain, .. }| RecordPosition { seq, chain });
+    Ok(needed.filter(|needed| needed.seq > 0))
+}
+
+/// Notes in a copy for tools, whose log is within, which record the log must have.
+pub(super) fn note_needed(incarnation: &FsPath, copy: &FsPath) -> Result<()> {
+    let Some(RecordPosition { seq, chain }) = needed(incarnation)? else { return Ok(()) };
+    LOG_DIR.write(copy, &Recorded { log_dir: String::new(), start: 0, seq, chain })
+}
+
 /// The `log_dir` that an incarnation has recorded; `None` if its log is in its own directory.
 pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
     let recorded = LOG_DIR.read::<Recorded>(incarnation)?;
+    let recorded = recorded.filter(|recorded| !recorded.log_dir.is_empty());
     Ok(recorded.map(|recorded| incarnation.at(PathBuf::from(recorded.log_dir))))
 }
 
@@ -279,7 +331,9 @@ pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
         }
         found => found.map_err(other)?,
     };
-    let Some(recorded) = recorded else { return Ok(()) };
+    let Some(recorded) = recorded.filter(|recorded| !recorded.log_dir.is_empty()) else {
+        return Ok(());
+    };
     let data_dir = bytes_of(&data_dir_of(removed).map_err(other)?);
     let log_dir = removed.at(PathBuf::from(&recorded.log_dir));
     let path = place(&log_dir, number);

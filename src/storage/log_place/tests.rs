@@ -589,3 +589,58 @@ fn tools_read_two_halves_of_different_starts() {
     assert!(marks.log.unwrap().to_string().contains("old copy"));
     assert_eq!(Model::of(&mut open(&to, None).unwrap()).unwrap(), model);
 }
+
+/// A snapshot of the log's device, taken while the member ran, was put back after its end.
+#[test]
+fn an_old_copy_of_the_same_start_is_refused() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let place = log_at(&logs, first());
+    let mut store = open(&dir, None).unwrap();
+    write(&mut store);
+    copy_directory(&place, &work.path().join("old"));
+    for _ in 0..10 {
+        write(&mut store);
+    }
+    drop(store);
+    fs::rename(&place, work.path().join("newest")).unwrap();
+    copy_directory(&work.path().join("old"), &place);
+    let text = refused(open(&dir, None), &[&dir, &place]);
+    assert!(text.contains("old copy"), "{text}");
+    assert!(!dir.join("QUARANTINED").exists());
+    // Tools take it for damaged.
+    let to = work.path().join("copy");
+    copy_store(&FsPath::system(&dir), &FsPath::system(&to), None).unwrap();
+    let error = open(&to, None).unwrap_err();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(work.path().join("newest"), &place).unwrap();
+    assert_eq!(Model::of(&mut open(&dir, None).unwrap()).unwrap().entries.len(), 12);
+}
+
+/// Both directories were restored from one moment, started, and restored again.
+#[test]
+fn two_histories_have_different_starts() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let at = |name: &str| work.path().join(name);
+    copy_directory(&dir, &at("data-backup"));
+    copy_directory(&logs, &at("logs-backup"));
+    let start = |random| {
+        let options = StoreOptions { random, ..options(None) };
+        DiskStore::open(&FsPath::system(&dir), options).and_then(|mut store| Model::of(&mut store))
+    };
+    start(1).unwrap();
+    fs::rename(&logs, at("logs-first")).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    copy_directory(&at("data-backup"), &dir);
+    copy_directory(&at("logs-backup"), &logs);
+    start(2).unwrap();
+    // The data directory of the second, and the log of the first.
+    fs::remove_dir_all(&logs).unwrap();
+    fs::rename(at("logs-first"), &logs).unwrap();
+    let text = start(3).unwrap_err().to_string();
+    assert!(text.contains("not of the same start"), "{text}");
+}

@@ -247,6 +247,7 @@ impl FoundLog {
         let (recorded, fault) = match LOG_DIR.read::<Recorded>(incarnation) {
             Err(error @ StorageError::Corrupt { .. }) => (None, Some(error)),
             Err(error) => return Err(error),
+            Ok(Some(recorded)) if recorded.log_dir.is_empty() => return Ok(None),
             Ok(Some(recorded)) => (Some(recorded), None),
             Ok(None) if incarnation.join(LOG).try_exists().map_err(io)? => return Ok(None),
             Ok(None) => {

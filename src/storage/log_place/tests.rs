@@ -614,6 +614,8 @@ fn an_old_copy_of_the_same_start_is_refused() {
     copy_store(&FsPath::system(&dir), &FsPath::system(&to), None).unwrap();
     let error = open(&to, None).unwrap_err();
     assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    let salvage = DiskStore::salvage(&FsPath::system(&to), options(None)).unwrap();
+    assert_eq!(salvage.boot.entries.len(), 2);
     fs::remove_dir_all(&place).unwrap();
     fs::rename(work.path().join("newest"), &place).unwrap();
     assert_eq!(Model::of(&mut open(&dir, None).unwrap()).unwrap().entries.len(), 12);
@@ -643,4 +645,60 @@ fn two_histories_have_different_starts() {
     fs::rename(at("logs-first"), &logs).unwrap();
     let text = start(3).unwrap_err().to_string();
     assert!(text.contains("not of the same start"), "{text}");
+}
+
+fn acknowledged_history(files: &ProcessFiles, acknowledged: &mut u64) -> Result<()> {
+    let dir = simulated(files, DATA);
+    let options = || options(Some(Path::new(LOGS)));
+    let mut store = DiskStore::open(&dir, options())?;
+    found(&mut store)?;
+    for index in 1..7 {
+        store.append(&LogWrite { hard_state: None, entries: vec![entry(index, 1, b"x")] })?;
+        *acknowledged = index;
+        if index % 2 == 0 {
+            drop(store);
+            store = DiskStore::open(&dir, options())?;
+            store.load(&mut |_| Ok(()))?;
+        }
+    }
+    Ok(())
+}
+
+/// By a power cut or by the end of the process, and again during the next start.
+#[test]
+fn what_was_acknowledged_survives_a_crash_anywhere() {
+    let options = || options(Some(Path::new(LOGS)));
+    let mut cuts = 0;
+    for calls in (0..).step_by(11) {
+        let device = Device::new(calls);
+        let end = |files: &ProcessFiles, power: bool| match power {
+            true => drop(device.cut_power()),
+            false => files.end_process(),
+        };
+        let files = device.process();
+        files.stop_after(calls);
+        let mut acknowledged = 0;
+        let done = acknowledged_history(&files, &mut acknowledged).is_ok();
+        end(&files, calls % 2 == 0);
+        let files = device.process();
+        files.stop_after(calls % 67);
+        let _ = DiskStore::open(&simulated(&files, DATA), options())
+            .and_then(|mut store| store.load(&mut |_| Ok(())).map(drop));
+        end(&files, calls % 3 == 0);
+        let files = device.process();
+        let mut store = DiskStore::open(&simulated(&files, DATA), options())
+            .unwrap_or_else(|error| panic!("after {calls} calls: {error}"));
+        if store.identity().is_none() {
+            assert_eq!(acknowledged, 0, "after {calls} calls");
+            found(&mut store).unwrap();
+        }
+        let boot = store.load(&mut |_| Ok(())).unwrap();
+        let last = boot.entries.last().map_or(0, |last| last.index);
+        assert!(last >= acknowledged, "after {calls} calls: {last} of {acknowledged}");
+        if done {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 20, "{cuts}");
 }

@@ -145,6 +145,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         segment_bytes: 1 << random.within(11..16),
         keys: keys(seed),
         log_dir: log_dir(seed),
+        random: seed,
     };
     let mut world = DiskWorld {
         split_above: 1 << *random.pick(&[8, 10, 14, 20]),

@@ -250,6 +250,7 @@ impl Plan {
             segment_bytes: 1 << random.within(12..18),
             keys: None,
             log_dir: None,
+            random: 0,
         };
     }
 

@@ -185,9 +185,12 @@ impl Builder {
     ///
     /// The data directory records where its log is, and a start without this setting finds it there. A start with
     /// another `log_dir` is refused, as is one without the device of the log, and one with an old copy of either
-    /// directory: [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). To move a log, stop this
-    /// instance, remove its data directory and its log, and start it with the other `log_dir`: it
-    /// [joins again](crate::guide::membership), and the others have its data.
+    /// directory: [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable). Not noticed is a copy of the
+    /// log that was taken after the last start, if the process was killed since, nor an old copy of both. A link or a mount at the
+    /// recorded path may lead to another device. Otherwise a log moves only as its instance
+    /// [joins again](crate::guide::membership): stop it, remove its data directory and its log, and start it with
+    /// the other `log_dir`. Do so only while a majority of the other members runs, which have its data, and with
+    /// one instance at a time; never with a cluster's only member.
     ///
     /// ```no_run
     /// let coordinator = quorate::Coordinator::builder()
@@ -365,7 +368,8 @@ impl Builder {
     /// half times as many bytes. 0 switches the check off.
     ///
     /// The default is twice the size of the state and 64 MiB more; on a small file system, an eighth of it
-    /// instead of the 64 MiB. The part for the state is reserved for the next checkpoint, which may use it.
+    /// instead of the 64 MiB. A log on a file system of its own ([`Builder::log_dir`]) needs the part without the
+    /// state there. The part for the state is reserved for the next checkpoint, which may use it.
     /// With the default, the disk counts as nearly full until there are 32 MiB more than that. The room is
     /// measured once a second, on Linux and Android only.
     ///

@@ -112,6 +112,8 @@ pub(crate) enum Input {
     Rotten { what: String, below: u64 },
     /// The free bytes and the size of the data directory's file system.
     DiskSpace { free: u64, total: u64 },
+    /// Those of the log's file system, if the log is not in the data directory.
+    LogSpace { free: u64, total: u64 },
     /// The disk, or something else that the node needs, has failed.
     Failed { reason: String },
     /// Expire the session now, as if its time were up. Only a leader acts on it.

@@ -103,6 +103,10 @@ impl Node {
                 self.room.measured(free, total);
                 self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
             }
+            Input::LogSpace { free, total } => {
+                self.room.measured_log(free, total);
+                self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
+            }
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {

@@ -36,12 +36,20 @@ const CHECKPOINTS: u64 = 2;
 /// room gets a new checkpoint.
 const SHRUNK_BY: u64 = 8 << 20;
 
+/// The room on a file system, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    free: u64,
+    total: u64,
+}
+
 /// The room on this member's disk, and the leader's last report of all disks.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// The free bytes; `None`: not known.
-    pub(super) free: Option<u64>,
-    total: u64,
+    /// The file system of the data directory; `None`: not known.
+    data: Option<Measured>,
+    /// That of the log, if the log is not in the data directory.
+    log: Option<Measured>,
     pub(super) is_low: bool,
     /// The term in which the leader was last sent a report, when the next one is due, and whether
     /// that one must be sent.
@@ -108,7 +116,29 @@ impl Watermark {
 impl Room {
     /// The host has measured the room on the disk.
     pub(super) fn measured(&mut self, free: u64, total: u64) {
-        (self.free, self.total) = (Some(free), total);
+        self.data = Some(Measured { free, total });
+    }
+
+    /// The host has measured the room on the log's file system.
+    pub(super) fn measured_log(&mut self, free: u64, total: u64) {
+        self.log = Some(Measured { free, total });
+    }
+
+    /// The free bytes, on the file system that has fewer; `None`: not known.
+    pub(super) fn free(&self) -> Option<u64> {
+        [self.data, self.log].into_iter().flatten().map(|measured| measured.free).min()
+    }
+
+    /// How much is free where there is less than needed, and how much is needed there. No checkpoint is written
+    /// beside a log on a file system of its own. That of the data needs as much as if it had the log: it may be the
+    /// same one, and sled takes space ahead.
+    fn lacking(&self, set: Option<u64>, state_bytes: u64, is_used: bool) -> Option<(u64, u64)> {
+        let needed = [(self.data, state_bytes), (self.log, 0)];
+        needed.into_iter().find_map(|(measured, state_bytes)| {
+            let Measured { free, total } = measured?;
+            let below = Watermark::of(set, state_bytes, total).bytes(self.is_low, is_used);
+            (free < below).then_some((free, below))
+        })
     }
 
     /// Whether there is little room and a checkpoint would make some. The last one took `image` bytes.
@@ -127,15 +157,15 @@ impl Room {
     ) {
         let is_used = raft.persistence.has_two_checkpoints(cx.now.mono);
         let state_bytes = machine.bytes();
-        let Some(free) = self.free else { return };
-        let watermark = Watermark::of(cx.config.disk_low, state_bytes, self.total);
-        let below = watermark.bytes(self.is_low, is_used);
-        let is_low = free < below;
-        if is_low == self.is_low {
+        if self.free().is_none() {
             return;
         }
-        (self.is_low, self.report_at) = (is_low, Time::ZERO);
-        if is_low {
+        let lacking = self.lacking(cx.config.disk_low, state_bytes, is_used);
+        if lacking.is_some() == self.is_low {
+            return;
+        }
+        (self.is_low, self.report_at) = (lacking.is_some(), Time::ZERO);
+        if let Some((free, below)) = lacking {
             tracing::warn!(
                 node = %membership.own_name(),
                 free,
@@ -143,6 +173,7 @@ impl Room {
                 "the disk is nearly full; if too many are, writes are refused: make room"
             );
         } else {
+            let free = self.free();
             tracing::info!(node = %membership.own_name(), free, "the disk has room again");
         }
         self.report(&raft.elections.observed, cx);
@@ -219,6 +250,22 @@ mod tests {
         assert_eq!(below(None, GIB, 100 * GIB), ROOM + 2 * GIB);
         assert_eq!(below(Some(0), GIB, 100 * GIB), 0, "switched off");
         assert_eq!(below(Some(7), GIB, 100 * GIB), 7);
+    }
+
+    /// A log device of 160 MiB counted as full at 36 %, for want of room for a checkpoint that it never holds.
+    #[test]
+    fn each_of_two_file_systems_needs_room_for_what_it_holds() {
+        const MIB: u64 = 1 << 20;
+        let lacking = |data: u64, log: u64| {
+            let mut room = Room::default();
+            room.measured(data * MIB, 100_000 * MIB);
+            room.measured_log(log * MIB, 160 * MIB);
+            room.lacking(None, 50 * MIB, false)
+        };
+        assert_eq!(lacking(1000, 100), None);
+        assert_eq!(lacking(1000, 20), None);
+        assert_eq!(lacking(1000, 19), Some((19 * MIB, 20 * MIB)), "the log's");
+        assert_eq!(lacking(163, 100), Some((163 * MIB, 164 * MIB)), "the checkpoint's");
     }
 
     /// Once a checkpoint used the room that was reserved for it, the disk counted as full for ever.

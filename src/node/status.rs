@@ -46,7 +46,7 @@ impl Node {
             durable_index: Some(self.raft.persisted()),
             log_bytes: Some(self.raft.log().disk_bytes()),
             checkpoint_bytes: Some(self.raft.persistence.state_bytes),
-            disk_free_bytes: self.room.free,
+            disk_free_bytes: self.room.free(),
             disk_low: self.room.is_low,
             ..self.cx.metrics.clone()
         }
@@ -366,7 +366,7 @@ impl Node {
             log_bytes: log.bytes() + log.outline().bytes_between(0, u64::MAX),
             checkpoint_bytes: self.raft.persistence.state_bytes,
             checkpoint_age: now.saturating_sub(self.raft.persistence.checkpoint_at),
-            disk_free: self.room.free,
+            disk_free: self.room.free(),
             disk_low: self.room.is_low,
             commit,
             disk_sync,

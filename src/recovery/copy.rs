@@ -71,15 +71,27 @@ pub(super) fn read(dir: &Path, options: &Options) -> Result<(Found, Marks)> {
     let copied = FsPath::system(copy.path());
     let marks =
         copy_store(&FsPath::system(dir), &copied, options.log_dir.as_deref()).map_err(in_dir)?;
-    let found = read_copy(&copied, &options).map_err(in_dir)?;
+    let found = read_copy(&copied, &options, &marks).map_err(in_dir)?;
     Ok((found, marks))
 }
 
-/// As [`read`], for a copy.
+/// As [`read`], for a copy of a directory with these marks. A log that no member continues with is read all the
+/// same, but proves nothing.
 pub(super) fn read_copy(
     copy: &FsPath,
     options: &StoreOptions,
+    marks: &Marks,
 ) -> std::result::Result<Found, StorageError> {
+    let found = read_all(copy, options)?;
+    let Some(fault) = &marks.log else { return Ok(found) };
+    let what = match fault {
+        StorageError::Corrupt { what } => what.clone(),
+        other => other.to_string(),
+    };
+    Ok(Found { damage: Some(what), whole: None, part: found.whole.or(found.part), ..found })
+}
+
+fn read_all(copy: &FsPath, options: &StoreOptions) -> std::result::Result<Found, StorageError> {
     // The log is in the copy.
     let options = &StoreOptions { log_dir: None, ..options.clone() };
     let Some(identity) = identity_of(copy)? else {

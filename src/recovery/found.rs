@@ -96,8 +96,8 @@ impl Plan {
         let copy = Temporary::new()?;
         let copied = FsPath::system(copy.path());
         replacement.copy_to(&copied).map_err(in_dir)?;
-        let found = copy::read_copy(&copied, &options).map_err(in_dir)?;
         let marks = replacement.marks().map_err(in_dir)?;
+        let found = copy::read_copy(&copied, &options, &marks).map_err(in_dir)?;
         let now = Inspection::new(dir, &found, marks);
         let before = found.identity;
         let (Some(held), true) = (found.whole.or(found.part), now == self.best) else {

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use super::copy::{self, Found, Held};
 use super::{Options, dir_unusable, moment, time};
 use crate::node::stored::Identity;
-use crate::storage::Marks;
-use crate::types::error::Result;
+use crate::storage::{Marks, StorageError};
+use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
 /// The owner and the content of a data directory: [`inspect`].
@@ -123,11 +123,23 @@ pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
 }
 
 pub(super) fn inspect_with(dir: &Path, options: &Options) -> Result<Inspection> {
+    match look(dir, options)? {
+        (inspection, None) => Ok(inspection),
+        (_, Some(error)) => Err(error),
+    }
+}
+
+/// The inspection of a directory, and the error if its log is elsewhere and cannot be found.
+pub(super) fn look(dir: &Path, options: &Options) -> Result<(Inspection, Option<Error>)> {
     if !dir.is_dir() {
         return Err(dir_unusable(dir, "there is no such directory"));
     }
     let (found, marks) = copy::read(dir, options)?;
-    Ok(Inspection::new(dir, &found, marks))
+    let absent = match &marks.log {
+        None | Some(StorageError::Corrupt { .. }) => None,
+        Some(error) => Some(error.clone().into_error(dir.to_owned())),
+    };
+    Ok((Inspection::new(dir, &found, marks), absent))
 }
 
 impl Inspection {

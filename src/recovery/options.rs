@@ -77,7 +77,9 @@ impl Options {
 
     /// The directory of logs, as [`Builder::log_dir`](crate::Builder::log_dir). A log that a data directory has
     /// elsewhere is looked for here first, and then where it was recorded: needed if they were carried to
-    /// another machine. The log of a new cluster is made here.
+    /// another machine, or if the directory's record of the place is lost. A log that is not known to be the last
+    /// one of its directory counts as damaged: see [`recover_damaged`](super::recover_damaged). The log of a new
+    /// cluster is made here.
     #[must_use]
     pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Options {
         self.log_dir = Some(dir.into());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::inspect::{Contents, Inspection, inspect_with};
+use super::inspect::{Contents, Inspection, look};
 use super::{Options, moment};
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
@@ -129,8 +129,21 @@ pub(super) fn recover_with<P: AsRef<Path>>(
     damaged: bool,
     options: &Options,
 ) -> Result<Plan> {
-    let inspections = dirs.into_iter().map(|dir| inspect_with(dir.as_ref(), options));
-    let plan = plan(inspections.collect::<Result<_>>()?, damaged)?;
+    let mut inspections = Vec::new();
+    let mut first_absent = None;
+    for dir in dirs {
+        let (inspection, absent) = look(dir.as_ref(), options)?;
+        inspections.push(inspection);
+        first_absent = first_absent.or(absent);
+    }
+    // Without a log, a directory is a line of the plan. If there is nothing else, its error says more.
+    let is_empty = |one: &Inspection| one.contents.is_none() && one.part.is_none();
+    if let Some(absent) = first_absent
+        && inspections.iter().all(is_empty)
+    {
+        return Err(absent);
+    }
+    let plan = plan(inspections, damaged)?;
     Ok(Plan { options: PlanOptions(options.clone()), ..plan })
 }
 

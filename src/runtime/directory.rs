@@ -111,7 +111,12 @@ pub(crate) fn store_options(
 ) -> Result<StoreOptions, StorageError> {
     let keys = at_rest.map(AtRest::ring).transpose();
     let keys = keys.map_err(|KeyError(what)| StorageError::Key { what })?.map(Arc::new);
-    Ok(StoreOptions { keys, log_dir: log_dir.map(Path::to_owned), ..StoreOptions::default() })
+    let random = entropy::number().map_err(|error| StorageError::Io {
+        what: "starting the store".to_owned(),
+        reason: error.to_string(),
+    })?;
+    let log_dir = log_dir.map(Path::to_owned);
+    Ok(StoreOptions { keys, log_dir, random, ..StoreOptions::default() })
 }
 
 /// Opens the directory, whose member gets this unused identity if it has none, and starts its node.

@@ -39,7 +39,7 @@ use super::log_place;
 use super::record::corrupt;
 use super::rules::{drops_former, refuse};
 use crate::node::stored::Identity;
-use crate::storage::{Result, Space, StorageError};
+use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
 
 const LOCK: &str = "LOCK";
@@ -67,6 +67,10 @@ impl Directory {
     /// Creates the directory if necessary, locks it, and opens its current incarnation. Fails if that has its
     /// log in another directory than `log_dir`.
     pub(super) fn open(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
+        if let Some(log_dir) = log_dir {
+            // Before anything is made.
+            log_place::check(&log_place::canonical(&path.at(log_dir.to_owned()))?, path)?;
+        }
         let mut directory = Directory::lock(path, log_dir)?;
         if planted!(MarkBelieved)
             && let Some(what) = directory.quarantined()?
@@ -91,7 +95,7 @@ impl Directory {
         if let Some(log_dir) = &self.log_dir
             && !incarnation::is_removed(&path)
         {
-            log_place::check_wanted(&path, log_dir)?;
+            incarnation::check_log_dir(&path, log_dir)?;
         }
         let current = Incarnation::open(path, Sound::All, None)?;
         current.sync_log()?;
@@ -134,7 +138,7 @@ impl Directory {
 
     fn lock(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
         let log_dir = log_dir.map(|log_dir| path.at(log_dir.to_owned()));
-        let log_dir = log_dir.map(|log_dir| log_place::checked(&log_dir, path)).transpose()?;
+        let log_dir = log_dir.map(|log_dir| log_place::canonical(&log_dir)).transpose()?;
         path.create_directory().map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
         if !has_data(path)? {
@@ -174,18 +178,6 @@ impl Directory {
         self.current.as_ref().map_or(&NONE, Incarnation::promise)
     }
 
-    /// The room on its file system, or on that of the log if there is less. Of a log on a smaller one, the total is
-    /// that of the other: how much room is little depends on it, and is needed on both.
-    pub(super) fn space(&self) -> Option<Space> {
-        let log = self.current.as_ref().and_then(|current| current.log().ok());
-        let log = log.and_then(|log| log.space());
-        let both = |data: Space, log: Space| Space {
-            free: data.free.min(log.free),
-            total: data.total.max(log.total),
-        };
-        [self.path.space(), log].into_iter().flatten().reduce(both)
-    }
-
     /// The directory for the log of a further incarnation: that of the settings, or that of the current one.
     pub(super) fn new_log_dir(&self) -> Result<Option<FsPath>> {
         let current = self.current.as_ref().map(Incarnation::path);
@@ -194,12 +186,9 @@ impl Directory {
             recorded => recorded?.flatten(),
         };
         let Some(log_dir) = self.log_dir.as_ref().or(recorded.as_ref()) else { return Ok(None) };
-        let is_known = recorded.as_ref().is_some_and(|known| known.path() == log_dir.path());
-        if is_known && !log_dir.try_exists().map_err(io_error("looking for the log_dir"))? {
-            return Err(StorageError::Io {
-                what: format!("the directory {log_dir} for this member's log is missing"),
-                reason: "is its device mounted?".to_owned(),
-            });
+        log_place::check(&log_place::canonical(log_dir)?, &self.path)?;
+        if let Some(current) = current {
+            incarnation::check_mounted(current, log_dir)?;
         }
         Ok(Some(log_dir.clone()))
     }

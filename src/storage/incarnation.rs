@@ -27,7 +27,8 @@ use super::file_system::FsPath;
 use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
-use super::log_place::{self, LogPlace};
+use super::log_place::{self, FoundLog, LogPlace};
+use super::log_record::RecordPosition;
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
@@ -132,6 +133,8 @@ enum LogAt {
     /// In the incarnation's directory.
     Here,
     Elsewhere(LogPlace),
+    /// Elsewhere, for a tool that reads it.
+    Found(FoundLog),
     /// Elsewhere, and this prevents its use.
     Unusable(StorageError),
 }
@@ -185,11 +188,17 @@ impl Incarnation {
             (Ok(()), _) | (Err(StorageError::Corrupt { .. }), Sound::Nothing) => {}
             (Err(error), _) => return Err(error),
         }
-        opened.log = match LogPlace::open(&opened.path, number_of(&opened.path), log_dir) {
-            Ok(Some(place)) => LogAt::Elsewhere(place),
-            Ok(None) => LogAt::Here,
-            Err(error) if sound == Sound::Nothing => LogAt::Unusable(error),
-            Err(error) => return Err(error),
+        let number = number_of(&opened.path);
+        opened.log = match sound {
+            Sound::All => {
+                LogPlace::open(&opened.path, number)?.map_or(LogAt::Here, LogAt::Elsewhere)
+            }
+            Sound::Identity | Sound::Nothing => {
+                match FoundLog::open(&opened.path, number, log_dir) {
+                    Ok(found) => found.map_or(LogAt::Here, LogAt::Found),
+                    Err(error) => LogAt::Unusable(error),
+                }
+            }
         };
         Ok(opened)
     }
@@ -278,7 +287,25 @@ impl Incarnation {
         match &self.log {
             LogAt::Here => Ok(self.path.join(LOG)),
             LogAt::Elsewhere(place) => Ok(place.log()),
+            LogAt::Found(found) => Ok(found.log()),
             LogAt::Unusable(error) => Err(error.clone()),
+        }
+    }
+
+    /// Why no member continues with the log, if the reason is not in the log itself.
+    pub(super) fn log_fault(&self) -> Option<StorageError> {
+        match &self.log {
+            LogAt::Here | LogAt::Elsewhere(_) => None,
+            LogAt::Found(found) => found.fault.clone(),
+            LogAt::Unusable(error) => Some(error.clone()),
+        }
+    }
+
+    /// The room on the file system of a log that is elsewhere.
+    pub(super) fn log_space(&self) -> Option<Space> {
+        match &self.log {
+            LogAt::Elsewhere(place) => place.log().space(),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => None,
         }
     }
 
@@ -286,15 +313,40 @@ impl Incarnation {
     pub(super) fn sync_log(&self) -> Result<()> {
         match &self.log {
             LogAt::Elsewhere(place) => place.sync(),
-            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
         }
     }
 
-    /// Notes durably that this incarnation goes on with its log, after the record `seq`.
-    pub(super) fn start_log(&mut self, seq: u64) -> Result<()> {
+    /// Notes durably that this incarnation goes on with its log, after the record `last`. `random`: no start has
+    /// had this number.
+    pub(super) fn start_log(&mut self, last: RecordPosition, random: u64) -> Result<()> {
         match &mut self.log {
-            LogAt::Elsewhere(place) => place.start(seq),
-            LogAt::Here | LogAt::Unusable(_) => Ok(()),
+            LogAt::Elsewhere(place) => place.start(last, random),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// Notes durably how far a log that is elsewhere reaches, as the store is closed.
+    pub(super) fn close_log(&mut self, last: RecordPosition) -> Result<()> {
+        match &mut self.log {
+            LogAt::Elsewhere(place) => place.close(last),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// The last record that a log which is, or was, elsewhere must have.
+    pub(super) fn needed_record(&self) -> Result<Option<RecordPosition>> {
+        log_place::needed(&self.path)
+    }
+
+    /// The error of a log without that record.
+    pub(super) fn log_too_old(&self) -> StorageError {
+        match &self.log {
+            LogAt::Elsewhere(place) => place.too_old(),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => StorageError::Corrupt {
+                what: "the log does not have the last records of its data directory: it is an old copy"
+                    .to_owned(),
+            },
         }
     }
 
@@ -360,7 +412,13 @@ impl Incarnation {
                 self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
             }
         }
-        let log = self.log()?;
+        let log = match self.log() {
+            Ok(log) => log,
+            Err(error @ StorageError::LogInUse { .. }) => return Err(error),
+            // What is left is copied without it. See `log_fault`.
+            Err(_) => return Ok(()),
+        };
+        log_place::note_needed(&self.path, to)?;
         match log.try_exists().map_err(io)? {
             true => log.copy_all(&to.join(LOG)).map_err(io),
             false => Ok(()),
@@ -383,6 +441,16 @@ pub(super) fn is_complete(path: &FsPath) -> io::Result<bool> {
 /// Whether the node of this incarnation was removed from its cluster.
 pub(super) fn is_removed(path: &FsPath) -> bool {
     path.join(REMOVED).exists()
+}
+
+/// Fails if the log of this incarnation may not be in the `log_dir` of the settings, or is not there at all.
+pub(super) fn check_log_dir(path: &FsPath, log_dir: &FsPath) -> Result<()> {
+    log_place::check_wanted(path, number_of(path), log_dir)
+}
+
+/// Fails if `log_dir` is where this incarnation has its log, and its device is not mounted.
+pub(super) fn check_mounted(path: &FsPath, log_dir: &FsPath) -> Result<()> {
+    log_place::check_mounted(path, number_of(path), log_dir)
 }
 
 /// Removes the directory of an incarnation, and its log.

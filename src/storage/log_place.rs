@@ -10,14 +10,20 @@
 //! | `log/`  | the log and its witness, see `log_file`                        |
 //!
 //! `LOG_DIR` in the incarnation's directory is a frame with the path of the `log_dir`, and with the start that
-//! has used the log last. Each start writes a new number to both, so an old copy of either one does not fit the
+//! has used the log last. Each start writes a new random number to both, so an old copy of either one does not fit the
 //! other, and is refused: a log without its last records would be believed. For the same reason there is no way
 //! to move a log: nothing shows whether a copy has everything. What a link or a mount puts at the recorded path
 //! passes the same checks, and is synced before it is used.
 //!
+//! `LOG_DIR` also has the last record of the log, as of the last start or of the last orderly end. A log that does
+//! not reach it is an old copy of the same start, and is refused. Not noticed is a copy that is younger than the
+//! last start of a process that was killed: as for a whole data directory, nothing outside it says how far it must
+//! reach.
+//!
 //! A log that is not where it was recorded is an error, and no damage: its device may not be mounted. No start
 //! replaces the incarnation then.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +32,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::file_system::{Access, FsPath, Lock};
 use super::files::io_error;
 use super::frame::Format;
+use super::log_record::RecordPosition;
 use super::record::encode_body;
+use super::segments::{self, numbers};
+use super::witness::Witness;
 use crate::storage::{Result, StorageError};
 
 const LOG_DIR: Format = Format { name: "LOG_DIR", magic: b"qrlogdr\n", number: 1 };
@@ -40,9 +49,26 @@ const CURRENT: &str = "CURRENT";
 /// The content of `LOG_DIR`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Recorded {
+    /// Empty in a copy for tools, whose log is in the incarnation's directory.
     log_dir: String,
     /// The last start.
     start: u64,
+    /// The number of the last record at that start, or when the store was closed since, and the chain after it.
+    /// 0: not known.
+    seq: u64,
+    chain: u64,
+}
+
+impl Recorded {
+    /// The directory of the log of this incarnation.
+    fn place(&self, incarnation: &FsPath, number: u64) -> FsPath {
+        place(&incarnation.at(PathBuf::from(&self.log_dir)), number)
+    }
+
+    /// Whether the log with this owner is of the same start.
+    fn is_start_of(&self, owner: &Owner) -> bool {
+        self.start == owner.start || Some(self.start) == owner.before
+    }
 }
 
 /// The content of `OWNER`.
@@ -63,6 +89,20 @@ impl Owner {
     }
 }
 
+/// Who reads a log, and so what an error may advise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Used {
+    /// A member that starts: the others may have its data.
+    ByStart,
+    /// `inspect`, `recover` or `restore`. This may be the last copy.
+    ByTool,
+}
+
+/// What a member does whose log is lost. A member that is alone would destroy its cluster.
+const IF_LOST: &str = "If the log is lost for good, and only while a majority of the other members runs: remove \
+                       the data directory of this one member, and it joins its cluster again. Never do so for \
+                       a cluster's only member";
+
 /// A locked directory of a log.
 #[derive(Debug)]
 pub(super) struct LogPlace {
@@ -82,15 +122,18 @@ impl LogPlace {
             return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
         };
         let start = xxh3_64(&encode_body(&(number, &data_dir)));
-        let recorded = Recorded { log_dir: text, start };
+        let recorded = Recorded { log_dir: text, start, seq: 0, chain: 0 };
         // First, so that what a crash leaves is found.
         LOG_DIR.write(incarnation, &recorded)?;
         let path = place(log_dir, number);
-        let io = io_error("making the log's directory");
+        let making = format!("making the log's directory {path}");
+        let io = io_error(&making);
         if path.try_exists().map_err(io)? {
             return unusable(&path, "it exists already");
         }
         path.create_directory().map_err(io)?;
+        // Another process may have made the log_dir, and ended before its name was durable.
+        log_dir.sync_own_name().map_err(io)?;
         let lock = lock(&path)?;
         let owner = Owner { incarnation: number, start, before: None, data_dir };
         OWNER.write(&path, &owner)?;
@@ -98,60 +141,26 @@ impl LogPlace {
     }
 
     /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
-    /// directory. It is looked for in `log_dir` first, and then where it was recorded.
-    pub(super) fn open(
-        incarnation: &FsPath,
-        number: u64,
-        log_dir: Option<&FsPath>,
-    ) -> Result<Option<LogPlace>> {
+    /// directory.
+    pub(super) fn open(incarnation: &FsPath, number: u64) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
-        let recorded_dir = incarnation.at(PathBuf::from(&recorded.log_dir));
-        let io = io_error("looking for the log");
-        let mut path = place(&recorded_dir, number);
-        if let Some(carried) = log_dir.map(|log_dir| place(log_dir, number))
-            && carried.try_exists().map_err(io)?
-        {
-            path = carried;
+        if recorded.log_dir.is_empty() {
+            return Ok(None);
         }
         let data = data_dir_of(incarnation)?;
-        let refused =
-            |what: String, reason: &str| Err(StorageError::Io { what, reason: reason.to_owned() });
-        if !path.try_exists().map_err(io)? {
-            return refused(
-                format!("the log of this member is not at {path}, where {data} has recorded it"),
-                "if its device is not mounted, mount it; if the data directory was carried elsewhere, give \
-                 inspect, recover and restore the option --log-dir; if the log is lost for good, remove the data directory, and this instance \
-                 joins its cluster again",
-            );
+        let path = recorded.place(incarnation, number);
+        if !path.try_exists().map_err(io_error(&format!("looking for the log at {path}")))? {
+            return Err(absent(&path, &data, Used::ByStart));
         }
         let lock = lock(&path)?;
-        let Some(owner) = OWNER.read::<Owner>(&path)? else {
-            return refused(
-                format!("{path} is not the log of the member in {data}: it has no OWNER"),
-                "mount the log's device there, or remove the data directory, and this instance joins its \
-                 cluster again",
-            );
-        };
-        if owner.incarnation != number {
-            return refused(
-                format!("{path} holds the log of another member, not of the one in {data}"),
-                "start this member with its own log_dir",
-            );
+        let owner = owner_at(&path)?;
+        match owner {
+            Some(owner) if owner.incarnation == number && recorded.is_start_of(&owner) => {
+                let incarnation = incarnation.clone();
+                Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
+            }
+            owner => Err(with_last_resort(other_log(&path, number, &data, owner.as_ref()))),
         }
-        if recorded.start != owner.start && Some(recorded.start) != owner.before {
-            return refused(
-                format!(
-                    "the log at {path} and the data directory {data} are not of the same start"
-                ),
-                &format!(
-                    "one of them is an old copy. {} has used this log last. Start the two that ran together \
-                     last, or remove the data directory, and this instance joins its cluster again",
-                    owner.data_dir()
-                ),
-            );
-        }
-        let incarnation = incarnation.clone();
-        Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
     }
 
     /// Where the log lives.
@@ -161,107 +170,242 @@ impl LogPlace {
 
     /// Makes all of the log durable: it may have been copied or moved here by a program that does not.
     pub(super) fn sync(&self) -> Result<()> {
-        let io = io_error("syncing the log");
+        let syncing = format!("syncing the log at {}", self.path);
+        let io = io_error(&syncing);
         let log = self.log();
         if log.try_exists().map_err(io)? {
-            for name in log.list().map_err(io)? {
-                log.join(name).open(Access::Write).and_then(|file| file.sync_all()).map_err(io)?;
+            let segments = numbers(&log).map_err(io)?;
+            let files = segments.into_iter().map(|number| segments::path(&log, number));
+            for file in files.chain([log.join(Witness::FILE)]) {
+                match file.open(Access::Write).and_then(|file| file.sync_all()) {
+                    // A lost witness is damage, as whoever reads it finds.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    synced => synced.map_err(io)?,
+                }
             }
             log.sync_names().map_err(io)?;
         }
         self.path.sync_names().and_then(|()| self.path.sync_own_name()).map_err(io)
     }
 
-    /// Notes durably that this data directory goes on with this log, after its record `seq`. From then on no
-    /// copy of one of the two fits the other.
-    pub(super) fn start(&mut self, seq: u64) -> Result<()> {
+    /// Notes durably that this data directory goes on with this log, after its record `last`. From then on no
+    /// copy of one of the two fits the other. `random` makes this start another one than that of a copy of both.
+    pub(super) fn start(&mut self, last: RecordPosition, random: u64) -> Result<()> {
         let data_dir = bytes_of(&data_dir_of(&self.incarnation)?);
         let before = self.recorded.start;
-        let start = xxh3_64(&encode_body(&(self.owner.start, before, seq, &data_dir)));
+        let start = xxh3_64(&encode_body(&(self.owner.start, before, random, &data_dir)));
         let owner = Owner { start, before: Some(before), data_dir, ..self.owner.clone() };
         OWNER.write(&self.path, &owner)?;
-        let recorded = Recorded { start, ..self.recorded.clone() };
+        let RecordPosition { seq, chain } = last;
+        let recorded = Recorded { start, seq, chain, ..self.recorded.clone() };
         LOG_DIR.write(&self.incarnation, &recorded)?;
         let owner = Owner { before: None, ..owner };
         OWNER.write(&self.path, &owner)?;
         (self.recorded, self.owner) = (recorded, owner);
         Ok(())
     }
+
+    /// Notes durably how far the log reaches as the store is closed.
+    pub(super) fn close(&mut self, RecordPosition { seq, chain }: RecordPosition) -> Result<()> {
+        if (self.recorded.seq, self.recorded.chain) == (seq, chain) {
+            return Ok(());
+        }
+        let recorded = Recorded { seq, chain, ..self.recorded.clone() };
+        LOG_DIR.write(&self.incarnation, &recorded)?;
+        self.recorded = recorded;
+        Ok(())
+    }
+
+    /// The error of a log that is too short, or another one, for what `LOG_DIR` has recorded.
+    pub(super) fn too_old(&self) -> StorageError {
+        let data = self.incarnation.parent();
+        with_last_resort(StorageError::Io {
+            what: format!("the log at {} does not have the last records of {data}", self.path),
+            reason: "it is an old copy: put back the log that this member has used last".to_owned(),
+        })
+    }
+}
+
+/// The locked directory of a log that a tool reads.
+#[derive(Debug)]
+pub(super) struct FoundLog {
+    path: FsPath,
+    /// Why no member continues with this log.
+    pub(super) fault: Option<StorageError>,
+    _lock: Box<dyn Lock>,
+}
+
+impl FoundLog {
+    /// Locks the directory of an incarnation's log, wherever it can be found: in `log_dir` first, by the
+    /// incarnation's number, and then where it was recorded. `None` if the log is in the incarnation's directory.
+    pub(super) fn open(
+        incarnation: &FsPath,
+        number: u64,
+        log_dir: Option<&FsPath>,
+    ) -> Result<Option<FoundLog>> {
+        let io = io_error("looking for the log");
+        let (recorded, fault) = match LOG_DIR.read::<Recorded>(incarnation) {
+            Err(error @ StorageError::Corrupt { .. }) => (None, Some(error)),
+            Err(error) => return Err(error),
+            Ok(Some(recorded)) if recorded.log_dir.is_empty() => return Ok(None),
+            Ok(Some(recorded)) => (Some(recorded), None),
+            Ok(None) if incarnation.join(LOG).try_exists().map_err(io)? => return Ok(None),
+            Ok(None) => {
+                let what = "there is neither a log nor LOG_DIR".to_owned();
+                (None, Some(StorageError::Corrupt { what }))
+            }
+        };
+        let carried = log_dir.map(|log_dir| place(log_dir, number));
+        let known = recorded.as_ref().map(|recorded| recorded.place(incarnation, number));
+        let mut path = None;
+        for place in carried.into_iter().chain(known.clone()) {
+            if path.is_none() && place.try_exists().map_err(io)? {
+                path = Some(place);
+            }
+        }
+        let data = data_dir_of(incarnation)?;
+        let path = match (path, known) {
+            (Some(path), _) => path,
+            (None, Some(known)) => return Err(absent(&known, &data, Used::ByTool)),
+            (None, None) => return fault.map_or(Ok(None), Err),
+        };
+        let lock = lock(&path)?;
+        let owner = match owner_at(&path) {
+            Err(error @ StorageError::Corrupt { .. }) => Err(error),
+            owner => Ok(owner?),
+        };
+        let fault = fault.or(match (owner, recorded) {
+            (Err(error), _) => Some(error),
+            (Ok(Some(owner)), Some(recorded))
+                if owner.incarnation == number && recorded.is_start_of(&owner) =>
+            {
+                None
+            }
+            (Ok(owner), _) => {
+                let error = other_log(&path, number, &data, owner.as_ref());
+                Some(StorageError::Corrupt { what: error.to_string() })
+            }
+        });
+        Ok(Some(FoundLog { path, fault, _lock: lock }))
+    }
+
+    /// Where the log lives.
+    pub(super) fn log(&self) -> FsPath {
+        self.path.join(LOG)
+    }
+}
+
+/// The last record that a log must have, by the `LOG_DIR` of its incarnation.
+pub(super) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
+    let recorded = match LOG_DIR.read::<Recorded>(incarnation) {
+        Err(StorageError::Corrupt { .. }) => None,
+        recorded => recorded?,
+    };
+    let needed = recorded.map(|Recorded { seq, chain, .. }| RecordPosition { seq, chain });
+    Ok(needed.filter(|needed| needed.seq > 0))
+}
+
+/// Notes in a copy for tools, whose log is within, which record the log must have.
+pub(super) fn note_needed(incarnation: &FsPath, copy: &FsPath) -> Result<()> {
+    let Some(RecordPosition { seq, chain }) = needed(incarnation)? else { return Ok(()) };
+    LOG_DIR.write(copy, &Recorded { log_dir: String::new(), start: 0, seq, chain })
 }
 
 /// The `log_dir` that an incarnation has recorded; `None` if its log is in its own directory.
 pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
     let recorded = LOG_DIR.read::<Recorded>(incarnation)?;
+    let recorded = recorded.filter(|recorded| !recorded.log_dir.is_empty());
     Ok(recorded.map(|recorded| incarnation.at(PathBuf::from(recorded.log_dir))))
 }
 
 /// Removes the log of an incarnation that is being removed, if it is elsewhere and its own. `removed` is the
 /// incarnation's directory, under any name.
 ///
-/// A log that another data directory has used last stays: this one is a copy.
+/// A log that another data directory, or another start, has used last stays: this one is a copy. So does one that
+/// cannot be removed, since its device may be broken or gone: no start of a member with its log elsewhere needs it.
 pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
     let other = |error: StorageError| std::io::Error::other(error.to_string());
-    let log_dir = match recorded_log_dir(removed) {
+    let recorded = match LOG_DIR.read::<Recorded>(removed) {
         Err(StorageError::Corrupt { what }) => {
             tracing::warn!(dir = %removed, what, "the log of a removed incarnation may be left over");
             return Ok(());
         }
         found => found.map_err(other)?,
     };
-    let Some(log_dir) = log_dir else { return Ok(()) };
-    let path = place(&log_dir, number);
-    if !path.try_exists()? {
+    let Some(recorded) = recorded.filter(|recorded| !recorded.log_dir.is_empty()) else {
         return Ok(());
-    }
-    let stays = |reason: &str| {
-        tracing::warn!(log = %path, reason, "the log of a removed incarnation stays");
-        Ok(())
-    };
-    let locked = match lock(&path) {
-        Err(StorageError::LogInUse { .. }) => return stays("another process uses it"),
-        locked => locked.map_err(other)?,
     };
     let data_dir = bytes_of(&data_dir_of(removed).map_err(other)?);
-    match OWNER.read::<Owner>(&path) {
+    let log_dir = removed.at(PathBuf::from(&recorded.log_dir));
+    let path = place(&log_dir, number);
+    let is_own = |owner: &Owner| {
+        owner.incarnation == number && owner.data_dir == data_dir && recorded.is_start_of(owner)
+    };
+    if let Err(reason) = remove_own(&log_dir, &path, is_own) {
+        tracing::warn!(log = %path, %reason, "the log of a removed incarnation stays");
+    }
+    Ok(())
+}
+
+/// Removes a log, if there is one and its owner is the right one.
+fn remove_own(log_dir: &FsPath, path: &FsPath, is_own: impl Fn(&Owner) -> bool) -> Result<()> {
+    let removing = format!("removing the log at {path}");
+    let io = io_error(&removing);
+    if !path.try_exists().map_err(io)? {
+        return Ok(());
+    }
+    let locked = lock(path)?;
+    match owner_at(path)? {
         // A crash has left it while it was made or removed.
-        Ok(None) if !path.join(LOG).try_exists()? => {}
-        Ok(Some(owner)) if owner.incarnation == number && owner.data_dir == data_dir => {}
-        Ok(_) | Err(StorageError::Corrupt { .. }) => {
-            return stays("it is not known to be of this data directory");
+        None if !path.join(LOG).try_exists().map_err(io)? => {}
+        Some(owner) if is_own(&owner) => {}
+        _ => {
+            return Err(StorageError::Io {
+                what: format!("the log at {path}"),
+                reason: "it is not known to be of this data directory".to_owned(),
+            });
         }
-        Err(error) => return Err(other(error)),
     }
     // OWNER goes last, so that what a crash leaves is still known.
-    path.join(LOG).remove_all()?;
-    path.sync_names()?;
+    path.join(LOG).remove_all().and_then(|()| path.sync_names()).map_err(io)?;
     drop(locked);
-    path.remove_all()?;
-    log_dir.sync_names()
+    path.remove_all().and_then(|()| log_dir.sync_names()).map_err(io)
 }
 
-/// The `log_dir` of the settings, with its canonical path. Fails if it has to do with a data directory.
-pub(super) fn checked(log_dir: &FsPath, data: &FsPath) -> Result<FsPath> {
+/// The canonical path of the `log_dir` of the settings.
+pub(super) fn canonical(log_dir: &FsPath) -> Result<FsPath> {
+    log_dir.canonical().map_err(io_error("looking for the log_dir"))
+}
+
+/// Fails if a `log_dir`, by its canonical path, has to do with a data directory: no log is made there.
+pub(super) fn check(log_dir: &FsPath, data: &FsPath) -> Result<()> {
     let io = io_error("looking for the log_dir");
-    let (log_dir, data) = (log_dir.canonical().map_err(io)?, data.canonical().map_err(io)?);
+    let data = data.canonical().map_err(io)?;
     if log_dir.path().starts_with(data.path()) {
-        return unusable(&log_dir, &format!("it is in the data directory {data}: use another one"));
+        return unusable(log_dir, &format!("it is in the data directory {data}: use another one"));
     }
     if data.path().starts_with(log_dir.path()) {
-        return unusable(&log_dir, &format!("the data directory {data} is in it: use another one"));
+        return unusable(log_dir, &format!("the data directory {data} is in it: use another one"));
     }
     if log_dir.join(CURRENT).try_exists().map_err(io)? {
-        return unusable(&log_dir, "it is the data directory of a member: use another one");
+        return unusable(log_dir, "it is the data directory of a member: use another one");
     }
-    Ok(log_dir)
+    Ok(())
 }
 
-/// Fails if an incarnation's log may not be in the `log_dir` of the settings.
-pub(super) fn check_wanted(incarnation: &FsPath, wanted: &FsPath) -> Result<()> {
+/// Fails if an incarnation's log may not be in the `log_dir` of the settings, or is not there at all.
+pub(super) fn check_wanted(incarnation: &FsPath, number: u64, wanted: &FsPath) -> Result<()> {
     let io = io_error("looking for the log_dir");
-    let reason = "start it without the new log_dir; to have the log there, stop this member, remove its data \
-                  directory and its log, and start it with the new log_dir: it joins its cluster again, and the \
-                  others have its data";
-    let what = match recorded_log_dir(incarnation)? {
+    let recorded = recorded_log_dir(incarnation)?;
+    let data = data_dir_of(incarnation)?;
+    if let Some(recorded) = &recorded {
+        // First: without its device, what is at the two paths says nothing.
+        let path = place(recorded, number);
+        if !path.try_exists().map_err(io)? {
+            return Err(absent(&path, &data, Used::ByStart));
+        }
+    }
+    let what = match recorded {
         Some(recorded) if recorded.path() == wanted.path() => return Ok(()),
         Some(recorded) if recorded.canonical().map_err(io)?.path() == wanted.path() => {
             return Ok(());
@@ -269,12 +413,83 @@ pub(super) fn check_wanted(incarnation: &FsPath, wanted: &FsPath) -> Result<()> 
         Some(recorded) => format!("the log of this member is in {recorded}, and not in {wanted}"),
         // Both are lost, as whoever reads the log finds.
         None if !incarnation.join(LOG).try_exists().map_err(io)? => return Ok(()),
-        None => format!(
-            "the log of this member is in its data directory {}, and not in {wanted}",
-            data_dir_of(incarnation)?
+        None => {
+            format!("the log of this member is in its data directory {data}, and not in {wanted}")
+        }
+    };
+    let reason = "start it without the new log_dir, or put a link or a mount at the recorded path. To have the log \
+                  there, and only while a majority of the other members runs, stop this one member, remove its \
+                  data directory and its log, and start it with the new log_dir: it joins its cluster again. \
+                  Never do so for a cluster's only member";
+    Err(StorageError::Io { what, reason: reason.to_owned() })
+}
+
+/// Fails if `log_dir` is where an incarnation has recorded its log, and that is not there: the next one would be
+/// made beneath a mount point.
+pub(super) fn check_mounted(incarnation: &FsPath, number: u64, log_dir: &FsPath) -> Result<()> {
+    let io = io_error("looking for the log_dir");
+    let recorded = match recorded_log_dir(incarnation) {
+        Err(StorageError::Corrupt { .. }) => None,
+        recorded => recorded?,
+    };
+    let Some(recorded) = recorded else { return Ok(()) };
+    let is_same = recorded.path() == log_dir.path()
+        || recorded.canonical().map_err(io)?.path() == log_dir.canonical().map_err(io)?.path();
+    let path = place(&recorded, number);
+    if is_same && !path.try_exists().map_err(io)? {
+        return Err(absent(&path, &data_dir_of(incarnation)?, Used::ByStart));
+    }
+    Ok(())
+}
+
+/// The error of what is there in place of a member's log.
+fn other_log(path: &FsPath, number: u64, data: &FsPath, owner: Option<&Owner>) -> StorageError {
+    let (what, reason) = match owner {
+        None => (
+            format!("{path} is not the log of the member in {data}: it has no OWNER"),
+            "mount the log's device there, or put the log back".to_owned(),
+        ),
+        Some(owner) if owner.incarnation != number => (
+            format!("{path} holds the log of another member, not of the one in {data}"),
+            "start this member with its own log_dir, or put its log back".to_owned(),
+        ),
+        Some(owner) => (
+            format!("the log at {path} and the data directory {data} are not of the same start"),
+            format!(
+                "one of them is an old copy. {} has used this log last. Start the two that ran together last",
+                owner.data_dir()
+            ),
         ),
     };
-    Err(StorageError::Io { what, reason: reason.to_owned() })
+    StorageError::Io { what, reason }
+}
+
+/// The error of a log that is not where it was recorded.
+fn absent(path: &FsPath, data: &FsPath, used: Used) -> StorageError {
+    let first = "if its device is not mounted, mount it; if the log was moved, put it back, or a link or a mount at \
+                 this path";
+    let last = match used {
+        Used::ByStart => String::new(),
+        Used::ByTool => "; if it was carried elsewhere, give the option --log-dir".to_owned(),
+    };
+    let error = StorageError::Io {
+        what: format!("the log of this member is not at {path}, where {data} has recorded it"),
+        reason: format!("{first}{last}"),
+    };
+    match used {
+        Used::ByStart => with_last_resort(error),
+        Used::ByTool => error,
+    }
+}
+
+/// The error, as a member that starts reports it.
+fn with_last_resort(error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => {
+            StorageError::Io { what, reason: format!("{reason}. {IF_LOST}") }
+        }
+        other => other,
+    }
 }
 
 fn unusable<T>(log_dir: &FsPath, reason: &str) -> Result<T> {
@@ -289,8 +504,26 @@ fn place(log_dir: &FsPath, number: u64) -> FsPath {
 fn lock(path: &FsPath) -> Result<Box<dyn Lock>> {
     path.join(LOCK).lock().map_err(|error| match error {
         StorageError::InUse => StorageError::LogInUse { log: path.to_string() },
-        other => other,
+        other => of_log(path, other),
     })
+}
+
+/// The owner of a log; `None` if it has none.
+fn owner_at(path: &FsPath) -> Result<Option<Owner>> {
+    OWNER.read(path).map_err(|error| of_log(path, error))
+}
+
+/// An error with the path of the log: without it, whoever reads the error looks in the data directory.
+fn of_log(path: &FsPath, error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => {
+            StorageError::Io { what: format!("{what} of the log at {path}"), reason }
+        }
+        StorageError::Corrupt { what } => {
+            StorageError::Corrupt { what: format!("{what}, of the log at {path}") }
+        }
+        other => other,
+    }
 }
 
 fn data_dir_of(incarnation: &FsPath) -> Result<FsPath> {

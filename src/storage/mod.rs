@@ -191,6 +191,11 @@ pub(crate) trait LogStore: Send {
         None
     }
 
+    /// That of a log that is elsewhere; `None` if there is none, or it is not known.
+    fn log_space(&self) -> Option<Space> {
+        None
+    }
+
     /// Does a piece of the work that a store with threads does beside its calls, if this store has none.
     /// Returns whether there was any.
     #[cfg_attr(

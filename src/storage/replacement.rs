@@ -19,11 +19,14 @@ use crate::storage::{DiskStore, Result, StorageError, StoreOptions};
 pub(crate) struct Marks {
     pub(crate) removed: Option<String>,
     pub(crate) quarantined: Option<String>,
+    /// Why no member continues with a log that is elsewhere: damage, or it is not there.
+    pub(crate) log: Option<StorageError>,
 }
 
 /// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is a data
 /// directory, or that of an incarnation in it. It is locked during the copy, and nothing in it changes. A log
-/// that is elsewhere is looked for in `log_dir` first; in the copy, it is within.
+/// that is elsewhere is looked for in `log_dir` first; in the copy, it is within, unless it is not found: see the
+/// marks.
 pub(crate) fn copy_store(dir: &FsPath, to: &FsPath, log_dir: Option<&Path>) -> Result<Marks> {
     if !is_used(dir)? {
         return Err(StorageError::Io {
@@ -38,7 +41,8 @@ pub(crate) fn copy_store(dir: &FsPath, to: &FsPath, log_dir: Option<&Path>) -> R
 
 fn marks(directory: &Directory) -> Result<Marks> {
     let removed = directory.current().map(Incarnation::removed).transpose()?.flatten();
-    Ok(Marks { removed, quarantined: directory.quarantined()? })
+    let log = directory.current().and_then(Incarnation::log_fault);
+    Ok(Marks { removed, quarantined: directory.quarantined()?, log })
 }
 
 /// The identity in a directory, even if everything else is damaged; `None` if it is blank.
@@ -159,7 +163,9 @@ impl DiskStore {
         options: StoreOptions,
     ) -> Result<DiskStore> {
         let mut replacement = Replacement::begin(dir, options.clone())?;
-        if replacement.marks()? == Marks::default() {
+        // An absent log is no reason.
+        let Marks { removed, quarantined, .. } = replacement.marks()?;
+        if removed.is_none() && quarantined.is_none() {
             return refuse("a replacement of a directory that may be sound".to_owned());
         }
         let Some(before) = replacement.before() else {

@@ -36,13 +36,16 @@ pub(super) struct LogReplay {
     pub(super) checkpoint: CheckpointBody,
     pub(super) log: ReadLog,
     pub(super) bounds: Bounds,
+    /// Whether the log has the record that was asked for, unless it may have dropped that.
+    pub(super) reaches: bool,
 }
 
-/// Reads and verifies a log.
+/// Reads and verifies a log. `needed`: a record that it should have, see [`LogReplay::reaches`].
 pub(super) fn read_log(
     dir: &FsPath,
     id: u64,
     witness: &WitnessRecord,
+    needed: Option<RecordPosition>,
     sealing: &Sealing,
 ) -> Result<LogReplay> {
     if witness.first_chain != id {
@@ -53,10 +56,13 @@ pub(super) fn read_log(
     // same time.
     let Needed { named, checkpoint, from } = find_needed(dir, id, sealing)?;
     let mut log = ReadLog::new(&checkpoint);
-    let mut last_named = None;
+    let (mut last_named, mut reaches) = (None, true);
     let scanned = scan(dir, id, from, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
             return corrupt(format!("log record {} is not the one that was written", witness.seq));
+        }
+        if needed.is_some_and(|needed| needed.seq == record.at.seq && needed != record.at) {
+            reaches = false;
         }
         if record.kind == RecordKind::Checkpoint {
             last_named = Some(record.at);
@@ -70,7 +76,8 @@ pub(super) fn read_log(
         });
     }
     let bounds = log.check_end(scanned.last.seq, witness)?;
-    Ok(LogReplay { scan: scanned, checkpoint, log, bounds })
+    reaches &= needed.is_none_or(|needed| needed.seq <= scanned.last.seq);
+    Ok(LogReplay { scan: scanned, checkpoint, log, bounds, reaches })
 }
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,

@@ -64,6 +64,8 @@ pub(crate) struct StoreOptions {
     pub(crate) keys: Option<Arc<KeyRing>>,
     /// The directory for logs; without it, they are where they were recorded, or in the data directory.
     pub(crate) log_dir: Option<PathBuf>,
+    /// A random number, by which a start differs from those of copies of the directory.
+    pub(crate) random: u64,
 }
 
 impl Default for StoreOptions {
@@ -75,6 +77,7 @@ impl Default for StoreOptions {
             segment_bytes: 4 << 20,
             keys: None,
             log_dir: None,
+            random: 0,
         }
     }
 }
@@ -170,7 +173,11 @@ impl DiskStore {
     fn open_log(current: &Incarnation, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
         let log = current.log()?;
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let mut replay = read_log(&log, current.log_id()?, &last, sealing)?;
+        let needed = current.needed_record()?;
+        let mut replay = read_log(&log, current.log_id()?, &last, needed, sealing)?;
+        if !replay.reaches {
+            return Err(current.log_too_old());
+        }
         // Before anything is done on the word of a record.
         replay.scan.make_durable(&log)?;
         let generation = current.generations().open(replay.checkpoint.generation, size)?;
@@ -348,7 +355,11 @@ impl Live {
 
 impl LogStore for DiskStore {
     fn space(&self) -> Option<Space> {
-        self.directory.space()
+        self.directory.path().space()
+    }
+
+    fn log_space(&self) -> Option<Space> {
+        self.directory.current()?.log_space()
     }
 
     fn identity(&self) -> Option<&Identity> {
@@ -403,6 +414,7 @@ impl LogStore for DiskStore {
                     live.log.dir(),
                     live.log.id(),
                     &live.witness_record(),
+                    None,
                     &store.sealing,
                 )?;
                 let mut checkpoints = live.checkpoints.lock();
@@ -419,7 +431,7 @@ impl LogStore for DiskStore {
             let log_id = current.log_id()?;
             read_chunks(&mut generation, log_id, &replay.checkpoint, &store.sealing, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
-            let LogReplay { scan, checkpoint, log: read, bounds } = replay;
+            let LogReplay { scan, checkpoint, log: read, bounds, .. } = replay;
             // Only after everything has passed the checks. Best effort: the next open tries again.
             let _ = current.remove_leftovers(generation.number());
             let (paths, options) = (current.generations(), store.options.clone());
@@ -441,8 +453,8 @@ impl LogStore for DiskStore {
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };
-            let seq = live.log.last().seq;
-            store.directory.owned()?.start_log(seq)?;
+            let random = store.options.random;
+            store.directory.owned()?.start_log(live.log.last(), random)?;
             // Written now, since later records may be acknowledged before the witness is written again.
             live.write_witness()?;
             store.state = State::Live(Box::new(live));
@@ -547,6 +559,8 @@ impl Drop for DiskStore {
         if let (State::Live(live), None) = (&mut self.state, &self.failed) {
             // Best effort, as after a crash.
             let _ = live.write_witness();
+            let last = live.log.last();
+            let _ = self.directory.owned().and_then(|current| current.close_log(last));
         }
         // The databases close before the lock is given up.
         self.state = State::Blank;

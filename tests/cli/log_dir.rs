@@ -220,6 +220,12 @@ fn members_with_logs_elsewhere_lose_nothing_and_take_no_other_log() {
     let log_dir = ["--log-dir", logs.to_str().unwrap()];
     let (ok, text) = quorate(&[&["inspect"], &log_dir[..]].concat(), &[&data[1], &data[2]]);
     assert!(ok && !text.contains("damaged"), "{text}");
+    // One without its log is a line of the plan.
+    let (log, away) = (log_of(&logs, &current(&data[2])), carried.join("away"));
+    fs::rename(&log, &away).unwrap();
+    let (ok, text) = quorate(&[&["recover"], &log_dir[..]].concat(), &[&data[1], &data[2]]);
+    assert!(ok && text.contains("not used") && text.contains("is not at"), "{text}");
+    fs::rename(&away, &log).unwrap();
     let yes = [&["recover", "--yes"], &log_dir[..]].concat();
     let (ok, text) = quorate(&yes, &[&data[1], &data[2]]);
     assert!(ok && text.contains("founded cluster"), "{text}");

@@ -369,6 +369,7 @@ impl Client {
             | Input::Read { .. }
             | Input::Built { .. }
             | Input::DiskSpace { .. }
+            | Input::LogSpace { .. }
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign

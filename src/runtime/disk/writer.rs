@@ -100,6 +100,7 @@ pub(crate) struct Writer {
     /// When the room on the disk is measured, and the last result.
     space_at: Time,
     space: Option<Space>,
+    log_space: Option<Space>,
     /// When the next piece is verified. `None`: a pause of this length begins.
     scrub_at: Option<Time>,
     scrub_pause: Duration,
@@ -161,6 +162,7 @@ impl Writer {
             rest_at: None,
             space_at: now,
             space: None,
+            log_space: None,
             scrub_at: None,
             scrub_pause: SCRUB_AGAIN,
             is_closing: false,
@@ -435,6 +437,13 @@ impl Writer {
             self.reports.send(Input::DiskSpace { free, total });
         }
         self.space = space.or(self.space);
+        let log_space = self.store.log_space();
+        if let Some(Space { free, total }) = log_space
+            && log_space != self.log_space
+        {
+            self.reports.send(Input::LogSpace { free, total });
+        }
+        self.log_space = log_space.or(self.log_space);
     }
 
     /// Verifies the next piece of the log or of the checkpoint, perhaps on another thread.

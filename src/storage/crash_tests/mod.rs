@@ -57,6 +57,7 @@ fn options(dir: &Path) -> StoreOptions {
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
+        random: 0,
         log_dir: is_apart.then(|| dir.with_file_name("logs")),
     }
 }

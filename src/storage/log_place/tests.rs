@@ -270,7 +270,8 @@ fn a_copy_for_tools_has_the_log() {
     let model = member(&dir, &logs);
     let copied = |name: &str, dir: &Path, log_dir: Option<&Path>| {
         let to = work.path().join(name);
-        copy_store(&FsPath::system(dir), &FsPath::system(&to), log_dir)?;
+        let marks = copy_store(&FsPath::system(dir), &FsPath::system(&to), log_dir)?;
+        marks.log.map_or(Ok(()), Err)?;
         Model::of(&mut open(&to, None)?)
     };
     assert_eq!(copied("first", &dir, None).unwrap(), model);
@@ -376,4 +377,328 @@ fn golden_log_place() {
     store.load(&mut |_| Ok(())).unwrap();
     sample(&mut golden, "started");
     golden.check();
+}
+
+/// The directory of a member that is alone is the only copy of its cluster.
+#[test]
+fn no_error_advises_to_remove_the_only_data() {
+    let work = tempfile::tempdir().unwrap();
+    let at = |name: &str| work.path().join(name);
+    let (dir, logs) = (at("data"), at("logs"));
+    member(&dir, &logs);
+    let mut texts = vec![refused(open(&dir, Some(&at("other"))), &[])];
+    fs::rename(&logs, at("away")).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    let removed = dir.join(format!("incarnation-{:016x}/REMOVED", first()));
+    fs::write(&removed, "removed").unwrap();
+    texts.push(replace(&FsPath::system(&dir), 5, options(None)).unwrap_err().to_string());
+    fs::remove_file(removed).unwrap();
+    fs::rename(at("away"), &logs).unwrap();
+    copy_directory(&logs, &at("old"));
+    Model::of(&mut open(&dir, None).unwrap()).unwrap();
+    fs::rename(&logs, at("newest")).unwrap();
+    fs::rename(at("old"), &logs).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    fs::remove_file(log_at(&logs, first()).join("OWNER")).unwrap();
+    texts.push(refused(open(&dir, None), &[]));
+    for text in texts {
+        let advises = text.contains("remove");
+        assert!(!advises || text.contains("only member") && text.contains("majority"), "{text}");
+    }
+}
+
+/// A tool may read the last copy.
+#[test]
+fn no_error_of_a_tool_advises_to_remove_anything() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    fs::rename(&logs, work.path().join("away")).unwrap();
+    let to = FsPath::system(&work.path().join("copy"));
+    let marks = copy_store(&FsPath::system(&dir), &to, None).unwrap();
+    let text = marks.log.unwrap().to_string();
+    assert!(text.contains("--log-dir") && !text.contains("remove"), "{text}");
+}
+
+/// `/var/lib/quorate/log` is a link to a device, which is not mounted.
+#[cfg(unix)]
+#[test]
+fn an_absent_device_behind_a_link_is_no_other_log_dir() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, link) = (work.path().join("data"), work.path().join("link"));
+    let device = work.path().join("mnt/logs");
+    fs::create_dir_all(&device).unwrap();
+    std::os::unix::fs::symlink(&device, &link).unwrap();
+    member(&dir, &link);
+    drop(open(&dir, Some(&link)).unwrap());
+    fs::rename(&device, work.path().join("away")).unwrap();
+    let text = refused(open(&dir, Some(&link)), &[&dir, &log_at(&device, first())]);
+    assert!(text.contains("mounted") && !text.contains("new log_dir"), "{text}");
+}
+
+/// A former device was read-only, and each later start failed.
+#[test]
+fn the_broken_device_of_a_former_log_prevents_no_start() {
+    let work = tempfile::tempdir().unwrap();
+    let at = |name: &str| work.path().join(name);
+    let (dir, logs, fast) = (at("data"), at("logs"), at("fast"));
+    member(&dir, &logs);
+    open(&dir, None).unwrap().mark_removed().unwrap();
+    drop(replace(&FsPath::system(&dir), 5, options(Some(&fast))).unwrap());
+    let place = log_at(&logs, first());
+    fs::remove_file(place.join("LOCK")).unwrap();
+    fs::create_dir(place.join("LOCK")).unwrap();
+    for number in 6..9 {
+        open(&dir, None).unwrap().mark_removed().unwrap();
+        drop(replace(&FsPath::system(&dir), number, options(Some(&fast))).unwrap());
+    }
+    assert!(!dir.join(format!("incarnation-{:016x}", first())).exists());
+}
+
+/// The data directory is a restored snapshot, at the path of the original.
+#[test]
+fn an_old_copy_at_the_same_path_removes_no_newer_log() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    copy_directory(&dir, &work.path().join("snapshot"));
+    let mut store = open(&dir, None).unwrap();
+    let model = write(&mut store);
+    drop(store);
+    fs::rename(&dir, work.path().join("original")).unwrap();
+    fs::rename(work.path().join("snapshot"), &dir).unwrap();
+    refused(open(&dir, None), &[&dir]);
+    for (number, before) in [(5, first()), (6, 5)] {
+        for name in ["REMOVED", "VOTER"] {
+            fs::write(dir.join(format!("incarnation-{before:016x}/{name}")), "x").unwrap();
+        }
+        drop(replace(&FsPath::system(&dir), number, options(None)).unwrap());
+    }
+    fs::rename(&dir, work.path().join("snapshot")).unwrap();
+    fs::rename(work.path().join("original"), &dir).unwrap();
+    assert_eq!(open(&dir, None).and_then(|mut store| Model::of(&mut store)).unwrap(), model);
+}
+
+/// Another instance made the directory for logs, and its process ended before the name was durable.
+#[test]
+fn the_name_of_a_log_dir_that_another_process_made_is_durable() {
+    use crate::storage::file_system::FileSystem;
+    use crate::storage::simulated::PowerCut;
+    let device = Device::new(1);
+    let other = device.process();
+    other.create_directory(Path::new("/srv")).unwrap();
+    other.create_directory(Path::new("/srv/logs")).unwrap();
+    other.end_process();
+    let files = device.process();
+    let options = || options(Some(Path::new("/srv/logs")));
+    let mut store = DiskStore::open(&simulated(&files, DATA), options()).unwrap();
+    found(&mut store).unwrap();
+    store.append(&LogWrite { hard_state: None, entries: vec![entry(1, 1, b"x")] }).unwrap();
+    device.cut_power_with(PowerCut::HARD);
+    let files = device.process();
+    let mut store = DiskStore::open(&simulated(&files, DATA), options()).unwrap();
+    assert_eq!(store.load(&mut |_| Ok(())).unwrap().entries.len(), 1);
+}
+
+#[test]
+fn a_removed_member_makes_no_log_below_an_empty_mount_point() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    open(&dir, None).unwrap().mark_removed().unwrap();
+    fs::rename(&logs, work.path().join("away")).unwrap();
+    fs::create_dir(&logs).unwrap();
+    for log_dir in [None, Some(logs.as_path())] {
+        let text = refused(replace(&FsPath::system(&dir), 5, options(log_dir)), &[&logs, &dir]);
+        assert!(text.contains("mounted"), "{text}");
+    }
+    fs::remove_dir(&logs).unwrap();
+    fs::rename(work.path().join("away"), &logs).unwrap();
+    drop(replace(&FsPath::system(&dir), 5, options(Some(&logs))).unwrap());
+    drop(open(&dir, Some(&logs)).unwrap());
+}
+
+/// A name that is no part of the log is tolerated, as in a log in the data directory.
+#[test]
+fn a_foreign_name_in_the_log_prevents_no_start() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    fs::create_dir(log_at(&logs, first()).join("log/lost+found")).unwrap();
+    Model::of(&mut open(&dir, None).unwrap()).unwrap();
+}
+
+#[test]
+fn an_error_of_the_log_names_its_path() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let place = log_at(&logs, first());
+    let text = || open(&dir, None).unwrap_err().into_error(dir.clone()).to_string();
+    fs::write(place.join("OWNER"), "nonsense").unwrap();
+    assert!(text().contains(place.to_str().unwrap()), "{}", text());
+    fs::remove_file(place.join("LOCK")).unwrap();
+    fs::create_dir(place.join("LOCK")).unwrap();
+    assert!(text().contains(place.to_str().unwrap()), "{}", text());
+}
+
+/// The content of a store for tools, after a fault of what is beside its log. The fault is damage.
+fn readable(spoil: impl FnOnce(&Path, &Path)) {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    let model = member(&dir, &logs);
+    spoil(&dir.join(format!("incarnation-{:016x}", first())), &log_at(&logs, first()));
+    let to = work.path().join("copy");
+    let marks = copy_store(&FsPath::system(&dir), &FsPath::system(&to), Some(&logs)).unwrap();
+    assert!(matches!(marks.log, Some(StorageError::Corrupt { .. })), "{marks:?}");
+    assert_eq!(Model::of(&mut open(&to, None).unwrap()).unwrap(), model);
+}
+
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[20] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn tools_read_a_log_whose_owner_is_damaged_or_lost() {
+    readable(|_, place| flip(&place.join("OWNER")));
+    readable(|_, place| fs::remove_file(place.join("OWNER")).unwrap());
+}
+
+#[test]
+fn tools_find_a_log_without_a_sound_log_dir_file() {
+    readable(|data, _| flip(&data.join("LOG_DIR")));
+    readable(|data, _| fs::remove_file(data.join("LOG_DIR")).unwrap());
+}
+
+/// The data directory is a restored backup, and the log is the newest.
+#[test]
+fn tools_read_two_halves_of_different_starts() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    copy_directory(&dir, &work.path().join("backup"));
+    let mut store = open(&dir, None).unwrap();
+    let model = write(&mut store);
+    drop(store);
+    fs::remove_dir_all(&dir).unwrap();
+    copy_directory(&work.path().join("backup"), &dir);
+    let to = work.path().join("copy");
+    let marks = copy_store(&FsPath::system(&dir), &FsPath::system(&to), None).unwrap();
+    assert!(marks.log.unwrap().to_string().contains("old copy"));
+    assert_eq!(Model::of(&mut open(&to, None).unwrap()).unwrap(), model);
+}
+
+/// A snapshot of the log's device, taken while the member ran, was put back after its end.
+#[test]
+fn an_old_copy_of_the_same_start_is_refused() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let place = log_at(&logs, first());
+    let mut store = open(&dir, None).unwrap();
+    write(&mut store);
+    copy_directory(&place, &work.path().join("old"));
+    for _ in 0..10 {
+        write(&mut store);
+    }
+    drop(store);
+    fs::rename(&place, work.path().join("newest")).unwrap();
+    copy_directory(&work.path().join("old"), &place);
+    let text = refused(open(&dir, None), &[&dir, &place]);
+    assert!(text.contains("old copy"), "{text}");
+    assert!(!dir.join("QUARANTINED").exists());
+    // Tools take it for damaged.
+    let to = work.path().join("copy");
+    copy_store(&FsPath::system(&dir), &FsPath::system(&to), None).unwrap();
+    let error = open(&to, None).unwrap_err();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    let salvage = DiskStore::salvage(&FsPath::system(&to), options(None)).unwrap();
+    assert_eq!(salvage.boot.entries.len(), 2);
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(work.path().join("newest"), &place).unwrap();
+    assert_eq!(Model::of(&mut open(&dir, None).unwrap()).unwrap().entries.len(), 12);
+}
+
+/// Both directories were restored from one moment, started, and restored again.
+#[test]
+fn two_histories_have_different_starts() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let at = |name: &str| work.path().join(name);
+    copy_directory(&dir, &at("data-backup"));
+    copy_directory(&logs, &at("logs-backup"));
+    let start = |random| {
+        let options = StoreOptions { random, ..options(None) };
+        DiskStore::open(&FsPath::system(&dir), options).and_then(|mut store| Model::of(&mut store))
+    };
+    start(1).unwrap();
+    fs::rename(&logs, at("logs-first")).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    copy_directory(&at("data-backup"), &dir);
+    copy_directory(&at("logs-backup"), &logs);
+    start(2).unwrap();
+    // The data directory of the second, and the log of the first.
+    fs::remove_dir_all(&logs).unwrap();
+    fs::rename(at("logs-first"), &logs).unwrap();
+    let text = start(3).unwrap_err().to_string();
+    assert!(text.contains("not of the same start"), "{text}");
+}
+
+fn acknowledged_history(files: &ProcessFiles, acknowledged: &mut u64) -> Result<()> {
+    let dir = simulated(files, DATA);
+    let options = || options(Some(Path::new(LOGS)));
+    let mut store = DiskStore::open(&dir, options())?;
+    found(&mut store)?;
+    for index in 1..7 {
+        store.append(&LogWrite { hard_state: None, entries: vec![entry(index, 1, b"x")] })?;
+        *acknowledged = index;
+        if index % 2 == 0 {
+            drop(store);
+            store = DiskStore::open(&dir, options())?;
+            store.load(&mut |_| Ok(()))?;
+        }
+    }
+    Ok(())
+}
+
+/// By a power cut or by the end of the process, and again during the next start.
+#[test]
+fn what_was_acknowledged_survives_a_crash_anywhere() {
+    let options = || options(Some(Path::new(LOGS)));
+    let mut cuts = 0;
+    for calls in (0..).step_by(11) {
+        let device = Device::new(calls);
+        let end = |files: &ProcessFiles, power: bool| match power {
+            true => drop(device.cut_power()),
+            false => files.end_process(),
+        };
+        let files = device.process();
+        files.stop_after(calls);
+        let mut acknowledged = 0;
+        let done = acknowledged_history(&files, &mut acknowledged).is_ok();
+        end(&files, calls % 2 == 0);
+        let files = device.process();
+        files.stop_after(calls % 67);
+        let _ = DiskStore::open(&simulated(&files, DATA), options())
+            .and_then(|mut store| store.load(&mut |_| Ok(())).map(drop));
+        end(&files, calls % 3 == 0);
+        let files = device.process();
+        let mut store = DiskStore::open(&simulated(&files, DATA), options())
+            .unwrap_or_else(|error| panic!("after {calls} calls: {error}"));
+        if store.identity().is_none() {
+            assert_eq!(acknowledged, 0, "after {calls} calls");
+            found(&mut store).unwrap();
+        }
+        let boot = store.load(&mut |_| Ok(())).unwrap();
+        let last = boot.entries.last().map_or(0, |last| last.index);
+        assert!(last >= acknowledged, "after {calls} calls: {last} of {acknowledged}");
+        if done {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 20, "{cuts}");
 }

@@ -51,12 +51,12 @@ impl Options {
     /// ```
     /// use quorate::encryption::AtRest;
     /// use quorate::recovery::Options;
-    /// use quorate::{CreateMode, testing::Cluster};
+    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
     ///
     /// # let directory = tempfile::tempdir().unwrap();
     /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
     /// let keys = AtRest::new(|| Ok::<_, String>(vec![("k1".to_owned(), *b"0123456789abcdef0123456789abcdef")]));
-    /// let cluster = Cluster::builder().encryption(keys.clone()).start(1);
+    /// let cluster = Cluster::with_settings(1, Coordinator::builder().encryption(keys.clone()));
     /// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent)?;
     /// let backup = cluster.node(0).backup(&file)?;
     /// assert_eq!(backup.key.as_deref(), Some("k1"));

@@ -6,14 +6,12 @@
 //! the one with the turn waits for a random time, and its instance pauses after each few of its next turns, so that
 //! other instances, whose replicas are a little behind, are not always too late.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::transaction::Transaction;
+use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
 use crate::runtime::turns::Turn;
 use crate::types::error::{Error, Result};
@@ -60,7 +58,9 @@ impl<'a> Attempts<'a> {
             && let Some(turn) = &self.turn
         {
             let limit = self.session.nonblocking().sleep(TURN_WAIT_MAX.min(self.wait_max()));
-            either(turn.come(), limit).await.unwrap_or(Ok(()))?;
+            if let Either::Other(slept) = either(turn.come(), limit).await {
+                slept?;
+            }
             if let Some(took) = turn.yields() {
                 self.wait = self.wait.max(longest(PAUSE, took));
             }
@@ -124,16 +124,4 @@ impl<'a> Attempts<'a> {
 /// The longest of the random times after an attempt that took this long.
 fn longest((least, times): (Duration, u32), took: Duration) -> Duration {
     least.max(took.saturating_mul(times))
-}
-
-/// The other future's output, if it is ready before the first.
-async fn either<T>(first: impl Future<Output = ()>, other: impl Future<Output = T>) -> Option<T> {
-    let (mut first, mut other) = (pin!(first), pin!(other));
-    std::future::poll_fn(|context| {
-        if first.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        Pin::as_mut(&mut other).poll(context).map(Some)
-    })
-    .await
 }

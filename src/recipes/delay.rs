@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contender, Contenders};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
-use crate::recipes::waiting::{Either, either};
+use crate::runtime::either::{Either, either};
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat};

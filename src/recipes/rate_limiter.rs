@@ -21,7 +21,7 @@ use crate::node::query::Answer;
 use crate::recipes::blocking::{self, both_forms};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::create_unless_there;
-use crate::recipes::waiting::{Either, either};
+use crate::runtime::either::{Either, either};
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
 use crate::types::path;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::recipes::contenders::SELECTOR;
 use crate::recipes::errors::is_root_missing;
-use crate::recipes::waiting::either;
 use crate::recipes::{LeaderLatch, Leadership, Naming, blocking};
+use crate::runtime::either::either;
 use crate::types::error::{Error, Result};
 
 /// Runs a closure whenever this instance leads an election, and resigns when the closure returns.

@@ -1,8 +1,5 @@
 //! Waits that several recipes need.
 
-use std::pin::pin;
-use std::task::Poll;
-
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::types::error::{Error, Result};
@@ -28,22 +25,4 @@ pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> 
     }
     session.check_alive()?;
     Err(Error::NoWatch { path: path.to_owned() })
-}
-
-pub(super) enum Either<A, B> {
-    One(A),
-    Other(B),
-}
-
-/// Waits for the future that is ready first; if both are, returns the result of the first.
-pub(super) async fn either<A, B>(
-    one: impl Future<Output = A>,
-    other: impl Future<Output = B>,
-) -> Either<A, B> {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    std::future::poll_fn(move |context| match one.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Either::One(value)),
-        Poll::Pending => other.as_mut().poll(context).map(Either::Other),
-    })
-    .await
 }

@@ -10,6 +10,7 @@
 //! | `ask` | what handles ask of their node, each request with the type of its answer |
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
+//! | `either` | a wait for one of two futures |
 //! | `offload` | runs a blocking call on a thread, for a task |
 //! | `turns` | in which order the transactions of one instance try again |
 //! | `thread_end` | waits for the threads of a dropped handle |
@@ -24,6 +25,7 @@ pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod disk;
 pub(crate) mod disk_watch;
+pub(crate) mod either;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod holder;

@@ -86,16 +86,13 @@ mod tests {
 
     const S: Time = Time::from_secs(1);
 
+    fn asked(read_index: u64) -> ReceivedReadIndex {
+        ReceivedReadIndex { from: 2, client: None, boot: 7, read_index, refused: vec![] }
+    }
+
     #[test]
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::new(1);
-        let asked = |read_index| ReceivedReadIndex {
-            from: 2,
-            client: None,
-            boot: 7,
-            read_index,
-            refused: vec![],
-        };
         assert_eq!(leader.next_read(Time::ZERO, S), None);
         leader.ask(asked(1));
         let first = leader.next_read(Time::ZERO, S).unwrap();
@@ -113,13 +110,6 @@ mod tests {
     fn a_round_confirms_nothing_that_was_asked_after_it_began() {
         let claim = || {
             let mut leader = Confirmations::new(1);
-            let asked = |read_index| ReceivedReadIndex {
-                from: 2,
-                client: None,
-                boot: 7,
-                read_index,
-                refused: vec![],
-            };
             leader.ask(asked(1));
             let first = leader.next_read(Time::ZERO, S).unwrap();
             leader.ask(asked(2));

@@ -20,7 +20,7 @@ use crate::recipes::contenders::{
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, unless_overtaken};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::waiting::{Either, either};
+use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;

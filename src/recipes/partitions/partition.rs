@@ -10,7 +10,7 @@ use crate::api::session::Session;
 use crate::recipes::Held;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
-use crate::recipes::waiting::either;
+use crate::runtime::either::either;
 use crate::types::error::{Error, Result};
 
 /// A partition of [`Partitions`](super::Partitions) that this member owns, from its [`Share`](super::Share). It

@@ -11,7 +11,7 @@ use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::claimed_in_multi;
 use crate::recipes::errors::{children_or_none, gone, inner};
-use crate::recipes::waiting::{Either, either};
+use crate::runtime::either::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::queue::{CLAIMS, DELAYED, ITEMS, TAKEN, split_due};

@@ -18,7 +18,7 @@ use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, inner, is_overtaken, stat_of_set};
 use crate::recipes::held::Held;
-use crate::recipes::waiting::{Either, either};
+use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;

@@ -3,20 +3,12 @@
 //!
 //! The members are processes of this test program: see `worker`.
 
-#![cfg(target_os = "linux")]
-
-mod common;
-
-use std::alloc::System;
-
-use common::{PATIENCE, Process, addresses, node, place};
 use quorate::CreateMode;
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-const WORKER: &str = "worker";
+use crate::ALLOCATED;
+use crate::common::{self, PATIENCE, Process, addresses, name_of, node, place};
 
-#[global_allocator]
-static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 
 /// The number of counted writes, one after the other, and the bytes in each.
 const WRITES: u64 = 1_000;

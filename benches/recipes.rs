@@ -188,7 +188,31 @@ fn queues(members: &[Coordinator], time: Duration) {
             queue.pop().unwrap();
         });
     }
+    setters("a set of 32 callers, each of its own znode", members, time);
     crowd("a pop of 16 consumers beside 16 producers", members, time);
+}
+
+/// As many callers as [`crowd`] has, for comparison.
+fn setters(name: &str, members: &[Coordinator], time: Duration) {
+    let start = Instant::now();
+    let (done, sets) = channel();
+    std::thread::scope(|scope| {
+        for at in 0..2 * CONTENDERS {
+            let (session, done) = (members[at % members.len()].session(), done.clone());
+            scope.spawn(move || {
+                let path = format!("/set-{at}");
+                session.create(&path, b"", CreateMode::Persistent).unwrap();
+                let mut first = true;
+                while std::mem::take(&mut first) || start.elapsed() < time {
+                    let begun = Instant::now();
+                    session.set(&path, b"some data").unwrap();
+                    done.send(begun.elapsed()).unwrap();
+                }
+            });
+        }
+    });
+    drop(done);
+    report(name, start.elapsed(), sets.iter().collect());
 }
 
 /// Producers and consumers on all members. Each consumer goes on until nothing is left.
@@ -234,7 +258,11 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
         }
     });
     drop(done);
-    let (pops, ends): (Vec<Duration>, Vec<Duration>) = pops.iter().unzip();
+    let (put, mut meanwhile) = (put.into_inner(), 0);
+    let mut check = |(_, end): &(Duration, Duration)| meanwhile += u64::from(*end < time);
+    let pops = pops.iter().inspect(|pop| check(pop)).collect::<Vec<_>>();
+    println!("{:44} {:>10.2}", "  popped while they were put / put", meanwhile as f64 / put as f64);
+    let (pops, ends): (Vec<Duration>, Vec<Duration>) = pops.into_iter().unzip();
     // Each of them waits in vain in the end.
     let took = ends.into_iter().max().unwrap_or_default();
     report(name, took, pops);

@@ -530,9 +530,7 @@ impl Machine {
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
         let mut write = WriteInProgress::new(id, self.next_zxid(), self.state.time, ops);
-        if let Some(record) = self.session(id) {
-            write.ids = Arc::clone(&record.ids);
-        }
+        write.ids = self.session(id).map(|record| Arc::clone(&record.ids));
         let tree = &mut self.state.tree;
         let reply = match ops {
             // An operation that fails has changed nothing, so a single one needs no rollback.

@@ -48,8 +48,8 @@ pub(super) struct WriteInProgress {
     pub(super) session: SessionId,
     pub(super) zxid: Zxid,
     pub(super) time: u64,
-    /// The ids of its session.
-    pub(super) ids: Arc<Vec<Id>>,
+    /// The ids of its session; `None` without one.
+    pub(super) ids: Option<Arc<Vec<Id>>>,
     pub(super) changes: Vec<Change>,
     /// The znodes that changed in a way that no watch reports: their access lists, or their usage.
     pub(super) unwatched: Vec<String>,
@@ -73,7 +73,7 @@ impl WriteInProgress {
             session,
             zxid,
             time,
-            ids: Arc::default(),
+            ids: None,
             changes: Vec::new(),
             unwatched: Vec::new(),
             ephemerals: Vec::new(),
@@ -274,9 +274,13 @@ impl WriteInProgress {
         Ok(self)
     }
 
+    fn ids(&self) -> &[Id] {
+        self.ids.as_deref().map_or(&[], Vec::as_slice)
+    }
+
     /// The access list that a request asks for.
     fn requested_acl(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
-        AccessList::requested(acl, &self.ids)
+        AccessList::requested(acl, self.ids())
             .map_err(|reason| OpError::InvalidAcl { path: path.to_owned(), reason })
     }
 
@@ -292,7 +296,7 @@ impl WriteInProgress {
             return Ok(());
         }
         let acl = tree.get(path).and_then(|znode| Some(&**znode.acl()?));
-        if acl::permits(acl, &self.ids, wanted) {
+        if acl::permits(acl, self.ids(), wanted) {
             return Ok(());
         }
         Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })

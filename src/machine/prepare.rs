@@ -96,7 +96,7 @@ impl Machine {
         let mut write = WriteInProgress::new(request.session, self.next_zxid(), time, &[]);
         let rest = match &request.command {
             Command::Op(Op::DeleteTree { path }) => {
-                write.ids = Arc::clone(&record.ids);
+                write.ids = Some(Arc::clone(&record.ids));
                 write.check_tree(&self.state.tree, path).ok()?;
                 Rest::Tree { root: path.clone(), paths: Vec::new(), is_listed: false }
             }

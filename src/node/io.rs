@@ -218,6 +218,9 @@ impl Write {
     }
 }
 
+/// Longer lists of effects are not kept for later ones.
+const REUSED_MAX: usize = 64;
+
 /// What the host must do after a step, in the order of the fields.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
@@ -265,6 +268,22 @@ pub(crate) struct Answered {
 }
 
 impl Effects {
+    /// No effects, in the memory of former ones: almost every step has some of these three.
+    pub(crate) fn reusing(
+        mut messages: Vec<(NodeId, PeerMessage)>,
+        mut disk: Vec<DiskOp>,
+        mut replies: Vec<Answered>,
+    ) -> Effects {
+        fn empty<T>(list: &mut Vec<T>) {
+            list.clear();
+            list.shrink_to(REUSED_MAX);
+        }
+        empty(&mut messages);
+        empty(&mut disk);
+        empty(&mut replies);
+        Effects { messages, disk, replies, ..Effects::default() }
+    }
+
     /// Answers a request from the present state.
     pub(crate) fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>) {
         self.reply_at(self.zxid, request, answer);

@@ -206,6 +206,11 @@ impl Node {
         Ok(node)
     }
 
+    /// Puts the next step's effects into this memory.
+    pub(crate) fn reuse(&mut self, empty: Effects) {
+        self.cx.effects = empty;
+    }
+
     /// Takes in what has happened by `now`, in order (possibly nothing), and returns what must be
     /// done.
     ///

@@ -106,36 +106,39 @@ impl Availability {
             return Availability::NoQuorum { reason: no_leader() };
         }
         let named = |nodes: &[u64]| nodes.iter().map(|node| address(*node)).collect();
-        let silent: Vec<String> = named(&seen.silent);
-        let silent_ones = match (silent.len(), seen.voters.len()) {
-            (1, voters) => format!("1 of {voters} voters is unreachable or stores nothing"),
-            (count, voters) => {
-                format!("{count} of {voters} voters are unreachable or store nothing")
-            }
+        // Only if there are some: this is asked for all the time.
+        let silent_ones = || {
+            let silent: Vec<String> = named(&seen.silent);
+            let ones = match (silent.len(), seen.voters.len()) {
+                (1, voters) => format!("1 of {voters} voters is unreachable or stores nothing"),
+                (count, voters) => {
+                    format!("{count} of {voters} voters are unreachable or store nothing")
+                }
+            };
+            format!("{ones} ({})", silent.join(", "))
         };
-        let silent_ones = format!("{silent_ones} ({})", silent.join(", "));
         let Some(spare) = spare(seen) else {
-            let reason = Reason::new(ReasonKind::VotersMissing, silent_ones);
+            let reason = Reason::new(ReasonKind::VotersMissing, silent_ones());
             return Availability::NoQuorum { reason };
         };
         if seen.refuses_writes {
             let low: Vec<String> = named(&seen.disk_low);
             let mut text = disks_full(&low);
-            if !silent.is_empty() {
-                text = format!("{text}; {silent_ones}");
+            if !seen.silent.is_empty() {
+                text = format!("{text}; {}", silent_ones());
             }
             return Availability::WritesRefused {
                 reason: Reason::new(ReasonKind::DisksFull, text),
             };
         }
-        if silent.is_empty() {
+        if seen.silent.is_empty() {
             return Availability::Healthy { spare };
         }
         let more = match spare {
             0 => "the loss of one more stops it".to_owned(),
             spare => format!("it survives the loss of {spare} more"),
         };
-        let text = format!("{silent_ones}; {more}");
+        let text = format!("{}; {more}", silent_ones());
         Availability::AtRisk { reason: Reason::new(ReasonKind::VotersSilent, text) }
     }
 }

@@ -40,6 +40,13 @@ impl Engine {
         }
     }
 
+    /// Puts the next effects into this memory.
+    pub(crate) fn reuse(&mut self, empty: Effects) {
+        if let Engine::Node(node) = self {
+            node.reuse(empty);
+        }
+    }
+
     pub(crate) fn id(&self) -> NodeId {
         match self {
             Engine::Node(node) => node.id(),

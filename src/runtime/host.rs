@@ -89,6 +89,8 @@ pub(crate) struct Host {
     shared: Arc<NodeShared>,
     calls: Receiver<HostMessage>,
     inputs: Vec<Input>,
+    /// Empty: the memory for the next replies.
+    replies: Vec<Answered>,
     answers: BTreeMap<RequestId, PendingRequest>,
     watches: BTreeMap<WatchId, WatchSink>,
     /// Deliveries for mailboxes, sent at the end of the step.
@@ -123,6 +125,7 @@ impl Host {
             shared: Arc::clone(&shared),
             calls,
             inputs: Vec::new(),
+            replies: Vec::new(),
             answers: BTreeMap::new(),
             watches: BTreeMap::new(),
             outgoing: MailboxDeliveries::default(),
@@ -336,7 +339,7 @@ impl Host {
 
     /// Delivers the effects of a step to the handles. Returns when the node wants its next step.
     pub(crate) fn notify(&mut self, effects: HandleEffects) -> Time {
-        let HandleEffects { effects, members, now } = effects;
+        let HandleEffects { mut effects, members, now } = effects;
         let mut to_wake = Vec::new();
         let has_events = !effects.events.is_empty();
         if has_events {
@@ -404,7 +407,7 @@ impl Host {
         self.publish_status(now, effects.stopped.is_some());
         // Before the replies, so that who has one has seen its write.
         self.shared.note_seen(effects.zxid.max(self.engine.zxid()));
-        for answered in effects.replies {
+        for answered in effects.replies.drain(..) {
             let asked = self.answers.remove(&answered.request);
             let Some(PendingRequest { sink, counts, watch }) = asked else { continue };
             if let Some(watch) = watch {
@@ -423,6 +426,7 @@ impl Host {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             sink.complete(answered, &mut self.outgoing);
         }
+        self.replies = effects.replies;
         self.outgoing.send(effects.zxid);
         if effects.stopped.is_some() {
             self.shared.availability.end();
@@ -433,6 +437,12 @@ impl Host {
             return now;
         }
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
+    }
+
+    /// Takes back the memory of a step's work, for the next step's.
+    pub(crate) fn reuse(&mut self, messages: Vec<(NodeId, PeerMessage)>, disk: Vec<DiskOp>) {
+        let replies = std::mem::take(&mut self.replies);
+        self.engine.reuse(Effects::reusing(messages, disk, replies));
     }
 
     /// The session, if it still has this holder.
@@ -468,8 +478,9 @@ impl Host {
         self.status_key = key;
         self.status_at = now;
         let status = self.engine.status();
+        let availability = self.shared.availability_in(&status);
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-        self.shared.availability.notify(&self.shared.availability());
+        self.shared.availability.notify(&availability);
     }
 
     /// Answers all waiting requests for the last time.

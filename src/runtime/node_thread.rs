@@ -194,7 +194,7 @@ impl NodeThread {
     /// Lets the node process its inputs. Returns the pause before its next step; `None` once the
     /// coordinator is closed.
     fn step(&mut self, network: &mut dyn Network) -> Option<Duration> {
-        let (work, effects) = self.host.step();
+        let (mut work, effects) = self.host.step();
         // The last step is delivered too, since it may hand over leadership.
         if let Some(cluster) = work.cluster {
             network.set_cluster(cluster);
@@ -202,18 +202,19 @@ impl NodeThread {
         if let Some(Dial { members, seeks }) = work.dial {
             network.set_peers(remote(&members, None));
             network.set_seeking(seeks);
-        } else if let Some(members) = work.members
+        } else if let Some(members) = &work.members
             && let Some(node) = self.host.member()
         {
-            network.set_peers(remote(&members, Some(node.id())));
+            network.set_peers(remote(members, Some(node.id())));
         }
         if !work.messages.is_empty() {
-            network.send(work.messages);
+            network.send(&work.messages);
         }
         if let Some(disk) = &self.disk {
-            work.disk.into_iter().for_each(|op| disk.submit(op));
+            work.disk.drain(..).for_each(|op| disk.submit(op));
         }
         let step_at = self.host.notify(effects);
+        self.host.reuse(work.messages, work.disk);
         (!self.host.is_closed()).then(|| step_at.saturating_sub(self.clock.now()))
     }
 
@@ -378,8 +379,8 @@ mod tests {
     struct Outbox(Vec<(NodeId, PeerMessage)>);
 
     impl Network for Outbox {
-        fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
-            self.0.extend(messages);
+        fn send(&mut self, messages: &[(NodeId, PeerMessage)]) {
+            self.0.extend_from_slice(messages);
         }
 
         fn set_peers(&mut self, _: Vec<RemotePeer>) {}

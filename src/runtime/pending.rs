@@ -164,6 +164,14 @@ impl Wake for Unpark {
     }
 }
 
+/// Wakes this thread. Every blocking call needs it, so it is made once.
+fn thread_waker() -> Waker {
+    thread_local!(static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current()))));
+    // The thread may be ending.
+    let waker = WAKER.try_with(Waker::clone);
+    waker.unwrap_or_else(|_| Waker::from(Arc::new(Unpark(std::thread::current()))))
+}
+
 /// Polls a future on this thread until it is done, at most until the deadline; `None` if it is not
 /// done by then.
 ///
@@ -175,7 +183,7 @@ pub(crate) fn block_on<F: Future>(
     clock: &Clock,
     deadline: Option<Duration>,
 ) -> Result<Option<F::Output>> {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = thread_waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {

@@ -524,12 +524,16 @@ impl NodeShared {
 
     /// How many more failures the cluster tolerates.
     pub(crate) fn availability(&self) -> Availability {
+        self.availability_in(&self.status())
+    }
+
+    /// How many more failures the cluster tolerates by this status.
+    pub(crate) fn availability_in(&self, status: &NodeStatus) -> Availability {
         if let Some(reason) = self.stop_reason() {
             return Availability::NoQuorum { reason };
         }
-        let status = self.status();
         let address = |node| self.address(node).unwrap_or_else(|| "a peer".to_owned());
-        let no_leader = || self.with_host(status.no_leader(|node| self.address(node)), &status);
+        let no_leader = || self.with_host(status.no_leader(|node| self.address(node)), status);
         Availability::of(&status.availability, address, no_leader)
     }
 

@@ -14,6 +14,8 @@ mod handles;
 mod lock;
 mod membership;
 mod metrics;
+#[cfg(feature = "metrics")]
+mod metrics_facade;
 mod operate;
 mod parents;
 mod partition;

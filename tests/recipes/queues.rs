@@ -120,6 +120,28 @@ fn each_item_comes_to_one_consumer_however_many_there_are() {
     }
 }
 
+/// Beside the other calls of its session, a consumer first waited for a read behind all of them. So consumers
+/// that shared a session with producers took half as many items as were put.
+#[test]
+fn a_consumer_waits_for_no_other_call_of_its_session() {
+    let cluster = Cluster::new(3);
+    let (queue, session) = (queue(&cluster, 0), cluster.node(0).session());
+    queue.put("a").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut take = Box::pin(queue.take_async());
+    assert!(take.as_mut().poll(&mut context).is_pending());
+    let after = session.create("/after", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let Poll::Ready(Ok(item)) = settle(&cluster, &mut take) else { panic!("it waits") };
+    assert_eq!(item.data(), b"a");
+    let taken = session.exists("/deep/queue/items").unwrap().unwrap().pzxid;
+    assert!(taken < after, "{taken} {after}");
+    // A call sees what was put before it, also without an answer.
+    let mut put = Box::pin(queue.put_async("c"));
+    assert!(put.as_mut().poll(&mut context).is_pending());
+    assert_eq!(queue.try_pop(), Ok(Some(b"c".to_vec())));
+    assert_eq!(done(&cluster, put), Ok(()));
+}
+
 #[test]
 fn a_dead_consumers_item_returns_to_its_old_place() {
     let cluster = Cluster::new(3);

@@ -96,9 +96,10 @@ impl Raft {
     /// What raft-rs wants done now. Sends the messages that need not wait.
     pub(in crate::node) fn ready(&mut self, sender: &mut Sender<'_>) -> Ready {
         let mut ready = self.raw.ready();
-        let waits = |_: &eraftpb::Message| planted!(LeaderAwaitsDisk);
-        let (after_disk, at_once) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
-        self.post(at_once, sender);
+        let mut messages = ready.take_messages();
+        let waits = |_: &mut eraftpb::Message| planted!(LeaderAwaitsDisk);
+        let after_disk = messages.extract_if(.., waits).collect();
+        self.post(messages, sender);
         Ready { ready, after_disk }
     }
 
@@ -131,8 +132,8 @@ impl Raft {
             (disk, write_at) = (Some(number), Some(sender.cx.now.mono));
             sender.cx.effects.disk.push(DiskOp::Write { number, write });
         }
-        let messages = ready.take_persisted_messages();
-        let (mut messages, free) = messages.into_iter().partition::<Vec<_>, _>(rests_on_disk);
+        let mut messages = ready.take_persisted_messages();
+        let free = messages.extract_if(.., |message| !rests_on_disk(message)).collect();
         messages.extend(after_disk);
         self.post(free, sender);
         let committed = ready.take_committed_entries();

@@ -100,8 +100,18 @@ impl Queue {
         path::join(&self.path, name)
     }
 
-    /// The numbers of znodes in parts of the queue, as this replica has them. They are requested together.
+    /// The numbers of znodes in parts of the queue, all from one state: at once where the session reads its
+    /// replica without waiting, and otherwise through the node, requested together.
     pub(super) async fn counts<const N: usize>(&self, parts: [&str; N]) -> Result<[u64; N]> {
+        if self.session.reads_at_once() {
+            let shown = self.session.snapshot_soon(&self.path).await?;
+            let mut counts = [0; N];
+            for (count, part) in counts.iter_mut().zip(parts) {
+                let stat = shown.exists(&self.part(part))?;
+                *count = stat.map_or(0, |stat| stat.num_children.into());
+            }
+            return Ok(counts);
+        }
         let calls = self.session.nonblocking();
         let asked = parts.map(|part| calls.exists(&self.part(part)));
         let mut counts = [0; N];
@@ -111,7 +121,7 @@ impl Queue {
         Ok(counts)
     }
 
-    /// Returns what this replica shows, with the session's earlier calls.
+    /// Returns what this replica shows.
     async fn look(&self) -> Result<QueueHead> {
         let [items, taken, claims, delayed] = self.counts([ITEMS, TAKEN, CLAIMS, DELAYED]).await?;
         // A claim that has gone leaves its item.
@@ -127,9 +137,16 @@ impl Queue {
 
     /// Takes the first item if there is one now.
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
+        const NOTHING: QueueHead = QueueHead { has_item: false, due: None };
+        let mut head = self.look().await?;
+        if head == NOTHING && self.session.reads_at_once() {
+            // The session may have put one in a call that is not answered yet.
+            self.session.nonblocking().exists(&self.path).await?;
+            head = self.look().await?;
+        }
         // Whether a delayed item is due is decided by the cluster's clock.
-        match self.look().await? {
-            QueueHead { has_item: false, due: None } => Ok(None),
+        match head {
+            NOTHING => Ok(None),
             _ => self.take_first(method, None).await,
         }
     }

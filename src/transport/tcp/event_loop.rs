@@ -301,8 +301,8 @@ impl EventLoop {
 }
 
 impl Network for EventLoop {
-    fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
-        for (node, message) in &messages {
+    fn send(&mut self, messages: &[(NodeId, PeerMessage)]) {
+        for (node, message) in messages {
             if !self.incoming.send_to_client(&mut self.context, *node, message) {
                 self.outgoing.send(&mut self.context, *node, message);
             }

@@ -30,7 +30,7 @@ pub(crate) trait Handler: Send {
 pub(crate) trait Network {
     /// Sends messages, or drops them; messages to one peer keep their order. Never blocks: bytes
     /// that a socket does not take now wait for it.
-    fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>);
+    fn send(&mut self, messages: &[(NodeId, PeerMessage)]);
 
     /// Replaces the list of members. A member whose listed address has changed is connected again.
     /// One that gave another address itself stays connected there until its entry changes. One that

@@ -8,8 +8,8 @@
 //! owns the connection; when it is lost, the seed is dialled again. While a peer is dialled at the
 //! same address, the seed rests (`seeds`).
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::context::{NetworkContext, Target};
@@ -30,10 +30,26 @@ pub(super) struct Outgoing {
     /// Whether seeds are dialled.
     pub(super) seeks: bool,
     /// Peers that may have bytes to write and room for them.
-    unflushed: BTreeSet<Target>,
+    unflushed: Targets,
     /// Peers that may have more to read at once.
-    unread: BTreeSet<Target>,
+    unread: Targets,
     too_long: Warnings<Instant>,
+}
+
+/// Some connections, each once. There are few, and most writes need them, so their memory is kept.
+#[derive(Debug, Default)]
+struct Targets(Vec<Target>);
+
+impl Targets {
+    fn add(&mut self, target: Target) {
+        if !self.0.contains(&target) {
+            self.0.push(target);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// An address where a node may be.
@@ -167,7 +183,7 @@ impl Outgoing {
     ) {
         let sent = self.peers.get_mut(&node).and_then(|peer| peer.send(context, message));
         if sent == Some(Ok(())) {
-            self.unflushed.insert(Target::Node(node));
+            self.unflushed.add(Target::Node(node));
             return;
         }
         Counters::add(&context.shared.counters.messages_dropped, 1);
@@ -179,16 +195,22 @@ impl Outgoing {
     }
 
     pub(super) fn flush(&mut self, context: &mut NetworkContext) {
-        for target in std::mem::take(&mut self.unflushed) {
+        let mut targets = std::mem::take(&mut self.unflushed.0);
+        for target in targets.drain(..) {
             self.with(context, target, DialledPeer::flush);
         }
+        targets.append(&mut self.unflushed.0);
+        self.unflushed.0 = targets;
     }
 
     /// Continues reading where a turn ended before the socket was empty.
     pub(super) fn read(&mut self, context: &mut NetworkContext) {
-        for target in std::mem::take(&mut self.unread) {
+        let mut targets = std::mem::take(&mut self.unread.0);
+        for target in targets.drain(..) {
             self.with(context, target, DialledPeer::proceed);
         }
+        targets.append(&mut self.unread.0);
+        self.unread.0 = targets;
     }
 
     /// Whether something can be written or read at once.
@@ -251,10 +273,10 @@ impl Outgoing {
         let (unflushed, unread) = (peer.has_more_to_write(), std::mem::take(&mut peer.has_unread));
         let found = peer.found.take();
         if unflushed {
-            self.unflushed.insert(target);
+            self.unflushed.add(target);
         }
         if unread {
-            self.unread.insert(target);
+            self.unread.add(target);
         }
         if let (Target::Seed(place), Some((version, responder))) = (target, found) {
             self.found(context, place, version, responder);

@@ -146,7 +146,7 @@ impl Transport {
     }
 
     fn send(&self, messages: Vec<(NodeId, PeerMessage)>) {
-        self.order(Some(Box::new(move |network| network.send(messages))));
+        self.order(Some(Box::new(move |network| network.send(&messages))));
     }
 
     fn set_peers(&self, peers: Vec<RemotePeer>) {

@@ -462,7 +462,7 @@ impl Handler for Sender {
                 messages.push((*peer, message));
             }
         }
-        network.send(messages);
+        network.send(&messages);
         Some(Duration::from_millis(1 + self.random.below(80)))
     }
 

@@ -1,27 +1,15 @@
-//! How much memory unauthenticated connections can make a node use. One test, since it counts the
-//! allocations of the whole process.
+//! How much memory unauthenticated connections can make a node use.
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 
-#[path = "common/addresses.rs"]
-mod addresses;
-
-#[cfg(feature = "tls")]
-#[path = "port/authority.rs"]
-mod authority;
-
-use std::alloc::System;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, Secret, Security};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Counts the allocations of this process.
-#[global_allocator]
-static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
+use crate::common::{PATIENCE, addresses};
+use crate::{allocated, alone};
 
 /// The limits of `docs/security.md`.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
@@ -35,7 +23,7 @@ fn cost(security: Security, sent: &[u8]) -> usize {
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).security(security);
     let member = builder.join([&free]).unwrap();
     member.wait_ready(PATIENCE).unwrap();
-    let before = ALLOCATED.allocated();
+    let before = allocated();
     let mut most = before;
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(200);
     for _ in 0..200 {
@@ -43,7 +31,7 @@ fn cost(security: Security, sent: &[u8]) -> usize {
         // The member may already have closed the connection.
         let _ = stranger.write_all(sent);
         crowd.push(stranger);
-        most = most.max(ALLOCATED.allocated());
+        most = most.max(allocated());
     }
     // The member has closed this one to make room for the later ones, so it has accepted all.
     crowd[199 - STRANGERS_MAX].set_read_timeout(Some(PATIENCE)).unwrap();
@@ -58,7 +46,7 @@ fn cost(security: Security, sent: &[u8]) -> usize {
     // The member reads a part of what they sent in each turn, so this takes a while.
     let end = Instant::now() + Duration::from_millis(500);
     while Instant::now() < end {
-        most = most.max(ALLOCATED.allocated());
+        most = most.max(allocated());
         std::thread::yield_now();
     }
     most - before
@@ -66,23 +54,26 @@ fn cost(security: Security, sent: &[u8]) -> usize {
 
 #[test]
 fn strangers_cost_little() {
-    // A part of a hello; a handshake and a part of a message; TLS handshake records of the maximal length, in
-    // parts.
-    let hello = [&4000_u32.to_le_bytes()[..], &[0; 3900]].concat();
-    let message = [b"qrnoise\x01\x30\0".as_slice(), &[7; 47]].concat();
-    let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();
-    let all = STRANGERS_MAX * STRANGER_BYTES_MAX;
-    let plain = cost(Security::Loopback, &hello);
-    assert!(plain > STRANGERS_MAX * 3900, "they were not kept: {plain}");
-    assert!(plain < all, "{plain}");
-    let secret = cost(Secret::new(SECRET).unwrap().into(), &message);
-    assert!(secret < all, "{secret}");
-    #[cfg(feature = "tls")]
-    {
-        let tls = cost(authority::Authority::new().tls("app-0").into(), &record.repeat(7));
-        assert!(tls > STRANGERS_MAX * (20 << 10), "they were not kept: {tls}");
-        assert!(tls < all, "{tls}");
-        println!("plain {plain}, secret {secret}, tls {tls}");
-    }
-    let _ = record;
+    alone(concat!(module_path!(), "::strangers_cost_little"), || {
+        // A part of a hello; a handshake and a part of a message; TLS handshake records of the maximal length, in
+        // parts.
+        let hello = [&4000_u32.to_le_bytes()[..], &[0; 3900]].concat();
+        let message = [b"qrnoise\x01\x30\0".as_slice(), &[7; 47]].concat();
+        let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();
+        let all = STRANGERS_MAX * STRANGER_BYTES_MAX;
+        let plain = cost(Security::Loopback, &hello);
+        assert!(plain > STRANGERS_MAX * 3900, "they were not kept: {plain}");
+        assert!(plain < all, "{plain}");
+        let secret = cost(Secret::new(SECRET).unwrap().into(), &message);
+        assert!(secret < all, "{secret}");
+        #[cfg(feature = "tls")]
+        {
+            let tls =
+                cost(crate::authority::Authority::new().tls("app-0").into(), &record.repeat(7));
+            assert!(tls > STRANGERS_MAX * (20 << 10), "they were not kept: {tls}");
+            assert!(tls < all, "{tls}");
+            println!("plain {plain}, secret {secret}, tls {tls}");
+        }
+        let _ = record;
+    });
 }

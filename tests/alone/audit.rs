@@ -1,0 +1,105 @@
+//! The audit log: one line for each request with an outcome, and no line for internal work.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use quorate::Coordinator;
+use quorate::CreateMode;
+use quorate::acl::Acl;
+use quorate::testing::Cluster;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::alone;
+
+/// Keeps the lines of the audit log, as `operation path users: result`.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+#[derive(Default)]
+struct Line([String; 4]);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let places = ["operation", "path", "users", "result"];
+        if let Some(place) = places.iter().position(|place| *place == field.name()) {
+            self.0[place] = format!("{value:?}").trim_matches('"').to_owned();
+        }
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "quorate::audit"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let [operation, path, users, result] = line.0;
+        self.0.lock().unwrap().push(format!("{operation} {path} {users}: {result}"));
+    }
+}
+
+#[test]
+fn each_request_has_one_line_with_its_users_and_its_result() {
+    alone(
+        concat!(module_path!(), "::each_request_has_one_line_with_its_users_and_its_result"),
+        || {
+            let lines = Lines::default();
+            // Nodes run on a thread of the cluster's own.
+            tracing::subscriber::set_global_default(lines.clone()).unwrap();
+            let silent = Cluster::new(1);
+            silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).unwrap();
+            let cluster = Cluster::with_settings(3, Coordinator::builder().audit(true));
+            let session = cluster.node(1).open_session().unwrap();
+            session.add_auth("digest", "alice:secret").unwrap();
+            session
+                .create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all())
+                .unwrap();
+            assert!(session.create("/a", b"", CreateMode::Persistent).is_err());
+            session
+                .multi()
+                .set("/a", b"1")
+                .create("/b", b"", CreateMode::Ephemeral)
+                .commit()
+                .unwrap();
+            session.get("/a").unwrap();
+            session.close().unwrap();
+            let lines = lines.0.lock().unwrap().clone();
+            let by_alice = |line: &&String| line.contains("digest:alice:x");
+            let ours: Vec<&String> = lines.iter().filter(by_alice).collect();
+            let wanted = [
+                ("create_with_acl /a", "success"),
+                ("create /a", "failure"),
+                ("set /a", "success"),
+                ("create /b", "success"),
+                ("close ", "success"),
+            ];
+            assert_eq!(ours.len(), wanted.len(), "{lines:?}");
+            for (line, (begins, result)) in ours.iter().zip(wanted) {
+                assert!(
+                    line.starts_with(begins) && line.contains(&format!(": {result}")),
+                    "{line}"
+                );
+            }
+            assert!(lines.iter().any(|line| line.starts_with("open ")), "{lines:?}");
+            assert!(lines.iter().any(|line| line.starts_with("add_auth ")), "{lines:?}");
+            assert!(!lines.iter().any(|line| line.contains("secret")), "{lines:?}");
+            assert!(
+                !lines.iter().any(|line| line.contains("unseen")),
+                "lines without a request: {lines:?}"
+            );
+        },
+    );
+}

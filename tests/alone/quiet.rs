@@ -1,0 +1,98 @@
+//! The log in normal operation contains nothing that would wake a person.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::{Coordinator, CreateMode};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::alone;
+use crate::common::PATIENCE;
+use crate::common::addresses::address;
+
+/// Keeps the log's warnings and errors, and counts the rest.
+#[derive(Clone, Default)]
+struct Alarms(Arc<Mutex<(usize, Vec<String>)>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!(" {}={value:?}", field.name()));
+    }
+}
+
+impl Subscriber for Alarms {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("quorate")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let mut alarms = self.0.lock().unwrap();
+        alarms.0 += 1;
+        if *metadata.level() <= Level::WARN {
+            let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
+            event.record(&mut line);
+            alarms.1.push(line.0);
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn normal_operation_logs_no_warning() {
+    alone(concat!(module_path!(), "::normal_operation_logs_no_warning"), || {
+        let alarms = Alarms::default();
+        tracing::subscriber::set_global_default(alarms.clone()).unwrap();
+        let quiet = |when: &str| {
+            let (asked, logged) = alarms.0.lock().unwrap().clone();
+            assert!(asked > 0, "the subscriber is not asked");
+            assert!(logged.is_empty(), "{when}: {logged:#?}");
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let peers = [address(), address(), address()];
+        // One after the other: the first ones find no member yet at the addresses of the others.
+        let mut members: Vec<Coordinator> = Vec::new();
+        for place in 0..peers.len() {
+            let builder = Coordinator::builder().data_dir(dir.path().join(place.to_string()));
+            // The last one must get ready with a limit of one pending request, too.
+            let builder = if place == 2 { builder.pending_requests_max(1) } else { builder };
+            let member = builder.join(&peers).unwrap();
+            members.push(member);
+            if place < 2 {
+                assert!(members[place].wait_ready(Duration::from_millis(300)).is_err());
+            }
+        }
+        for member in &members {
+            member.wait_ready(PATIENCE).unwrap();
+        }
+        quiet("founding");
+        let session = members[0].session();
+        session.create("/a", b"1", CreateMode::Persistent).unwrap();
+        drop(session.lock("/lock").unwrap().acquire().unwrap());
+        let client = Coordinator::builder().client().join(&peers).unwrap();
+        client.wait_ready(PATIENCE).unwrap();
+        assert_eq!(&client.session().get("/a").unwrap().0[..], b"1");
+        quiet("at work");
+        client.leave(PATIENCE).unwrap();
+        quiet("a client leaves");
+        // The other members miss a member that leaves. The member itself reports no error.
+        members.pop().unwrap().leave(PATIENCE).unwrap();
+        let logged = alarms.0.lock().unwrap().1.clone();
+        assert!(
+            logged.iter().all(|line| line.starts_with("WARN") && line.contains("unreachable")),
+            "{logged:#?}"
+        );
+    });
+}

@@ -465,7 +465,7 @@ fn custom_schemes_authenticate() {
     let expected = Error::AuthFailed { scheme: "groups".into(), reason: "no group".into() };
     assert_eq!(failed, expected);
     assert!(failed.is_session_lost() && !session.is_alive());
-    assert_eq!(states.iter().last(), Some(SessionState::AuthFailed));
+    assert_eq!(states.events().iter().last(), Some(SessionState::AuthFailed));
     assert_eq!(session.get("/a"), Err(expected.clone()));
     assert_eq!(session.set("/a", b""), Err(expected.clone()));
     assert_eq!(session.add_auth("digest", "a:b"), Err(expected));

@@ -46,8 +46,8 @@ fn the_states_of_a_session_are_a_stream() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.sync().unwrap();
-    let mut states = sent(session.states_async());
-    let mut changes = sent(cluster.node(0).availability_changes_async());
+    let mut states = sent(session.states());
+    let mut changes = sent(cluster.node(0).availability_changes());
     assert_eq!(block_on(next(&mut states)), Some(SessionState::Connected));
     assert!(block_on(next(&mut changes)).is_some());
     session.close().unwrap();

@@ -348,7 +348,13 @@ impl State {
             1..5 => self.take_part(&transaction, site).await,
             5 | 6 => {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
-                let deciding = transaction.decide_timeout_async(time);
+                let deciding = async {
+                    let time = self.session().nonblocking().sleep(time);
+                    match first(transaction.decide_async(), time).await {
+                        Ok(phase) => phase,
+                        Err(_) => transaction.abort_async().await,
+                    }
+                };
                 match self.with_patience("decide", deciding).await {
                     Ok(phase) => self.decided(before, &path, phase).await,
                     Err(error) => Err(error),

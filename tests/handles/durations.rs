@@ -198,6 +198,6 @@ fn state_can_be_waited_for_for_ever() {
     let vote = || {
         participant.vote(Vote::Yes).unwrap();
     };
-    until(|| decides.decide_timeout(EVER).unwrap(), vote);
+    until(|| decides.decide_timeout(EVER).unwrap().expect("it is voted on"), vote);
     assert!(participant.outcome_timeout(EVER).unwrap().is_some());
 }

@@ -52,7 +52,7 @@ impl Session {
     /// were unused for a while.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -69,7 +69,7 @@ impl Lock {
     /// Returns the lock at this path, as [`Session::lock`] does.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     ///
     /// ```
     /// use quorate::recipes::Lock;

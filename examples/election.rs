@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let latch = |place: usize| {
         LeaderLatch::new(&cluster.node(place).session(), "/leader", format!("host-{place}"))
     };
-    let mut leaders = latch(2)?.observe();
+    let mut leaders = latch(2)?.watch();
     let old = latch(0)?.campaign()?;
     old.fenced().set("/plan", "by host-0").commit()?;
     let mut leader = leaders.recv()?;

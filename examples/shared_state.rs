@@ -15,7 +15,7 @@ fn shop(session: &Session, name: &str) -> Result<()> {
     let _registered = registry.register("shop", &Instance::new(name, "127.0.0.1", 8080))?;
     let ids = IdGenerator::new(session, "/orders/ids", 100)?;
     let sold = Counter::new(session, "/orders/sold")?;
-    let mut limits = Config::<i64>::new(session, "/config/limit")?.watch()?;
+    let mut limits = Config::<i64>::new(session, "/config/limit")?.watch();
     loop {
         let limit = match limits.recv()? {
             ConfigUpdate::Value(limit) => limit.value,

@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let observer = cluster.node(2).session();
     let mut instances = Discovery::new(&observer, "/services")?.watch("web")?;
-    let mut leaders = LeaderLatch::new(&observer, "/leader", "observer")?.observe();
+    let mut leaders = LeaderLatch::new(&observer, "/leader", "observer")?.watch();
     let mut registered = |count| -> Result<()> {
         while instances.recv()?.len() != count {}
         println!("{count} registered");

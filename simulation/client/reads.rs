@@ -261,11 +261,7 @@ impl Handle {
     /// Reads the state right after a write, and checks it, if the replica or the client's member still knows it.
     pub(crate) async fn check_past(&self, path: &str, zxid: Zxid) {
         let calls = self.session.nonblocking();
-        let pending = match self.session.has_replica() {
-            true => calls.snapshot_at(zxid),
-            false => calls.subtree_at(path, zxid),
-        };
-        let past = match pending.await {
+        let past = match calls.snapshot_at(path, zxid).await {
             Ok(past) => past,
             Err(Error::TooOld { .. }) => return self.kernel.count("snapshot of the past, too old"),
             Err(_) => return,

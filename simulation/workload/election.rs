@@ -181,7 +181,7 @@ async fn is_still(handle: &Handle, before: Option<Option<Zxid>>, seen: Zxid) -> 
 async fn observe(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Some(latch) = latch(client, handle) else { return };
-    let (mut changes, mut notifications) = (latch.observe(), Notifications::default());
+    let (mut changes, mut notifications) = (latch.watch(), Notifications::default());
     for _ in 0..client.random.within(2..12) {
         if kernel.is_stopping() {
             return;

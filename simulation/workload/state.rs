@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::{
-    Cache, Config, ConfigUpdate, ConfigWatch, Counter, Discovery, IdGenerator, Instance,
-    InstancesWatch, NodeList, Phase, Registration, Registry, TwoPhaseCommit, Vote,
+    Cache, Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, NodeList, Phase,
+    Registration, Registry, TwoPhaseCommit, Updates, Vote,
 };
 use crate::simulation::checks::require;
 use crate::simulation::checks::state::{self, Mirror, Transaction};
@@ -28,11 +28,11 @@ const SITES: [&str; 2] = ["a", "b"];
 struct Followed {
     cache: Cache,
     mirror: Mirror,
-    updates: ConfigWatch<Vec<u64>>,
+    updates: Updates<ConfigUpdate<Vec<u64>>>,
     /// The version of the last value received, if there is one.
     value: Option<Zxid>,
     /// Only without a replica.
-    instances: Option<InstancesWatch>,
+    instances: Option<Updates<Vec<Instance>>>,
     /// The ids of the last set of instances received.
     ids: Vec<String>,
 }
@@ -136,10 +136,10 @@ impl State {
     async fn follow(&self) -> Result<Followed> {
         let cache = Cache::new_async(self.session(), ROOT).await?;
         let mirror = Mirror::new(cache.view(), ROOT);
-        let updates = self.config.watch_async().await?;
+        let updates = self.config.watch();
         let instances = match self.session().has_replica() {
             true => None,
-            false => Some(self.discovery.watch_async("s").await?),
+            false => Some(self.discovery.watch("s")?),
         };
         Ok(Followed { cache, mirror, updates, value: None, instances, ids: Vec::new() })
     }
@@ -348,7 +348,13 @@ impl State {
             1..5 => self.take_part(&transaction, site).await,
             5 | 6 => {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
-                let deciding = transaction.decide_timeout_async(time);
+                let deciding = async {
+                    let time = self.session().nonblocking().sleep(time);
+                    match first(transaction.decide_async(), time).await {
+                        Ok(phase) => phase,
+                        Err(_) => transaction.abort_async().await,
+                    }
+                };
                 match self.with_patience("decide", deciding).await {
                     Ok(phase) => self.decided(before, &path, phase).await,
                     Err(error) => Err(error),

@@ -14,6 +14,7 @@ use crate::api::support::space;
 use crate::recovery::Backup;
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
+use crate::types::start_error::StartError;
 
 /// The disk space that a backup must leave for the log.
 const ROOM: u64 = 64 << 20;
@@ -66,14 +67,14 @@ fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
         .unwrap_or(0);
     match space(directory) {
         Some(space) if space.free < bytes.saturating_mul(3).saturating_add(ROOM) => {
-            Err(Error::FileUnusable {
+            Err(Error::Start(StartError::FileUnusable {
                 file: directory.to_owned(),
                 reason: format!(
                     "a backup of {bytes} bytes would leave too little room on a disk with {} bytes: make room, \
                      or take it with `quorate backup` on another machine",
                     space.free
                 ),
-            })
+            }))
         }
         _ => Ok(()),
     }
@@ -111,9 +112,9 @@ impl BackupFile {
         has_room(coordinator, &directory)?;
         let path = TemporaryFile(directory.join(format!("{own}{:016x}", entropy::number()?)));
         let backup = coordinator.backup(&path.0)?;
-        let unusable = |error: io::Error| Error::FileUnusable {
-            file: path.0.clone(),
-            reason: error.to_string(),
+        let unusable = |error: io::Error| {
+            let (file, reason) = (path.0.clone(), error.to_string());
+            Error::Start(StartError::FileUnusable { file, reason })
         };
         let file = File::open(&path.0).map_err(unusable)?;
         // On systems where this works, nothing is left of the file, even after a crash.

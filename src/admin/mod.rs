@@ -45,7 +45,7 @@ use self::server::AdminServer;
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;
 use crate::api::support::Reported;
-use crate::runtime::port::{self, Serving, refused};
+use crate::runtime::port::{self, Serving, cannot_listen, refused};
 use crate::types::error::{Error, Result};
 
 /// The shortest token.
@@ -159,9 +159,10 @@ impl AdminBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if the address is not on the loopback and there is no token, or if the token is
-    /// too short. [`Error::System`] if the address cannot be listened on.
+    /// too short. [`StartError::CannotListen`](crate::StartError::CannotListen) if the address cannot be bound.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Admin> {
-        let address = port::resolve(address).map_err(refused("the admin endpoint's address"))?;
+        let address =
+            port::resolve(address).map_err(cannot_listen("the admin endpoint's address"))?;
         self.check(address)?;
 
         let session = Arc::new(AdminSession::new(coordinator.clone(), self.auths));
@@ -169,7 +170,7 @@ impl AdminBuilder {
         let guard = Guard { token: self.token, writable: self.writable, wrong_tokens };
         let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
         let server = AdminServer::bind(address, guard, Arc::clone(&routes), coordinator)
-            .map_err(refused("the admin endpoint's port"))?;
+            .map_err(cannot_listen(address))?;
         let failed = refused("the admin endpoint's threads");
         let outbox = server.outbox();
         let mut serving = server.port.serving(coordinator.shared());

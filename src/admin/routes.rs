@@ -332,7 +332,7 @@ pub(super) fn members(reports: &[MemberReport]) -> Value {
 /// The response to a failed request.
 fn refusal(error: &Error) -> Response {
     let status = match error {
-        Error::InvalidPath { .. } | Error::InvalidTtl { .. } | Error::InvalidAcl { .. } => 400,
+        Error::InvalidPath { .. } | Error::InvalidSetting { .. } | Error::InvalidAcl { .. } => 400,
         Error::NoAuth { .. } | Error::AuthFailed { .. } | Error::Reserved { .. } => 403,
         Error::NoNode { .. } => 404,
         Error::NodeExists { .. }

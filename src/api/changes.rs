@@ -1,4 +1,4 @@
-//! A channel of changes for tasks.
+//! A queue of changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,29 +6,27 @@ use std::task::{Poll, Waker};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
+use crate::runtime::own_thread;
 use crate::sync::wakers::{Place, Wakers};
 
-/// Reports changes of a value to a task: either the states of a session
-/// ([`Session::states_async`](crate::Session::states_async)) or the number of failures that the cluster
-/// tolerates
-/// ([`Coordinator::availability_changes_async`](crate::Coordinator::availability_changes_async)).
+/// Reports each change of a value: of the state of a session ([`Session::states`](crate::Session::states)), or of the
+/// number of failures that the cluster tolerates
+/// ([`Coordinator::availability_changes`](crate::Coordinator::availability_changes)).
 ///
-/// Each `Changes` has a queue of its own for unread changes, with the limit of the channel whose async
-/// form it is. With the feature `futures` it is a `Stream`. It keeps neither its session nor its
+/// The first one is the current value. Each `Changes` has a queue of its own for unread changes; the two calls say
+/// what happens when it is full. With the feature `futures` it is a `Stream`. It keeps neither its session nor its
 /// coordinator alive.
 ///
 /// ```
-/// use std::time::Duration;
 /// use quorate::{SessionState, testing::Cluster};
 ///
-/// async fn until_over(session: &quorate::Session) -> Option<SessionState> {
-///     let mut states = session.states_async();
-///     let mut last = None;
-///     while let Some(state) = states.next().await {
-///         last = Some(state);
-///     }
-///     last
-/// }
+/// let session = Cluster::new(1).node(0).session();
+/// session.sync()?;
+/// let mut states = session.states();
+/// assert_eq!(states.recv(), Some(SessionState::Connected));
+/// session.close()?;
+/// assert_eq!((states.recv(), states.recv()), (Some(SessionState::Closed), None));
+/// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Changes<T> {
     changes: Receiver<T>,
@@ -50,19 +48,34 @@ impl<T> Changes<T> {
         Changes { changes, place: Place::new(wakers) }
     }
 
-    /// Waits for the next change without blocking the thread; the first call returns the current
-    /// value. `None` after the last change. Dropping the future loses nothing.
+    /// The channel of changes, for `select!`, iteration and so on. It may be cloned, but each change goes to one
+    /// receiver only.
+    pub fn events(&self) -> &Receiver<T> {
+        &self.changes
+    }
+
+    /// Blocks until the next change, without a time limit; `None` after the last one. In a waker, where nothing may
+    /// block, also `None` when there is no change yet.
+    pub fn recv(&mut self) -> Option<T> {
+        match own_thread::is_this() {
+            true => self.changes.try_recv().ok(),
+            false => self.changes.recv().ok(),
+        }
+    }
+
+    /// Waits for the next change without blocking the thread; `None` after the last one. Dropping the future loses
+    /// nothing.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let mut states = session.states_async();
-    /// while let Some(state) = states.next().await {
+    /// let mut states = session.states();
+    /// while let Some(state) = states.recv_async().await {
     ///     println!("{state:?}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn next(&mut self) -> Option<T> {
+    pub async fn recv_async(&mut self) -> Option<T> {
         std::future::poll_fn(|context| self.poll(context.waker())).await
     }
 

@@ -284,7 +284,7 @@ impl Coordinator {
                 });
             }
             // When the node ends, the channel is closed.
-            let ended = changes.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
+            let ended = changes.events().recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
             if ended && shared.stopped().is_none() {
                 return Err(Error::Stopped { reason: CLOSED.to_owned() });
             }
@@ -318,8 +318,9 @@ impl Coordinator {
     pub fn wait_stopped(&self) -> Result<()> {
         own_thread::check("waiting for the end of the instance")?;
         if self.shared().stopped().is_none() {
-            // The channel closes when the instance has stopped.
-            for _ in self.availability_changes() {}
+            // They end when the instance has stopped.
+            let mut changes = self.availability_changes();
+            while changes.recv().is_some() {}
         }
         self.end()
     }

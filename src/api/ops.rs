@@ -4,7 +4,7 @@ use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
 use crate::runtime::chroot::Root;
 use crate::types::acl::Acl;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Result, invalid_ttl};
 use crate::types::path;
 use crate::types::znode::{CreateMode, SessionId};
 
@@ -13,7 +13,7 @@ pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<
     if let Some(ttl) = mode.ttl()
         && (ttl.as_millis() == 0 || ttl > CreateMode::TTL_MAX)
     {
-        return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
+        return Err(invalid_ttl("ttl", path, ttl));
     }
     check_data(path, data.len())
 }

@@ -18,29 +18,18 @@ impl NonBlocking<'_> {
     ///
     /// ```
     /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let then = session.nonblocking().snapshot_at(zxid).await?;
+    /// let then = session.nonblocking().snapshot_at("/config", zxid).await?;
     /// println!("{} bytes", then.get("/config")?.0.len());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn snapshot_at(&self, zxid: Zxid) -> Pending<Snapshot> {
-        self.tree_at(Ok(()), zxid)
-    }
-
-    /// See [`Session::subtree_at`](crate::Session::subtree_at).
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, zxid: u64) -> quorate::Result<()> {
-    /// let then = session.nonblocking().subtree_at("/config", zxid).await?;
-    /// for (path, data, _) in then.walk("/config")? {
-    ///     println!("{path} {}", data.len());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn subtree_at(&self, path: &str, zxid: Zxid) -> Pending<Snapshot> {
+    pub fn snapshot_at(&self, path: &str, zxid: Zxid) -> Pending<Snapshot> {
         if self.session.has_replica() {
-            return self.tree_at(self.validate(path), zxid);
+            let (session, root) = (self.session.clone(), self.session.root.clone());
+            let convert = move |past: PastTree| {
+                Ok(Snapshot::new(Arc::new(past.tree(TreePart::All)), root, session.ids()))
+            };
+            return self.ask(self.validate(path), |_| Ask::past(zxid), convert);
         }
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |tree| Ok(Snapshot::new(tree, root, session.ids()));
@@ -92,14 +81,5 @@ impl NonBlocking<'_> {
             read(&Snapshot::new(tree, Root::default(), session.ids()), &full)
         };
         self.ask(self.validate(path), |_| Ask::past(zxid), convert)
-    }
-
-    /// The whole state of the past, of the replica in this process.
-    fn tree_at(&self, checked: Result<()>, zxid: Zxid) -> Pending<Snapshot> {
-        let (session, root) = (self.session.clone(), self.session.root.clone());
-        let convert = move |past: PastTree| {
-            Ok(Snapshot::new(Arc::new(past.tree(TreePart::All)), root, session.ids()))
-        };
-        self.ask(checked, |_| Ask::past(zxid), convert)
     }
 }

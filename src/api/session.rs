@@ -8,8 +8,6 @@ mod reads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
 use crate::api::changes::Changes;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
@@ -260,11 +258,10 @@ impl Session {
         self.inner.session.state().is_final()
     }
 
-    /// Returns a channel of the session's states, which ZooKeeper sends to all watchers as events
-    /// of type `None`. The channel starts with the current state, and closes after a final one. If
-    /// more than 64 states are unread, some are dropped; the latest one is delivered once there is
-    /// room. Each call returns a new channel, which lasts until its receiver is dropped; if there
-    /// are many, a channel may deliver the same state twice.
+    /// Follows the session's states, which ZooKeeper sends to all watchers as events of type `None`: first the
+    /// current state, and then each change. It is over after a final state. If more than 64 states are unread, some
+    /// are dropped; the latest one is delivered once there is room. Each call returns another queue, which lasts until
+    /// it is dropped; if there are many, one may deliver the same state twice. Does not block.
     ///
     /// ```
     /// use std::time::Duration;
@@ -276,28 +273,14 @@ impl Session {
     /// let states = session.states();
     /// cluster.isolate(0);
     /// cluster.advance(Duration::from_secs(60));
-    /// let seen: Vec<SessionState> = states.iter().collect();
+    /// let seen: Vec<SessionState> = states.events().iter().collect();
     /// assert_eq!(
     ///     seen,
     ///     [SessionState::Connected, SessionState::Suspended, SessionState::Expired]
     /// );
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn states(&self) -> Receiver<SessionState> {
-        self.inner.session.states()
-    }
-
-    /// As [`Session::states`], for a task. Does not block.
-    ///
-    /// ```
-    /// use quorate::SessionState;
-    ///
-    /// # async fn example(session: &quorate::Session) {
-    /// let mut states = session.states_async();
-    /// while states.next().await.is_some_and(|state| state != SessionState::Connected) {}
-    /// # }
-    /// ```
-    pub fn states_async(&self) -> Changes<SessionState> {
+    pub fn states(&self) -> Changes<SessionState> {
         let session = &self.inner.session;
         Changes::new(session.states(), session.waiting())
     }

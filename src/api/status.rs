@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
-
 use crate::api::changes::Changes;
 use crate::api::coordinator::Coordinator;
 use crate::runtime::directory::DataDirectory;
@@ -259,10 +257,9 @@ impl Coordinator {
         self.shared().availability()
     }
 
-    /// Returns a channel of [`Coordinator::availability`]: it delivers the current value, and then
-    /// each change. If changes are not read in time, the oldest and the latest are retained. The
-    /// channel closes when the coordinator is closed or stops ([`Coordinator::wait_stopped`]). Does not
-    /// block.
+    /// Follows [`Coordinator::availability`]: first the current value, and then each change. If changes are not read in
+    /// time, the oldest and the latest are retained. It is over when the coordinator is closed or stops
+    /// ([`Coordinator::wait_stopped`]). Does not block.
     ///
     /// ```
     /// use quorate::{Availability, testing::Cluster};
@@ -270,31 +267,13 @@ impl Coordinator {
     /// let cluster = Cluster::new(3);
     /// let coordinator = cluster.node(0);
     /// coordinator.session().sync()?;
-    /// let changes = coordinator.availability_changes();
-    /// assert_eq!(changes.recv().unwrap(), Availability::Healthy { spare: 1 });
+    /// let mut changes = coordinator.availability_changes();
+    /// assert_eq!(changes.recv(), Some(Availability::Healthy { spare: 1 }));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn availability_changes(&self) -> Receiver<Availability> {
-        let shared = self.shared();
-        shared.availability.add(&shared.availability())
-    }
-
-    /// As [`Coordinator::availability_changes`], for a task. Does not block.
-    ///
-    /// ```
-    /// use quorate::Availability;
-    ///
-    /// # async fn example(coordinator: &quorate::Coordinator) {
-    /// let mut changes = coordinator.availability_changes_async();
-    /// while let Some(now) = changes.next().await {
-    ///     if let Availability::NoQuorum { reason } = now {
-    ///         eprintln!("no quorum: {reason}");
-    ///     }
-    /// }
-    /// # }
-    /// ```
-    pub fn availability_changes_async(&self) -> Changes<Availability> {
-        Changes::new(self.availability_changes(), self.shared().availability.waiting())
+    pub fn availability_changes(&self) -> Changes<Availability> {
+        let availability = &self.shared().availability;
+        Changes::new(availability.add(&self.shared().availability()), availability.waiting())
     }
 
     /// Whether this instance can serve now and the next one may be replaced. Does not block.

@@ -37,7 +37,7 @@ const PAUSE_TAKEN: Duration = Duration::from_secs(1);
 /// let cluster = Cluster::new(3);
 /// let supervised = cluster.node(0).supervise(|session| {
 ///     // Blocks until the session is over.
-///     session.states().iter().for_each(drop);
+///     session.states().events().iter().for_each(drop);
 ///     Ok(ControlFlow::Continue(()))
 /// })?;
 /// supervised.stop();
@@ -411,7 +411,7 @@ impl SupervisedRuns<'_> {
 
 /// Polls the future while the session is open; `None` if the session is over first.
 async fn while_open<F: Future>(session: &Session, running: F) -> Option<F::Output> {
-    let mut states = session.states_async();
+    let mut states = session.states();
     let mut running = pin!(running);
     let mut is_over = false;
     poll_fn(|context| {

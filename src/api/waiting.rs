@@ -214,8 +214,8 @@ impl Coordinator {
 
     /// [`Coordinator::wait_stopped`], awaited.
     pub async fn wait_stopped_async(&self) -> Result<()> {
-        let mut changes = self.availability_changes_async();
-        while self.shared().stopped().is_none() && changes.next().await.is_some() {}
+        let mut changes = self.availability_changes();
+        while self.shared().stopped().is_none() && changes.recv_async().await.is_some() {}
         self.end()
     }
 

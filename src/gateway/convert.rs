@@ -138,9 +138,10 @@ pub(super) fn code(error: &Error) -> Option<ErrorCode> {
         Error::NoAuth { .. } => ErrorCode::NoAuth,
         Error::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
         Error::InvalidAcl { .. } => ErrorCode::InvalidAcl,
-        Error::AuthFailed { .. } | Error::IdRefused { .. } => ErrorCode::AuthFailed,
+        // Of a client's requests, only one more id is refused.
+        Error::AuthFailed { .. } | Error::Refused { .. } => ErrorCode::AuthFailed,
         Error::NoChildrenForEphemerals { .. } => ErrorCode::NoChildrenForEphemerals,
-        Error::InvalidTtl { .. }
+        Error::InvalidSetting { .. }
         | Error::InvalidPath { .. }
         | Error::Reserved { .. }
         | Error::TooLarge { .. } => ErrorCode::BadArguments,

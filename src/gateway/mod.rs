@@ -72,7 +72,7 @@ use self::server::Server;
 #[cfg(feature = "tls")]
 pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
-use crate::runtime::port::{self, Serving, refused};
+use crate::runtime::port::{self, Serving, cannot_listen, refused};
 use crate::types::error::Result;
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
@@ -133,7 +133,7 @@ impl Gateway {
     /// [tick](crate::Builder::tick) without one, they are refused.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
+    /// [`StartError::CannotListen`](crate::StartError::CannotListen) if the address cannot be bound.
     pub fn serve(coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
         Gateway::builder().serve(coordinator, address)
     }
@@ -259,12 +259,12 @@ impl GatewayBuilder {
     /// As [`Gateway::serve`], with these settings.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
+    /// [`StartError::CannotListen`](crate::StartError::CannotListen) if the address cannot be bound.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
-        let address = port::resolve(address).map_err(refused("the gateway's address"))?;
+        let address = port::resolve(address).map_err(cannot_listen("the gateway's address"))?;
         let shared = coordinator.shared();
-        let server = Server::bind(Arc::clone(shared), address, self)
-            .map_err(refused("the gateway's port"))?;
+        let server =
+            Server::bind(Arc::clone(shared), address, self).map_err(cannot_listen(address))?;
         let mut serving = server.port.serving(shared);
         let started = serving.spawn("quorate-gateway", || server.run());
         started.map_err(refused("the gateway's thread"))?;

@@ -21,7 +21,7 @@ use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use crate::api::support::{Answer, CONFIG, Query, Reply, SessionShared, Tree, Write, read_alone};
 use crate::types::acl::SESSION_IDS_MAX;
-use crate::types::error::Error;
+use crate::types::error::id_refused;
 use crate::types::znode::SessionId;
 
 impl ClientConnection {
@@ -85,7 +85,7 @@ impl ClientConnection {
                 all.extend(new);
                 if all.len() > SESSION_IDS_MAX {
                     let reason = format!("more than {SESSION_IDS_MAX} ids in one session");
-                    Err(Error::IdRefused { scheme: String::new(), reason })
+                    Err(id_refused("", reason))
                 } else {
                     session.ids.store(Arc::new(all));
                     Ok(Answer::Reply(Reply::Done))

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::data::Data;
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
-use crate::types::error::Error;
+use crate::types::error::{Error, id_refused, invalid_ttl};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
 use crate::types::queue::QueueOrder;
@@ -470,10 +470,10 @@ impl OpError {
             OpError::InvalidPath { path, reason } => {
                 Error::InvalidPath { path, reason: reason.into() }
             }
-            OpError::InvalidTtl { path, ttl } => Error::InvalidTtl { path, ttl },
+            OpError::InvalidTtl { path, ttl } => invalid_ttl("ttl", &path, ttl),
             OpError::NoAuth { path, permission } => Error::NoAuth { path, permission },
             OpError::InvalidAcl { path, reason } => Error::InvalidAcl { path, reason },
-            OpError::AuthFailed { scheme, reason } => Error::IdRefused { scheme, reason },
+            OpError::AuthFailed { scheme, reason } => id_refused(&scheme, reason),
             OpError::QuotaExceeded { path, bytes, limit, needed } => {
                 let resource = if bytes { "bytes" } else { "znodes" };
                 Error::QuotaExceeded { path, resource, limit, needed }

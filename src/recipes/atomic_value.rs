@@ -61,11 +61,6 @@ impl AtomicValue {
     }
 
     /// Returns the data as this replica has it; `None` if there is no znode.
-    pub(super) fn read_now(&self) -> Result<Option<Content>> {
-        content(self.session.get(&self.path))
-    }
-
-    /// As [`AtomicValue::read_now`], without blocking.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
         content(reads::get(&self.session, &self.path).await)
     }
@@ -213,7 +208,7 @@ mod tests {
         session.set("/deep/value", b"2").unwrap();
         assert!(matches!(replace(Some(second), b"x"), Err(Error::Unmet { .. })));
         assert!(matches!(replace(Some(third), b"x"), Err(Error::Unmet { .. })));
-        assert_eq!(&value.read_now().unwrap().unwrap().data[..], b"2");
+        assert_eq!(&forever(&session, value.read()).unwrap().unwrap().data[..], b"2");
     }
 
     #[test]
@@ -235,7 +230,7 @@ mod tests {
         let (calls, zxid) = forever(value.session(), update).unwrap();
         assert_eq!(calls, 4);
         assert_eq!(seen, [None, Some(b"a".to_vec()), Some(b"b".to_vec()), None]);
-        let content = value.read_now().unwrap().unwrap();
+        let content = forever(&session, value.read()).unwrap().unwrap();
         assert_eq!((&content.data[..], content.zxid), (&b"mine"[..], zxid));
     }
 
@@ -250,7 +245,7 @@ mod tests {
         let refuse = |_: Option<&Content>| Err::<(_, ()), _>(value.invalid("no"));
         let refused = forever(&session, value.update(refuse));
         assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/value"));
-        assert_eq!(value.read_now().unwrap().unwrap().zxid, written);
+        assert_eq!(forever(&session, value.read()).unwrap().unwrap().zxid, written);
         assert!(forever(&session, value.put(b"1")).unwrap() > written, "the same data, set again");
     }
 }

@@ -6,11 +6,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::api::session::Session;
-use crate::api::watch::Watch;
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::waiting::next_event;
+use crate::recipes::updates::{Source, Step, Updates};
 use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 use crate::types::znode::Zxid;
@@ -59,7 +58,7 @@ pub struct Versioned<T> {
 /// let cluster = Cluster::new(3);
 /// let operator = Config::<Limits>::new(&cluster.node(0).session(), "/config/limits")?;
 /// let service = Config::<Limits>::new(&cluster.node(2).session(), "/config/limits")?;
-/// let mut updates = service.watch()?;
+/// let mut updates = service.watch();
 /// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
 ///
 /// operator.set(&Limits { connections: 10, banner: "hello".into() })?;
@@ -197,23 +196,35 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Versioned { value, version })
     }
 
-    both_forms! {
-        /// Follows the value, starting with the current one: see [`ConfigWatch`]. Blocks until the
-        /// session's earlier calls have been answered.
-        ///
-        /// # Errors
-        /// As [`Session::watch`].
-        pub fn watch / watch_async(&self) -> Result<ConfigWatch<T, C>> = request(self.watching());
-    }
-
-    async fn watching(&self) -> Result<ConfigWatch<T, C>> {
-        let session = self.value.session();
-        let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
-        Ok(ConfigWatch { config: self.clone(), watch, reported: None })
+    /// Follows the value: the result reports the present one, and each write that makes another one. Versions
+    /// only increase, and a write of the same value has a new version. Sends nothing yet, and does not block.
+    ///
+    /// Data that cannot be decoded is reported as [`ConfigUpdate::Invalid`], and not as an error.
+    ///
+    /// ```
+    /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let limit = Config::<u32>::new(&cluster.node(0).session(), "/limit")?;
+    /// let mut updates = Config::<u32>::new(&cluster.node(1).session(), "/limit")?.watch();
+    /// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
+    /// let version = limit.set(&10)?;
+    /// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
+    /// assert_eq!((limit.value, limit.version), (10, version));
+    /// assert_eq!(updates.try_recv()?, None, "each is reported once");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watch(&self) -> Updates<ConfigUpdate<T>>
+    where
+        T: 'static,
+        C: 'static,
+    {
+        let source = Following { config: self.clone(), reported: None };
+        Updates::new(self.session(), self.path(), WatchMode::Persistent, source)
     }
 }
 
-/// An update from a [`ConfigWatch`].
+/// What [`Config::watch`] reports.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -221,7 +232,7 @@ impl<T, C: Codec<T>> Config<T, C> {
 /// let session = Cluster::new(1).node(0).session();
 /// let limit = Config::<u32>::new(&session, "/limit")?;
 /// limit.set(&7)?;
-/// let mut updates = limit.watch()?;
+/// let mut updates = limit.watch();
 /// session.set("/limit", b"\xff")?;
 /// assert!(matches!(updates.recv()?, ConfigUpdate::Invalid { .. }));
 /// limit.set(&8)?;
@@ -246,67 +257,19 @@ pub enum ConfigUpdate<T> {
     },
 }
 
-/// Follows a [`Config`]: each call returns the latest value, once.
-///
-/// Versions only increase. A reader that is slow, or whose instance was disconnected for a while,
-/// gets the latest value and not those in between; the last value is never missed. No memory is
-/// used for values that wait for a reader. It ends with its session, or when it is dropped.
-///
-/// ```
-/// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
-///
-/// let cluster = Cluster::new(3);
-/// let limit = Config::<u32>::new(&cluster.node(0).session(), "/limit")?;
-/// let mut updates = Config::<u32>::new(&cluster.node(1).session(), "/limit")?.watch()?;
-/// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
-/// let version = limit.set(&10)?;
-/// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
-/// assert_eq!((limit.value, limit.version), (10, version));
-/// assert_eq!(updates.try_recv()?, None, "each is reported once");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-pub struct ConfigWatch<T, C = Postcard> {
+struct Following<T, C> {
     config: Config<T, C>,
-    watch: Watch,
     /// The last report: the version of the value, or that there is none.
     reported: Option<Option<Zxid>>,
 }
 
-impl<T, C> fmt::Debug for ConfigWatch<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.config.value.path();
-        f.debug_struct("ConfigWatch").field("path", &path).finish_non_exhaustive()
+impl<T, C: Codec<T>> Source<ConfigUpdate<T>> for Following<T, C> {
+    fn latest(&mut self) -> Step<'_, Option<ConfigUpdate<T>>> {
+        Box::pin(async { Ok(self.report(self.config.value.read_soon().await?)) })
     }
 }
 
-impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    fn session(&self) -> &Session {
-        self.config.session()
-    }
-
-    /// Returns the current value, if it was not returned yet. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`Config::get`], except [`Error::InvalidData`](crate::Error::InvalidData), which is
-    /// returned as an update.
-    pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
-        self.drain();
-        let content = self.config.value.read_now()?;
-        Ok(self.report(content))
-    }
-
-    /// As [`ConfigWatch::try_recv`], without blocking the thread.
-    pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
-        self.drain();
-        let content = self.config.value.read_soon().await?;
-        Ok(self.report(content))
-    }
-
-    /// Takes all events: data that is read after this is not older than they.
-    fn drain(&self) {
-        self.watch.events().try_iter().for_each(drop);
-    }
-
+impl<T, C: Codec<T>> Following<T, C> {
     /// Returns the update, if the data that was read differs from the last report.
     fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
         let now = Some(content.as_ref().map(|content| content.zxid));
@@ -325,36 +288,6 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
                 Err(reason) => ConfigUpdate::Invalid { version: content.zxid, reason },
             },
         })
-    }
-
-    /// Returns a watch whose channel gets a message when there may be an update, for a `select!`
-    /// with other channels. Call [`ConfigWatch::try_recv`] until it returns nothing, once at the
-    /// start and after each message. Taking messages from the channel loses no updates. The channel
-    /// closes when the session is over, which `try_recv` then reports. Blocks as
-    /// [`Session::watch`].
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
-        self.config.value.session().watch(self.config.path(), WatchMode::Persistent)
-    }
-
-    both_forms! {
-        /// Blocks until the next update, without a time limit.
-        ///
-        /// # Errors
-        /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
-        /// [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed its watch, it has ended.
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<ConfigUpdate<T>> = forever(self.receiving());
-    }
-
-    async fn receiving(&mut self) -> Result<ConfigUpdate<T>> {
-        loop {
-            if let Some(update) = self.latest().await? {
-                return Ok(update);
-            }
-            next_event(self.config.value.session(), &self.watch, self.config.path()).await?;
-        }
     }
 }
 
@@ -417,7 +350,7 @@ mod tests {
     fn each_write_is_reported_once_even_with_the_same_value() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
-        let mut watch = config.watch().unwrap();
+        let mut watch = config.watch();
         assert_eq!(watch.try_recv(), Ok(Some(ConfigUpdate::Missing)));
         assert_eq!(watch.try_recv(), Ok(None));
         let mut last = 0;

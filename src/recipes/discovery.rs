@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::api::watch::Watch;
 use crate::recipes::blocking::both_forms;
-use crate::recipes::cache::Cache;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::registry::{Instance, decode, name_in};
+use crate::recipes::updates::{Source, Step, Updates};
 use crate::runtime::entropy;
 use crate::types::error::Result;
 use crate::types::path;
+use crate::types::watch::WatchMode;
 use crate::types::znode::Stat;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], by default.
@@ -108,19 +108,31 @@ impl Discovery {
         instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
-    both_forms! {
-        /// Follows the instances of a service, starting with the current ones: see [`InstancesWatch`].
-        /// Blocks until the session's earlier calls have been answered.
-        ///
-        /// # Errors
-        /// As [`Session::watch`].
-        pub fn watch / watch_async(&self, service: &str) -> Result<InstancesWatch>
-            = request(self.watching(service));
-    }
-
-    async fn watching(&self, service: &str) -> Result<InstancesWatch> {
+    /// Follows the instances of a service: the result reports the present ones, and each change, all as of one
+    /// zxid. Sends nothing yet, and does not block.
+    ///
+    /// ```
+    /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let mut updates = Discovery::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
+    /// assert!(updates.recv()?.is_empty());
+    /// let session = cluster.node(0).open_session()?;
+    /// let registry = Registry::new(&session, "/services")?;
+    /// let _kept = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+    /// assert_eq!(updates.recv()?.len(), 1);
+    /// cluster.expire(&session);
+    /// assert!(updates.recv()?.is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode.
+    pub fn watch(&self, service: &str) -> Result<Updates<Vec<Instance>>> {
         let path = name_in(&self.path, service)?;
-        Ok(InstancesWatch { cache: Cache::new_async(&self.session, &path).await?, reported: None })
+        let source =
+            Following { session: self.session.clone(), path: path.clone(), reported: None };
+        Ok(Updates::new(&self.session, &path, WatchMode::PersistentRecursive, source))
     }
 
     /// Returns a chooser among the instances of a service. Does not block.
@@ -143,94 +155,22 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
     Ok(ids.iter().filter_map(instance).collect())
 }
 
-/// Follows the instances of a service: each call returns the latest set once it has changed.
-///
-/// The latest set is always reported; sets in between may be skipped. It ends with its session, or
-/// when it is dropped.
-///
-/// ```
-/// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
-///
-/// let cluster = Cluster::new(3);
-/// let mut watch = Discovery::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
-/// assert!(watch.recv()?.is_empty());
-/// let session = cluster.node(0).open_session()?;
-/// let registry = Registry::new(&session, "/services")?;
-/// let _kept = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
-/// assert_eq!(watch.recv()?.len(), 1);
-/// cluster.expire(&session);
-/// assert!(watch.recv()?.is_empty());
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct InstancesWatch {
-    cache: Cache,
+struct Following {
+    session: Session,
+    path: String,
     reported: Option<Vec<Instance>>,
 }
 
-impl InstancesWatch {
-    fn session(&self) -> &Session {
-        self.cache.session()
-    }
-
-    /// Returns the current set, if it differs from the one returned last. Blocks as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`Discovery::instances`].
-    pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
-        self.cache.try_recv()?;
-        self.report()
-    }
-
-    /// As [`InstancesWatch::try_recv`], without blocking the thread.
-    pub(crate) async fn latest(&mut self) -> Result<Option<Vec<Instance>>> {
-        self.cache.latest().await?;
-        self.report()
-    }
-
-    /// The view's set, if it differs from the one returned last.
-    fn report(&mut self) -> Result<Option<Vec<Instance>>> {
-        let now = instances(self.cache.view(), self.cache.path())?;
-        if self.reported.as_ref() == Some(&now) || strikes!(InstancesMissed, 3) {
-            return Ok(None);
-        }
-        self.reported = Some(now.clone());
-        Ok(Some(now))
-    }
-
-    /// Returns a watch whose channel gets a message when the set may have changed, for a `select!`
-    /// with other channels. Call [`InstancesWatch::try_recv`] until it returns nothing, once at the
-    /// start and after each message. Taking messages from the channel loses no changes. The channel
-    /// closes when the session is over, which `try_recv` then reports. Blocks as
-    /// [`Session::watch`].
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
-        self.cache.signal()
-    }
-
-    both_forms! {
-        /// Blocks until the set has changed, without a time limit, and returns it. The first call returns the
-        /// present set.
-        ///
-        /// # Errors
-        /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
-        /// its watch.
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Vec<Instance>> = forever(self.receiving());
-    }
-
-    async fn receiving(&mut self) -> Result<Vec<Instance>> {
-        if let Some(instances) = self.latest().await? {
-            return Ok(instances);
-        }
-        loop {
-            self.cache.recv_async().await?;
-            if let Some(instances) = self.report()? {
-                return Ok(instances);
+impl Source<Vec<Instance>> for Following {
+    fn latest(&mut self) -> Step<'_, Option<Vec<Instance>>> {
+        Box::pin(async {
+            let now = instances(&self.session.snapshot_soon(&self.path).await?, &self.path)?;
+            if self.reported.as_ref() == Some(&now) || strikes!(InstancesMissed, 3) {
+                return Ok(None);
             }
-        }
+            self.reported = Some(now.clone());
+            Ok(Some(now))
+        })
     }
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::api::watch::Watch;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
     ContenderKind, Contenders, LATCH, ListedContender, Naming, Standing, predecessor,
 };
 use crate::recipes::errors::if_exists;
 use crate::recipes::held::{Held, guard};
+use crate::recipes::updates::{Source, Step, Updates, WatchedPath};
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -267,8 +267,13 @@ impl LeaderLatch {
         listed.iter().map(|contender| candidate(snapshot, contender)).collect()
     }
 
-    /// Follows the leader: the result reports the present leader and each change. The instance need
-    /// not be a candidate. Sends nothing yet, and does not block.
+    /// Follows the leader: the result reports the present leader and each change; `None` means that nobody leads.
+    /// The instance need not be a candidate. Sends nothing yet, and does not block.
+    ///
+    /// Tokens only increase. A leader that started and resigned between two calls of the reader is skipped.
+    ///
+    /// [`Updates::recv`] wakes when the leader's znode is deleted or, while nobody leads, when a candidate
+    /// arrives; other candidates do not wake it. They do cause messages of [`Updates::signal`].
     ///
     /// ```
     /// use quorate::recipes::LeaderLatch;
@@ -276,19 +281,21 @@ impl LeaderLatch {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(2).session();
-    /// let mut changes = LeaderLatch::new(&session, "/leader", "")?.observe();
-    /// assert_eq!(changes.recv()?, None);
+    /// let mut leaders = LeaderLatch::new(&session, "/leader", "")?.watch();
+    /// assert_eq!(leaders.recv()?, None);
     ///
     /// let session = cluster.node(0).session();
     /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
-    /// let leader = changes.recv()?.expect("somebody leads");
+    /// let leader = leaders.recv()?.expect("somebody leads");
     /// assert_eq!((leader.name(), leader.fencing_token), ("zero".into(), leadership.fencing_token()));
     /// leadership.release()?;
-    /// assert_eq!(changes.recv()?, None);
+    /// assert_eq!(leaders.recv()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn observe(&self) -> LeaderChanges {
-        LeaderChanges { latch: self.clone(), reported: None, token_max: 0 }
+    pub fn watch(&self) -> Updates<Option<Candidate>> {
+        let following =
+            Following { latch: self.clone(), first: None, reported: None, token_max: 0 };
+        Updates::new(self.session(), self.path(), WatchMode::Persistent, following)
     }
 }
 
@@ -306,77 +313,38 @@ pub(crate) fn candidate_priority(name: &str) -> i32 {
     if standing.is_forward { i32::MAX } else { standing.priority }
 }
 
-/// The changes of the leader: see [`LeaderLatch::observe`].
-///
-/// The first value is the current leader. Each later one differs from the one before, and is the
-/// leader when it is returned; tokens only increase. The latest change is always reported. A leader
-/// that started and resigned between two calls of the reader is skipped: nothing is stored for a
-/// slow reader.
-///
-/// It wakes when the leader's znode is deleted or, while nobody leads, when a candidate arrives;
-/// other candidates do not wake it. It writes nothing, needs no quorum, and holds a handle of its
-/// session. For a channel, see [`LeaderChanges::signal`].
-///
-/// ```
-/// use std::time::Duration;
-/// use quorate::recipes::LeaderLatch;
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let latch = LeaderLatch::new(&session, "/leader", "me")?;
-/// let leadership = latch.campaign()?;
-/// let mut changes = latch.observe();
-/// assert_eq!(changes.recv()?.map(|leader| leader.fencing_token), Some(leadership.fencing_token()));
-/// assert_eq!(changes.recv_timeout(Duration::from_millis(1))?, None, "nothing has changed");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct LeaderChanges {
+struct Following {
     latch: LeaderLatch,
+    /// The first candidate, as last read.
+    first: Option<Candidate>,
     /// The token of the leader last reported.
     reported: Option<Option<Zxid>>,
     /// The largest token that was reported.
     token_max: Zxid,
 }
 
-impl LeaderChanges {
-    fn session(&self) -> &Session {
-        self.latch.session()
+impl Source<Option<Candidate>> for Following {
+    fn latest(&mut self) -> Step<'_, Option<Option<Candidate>>> {
+        Box::pin(async {
+            self.first = self.latch.reading_leader().await?;
+            let leader = self.leading(self.first.as_ref()).cloned();
+            Ok(self.has_changed(leader.as_ref()).then_some(leader))
+        })
     }
 
-    both_forms! {
-        /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Option<Candidate>> = forever(self.receiving());
-    }
-
-    async fn receiving(&mut self) -> Result<Option<Candidate>> {
-        loop {
-            let first = self.latch.leader_async().await?;
-            let leader = self.leading(first.as_ref());
-            if self.has_changed(leader) {
-                return Ok(leader.cloned());
-            }
-            match &first {
+    /// Not by the watch of the path, which reports all candidates.
+    fn changed<'a>(&'a mut self, _: &'a mut WatchedPath) -> Step<'a, ()> {
+        Box::pin(async {
+            match &self.first {
                 // While a candidate is the first, only the deletion of its znode changes the leader.
-                Some(first) => self.until_changed(first).await?,
-                None => self.until_some().await?,
+                Some(first) => self.until_changed(first).await,
+                None => self.until_some().await,
             }
-        }
+        })
     }
+}
 
-    /// Returns the leader, if it has changed since the last call: the outer `None` means that
-    /// nothing has changed. Blocks as [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`LeaderChanges::recv`].
-    pub fn try_recv(&mut self) -> Result<Option<Option<Candidate>>> {
-        let first = self.latch.leader()?;
-        let leader = self.leading(first.as_ref());
-        Ok(self.has_changed(leader).then(|| leader.cloned()))
-    }
-
+impl Following {
     /// The first candidate, unless it will get a larger token before it leads.
     fn leading<'a>(&self, first: Option<&'a Candidate>) -> Option<&'a Candidate> {
         let is_ours = |leader: &Candidate| Standing::of(path::name(&leader.path)).is_some();
@@ -385,7 +353,7 @@ impl LeaderChanges {
 
     /// Waits until the candidate's znode is no longer there. It may be replaced under the same name.
     async fn until_changed(&self, first: &Candidate) -> Result<()> {
-        let watching = self.session().nonblocking().exists_and_watch(&first.path);
+        let watching = self.latch.session().nonblocking().exists_and_watch(&first.path);
         let (there, watch) = watching.await?;
         if there.is_some_and(|stat| stat.czxid == first.fencing_token) {
             // `None` if this session is over.
@@ -402,45 +370,6 @@ impl LeaderChanges {
             let again = strikes!(LeaderToldAgain, 3);
             (reported != token || again) && !strikes!(LeaderChangeMissed, 3)
         })
-    }
-
-    /// Returns a watch whose channel gets a message when the leader may have changed, for a
-    /// `select!` with other channels. Call [`LeaderChanges::try_recv`] until it returns nothing,
-    /// once at the start and after each message. Taking messages from the channel loses no changes.
-    /// The channel closes when the session is over, which `try_recv` then reports. Candidates that
-    /// come and go cause messages, too, without a change to report. Blocks as [`Session::watch`].
-    ///
-    /// ```
-    /// use crossbeam_channel::{never, select};
-    /// use quorate::recipes::LeaderLatch;
-    /// use quorate::testing::Cluster;
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let session = cluster.node(2).session();
-    /// let mut changes = LeaderLatch::new(&session, "/leader", "")?.observe();
-    /// let signal = changes.signal()?;
-    /// assert_eq!(changes.try_recv()?, Some(None), "nobody leads");
-    /// let session = cluster.node(0).session();
-    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
-    /// let other = never::<()>();
-    /// let leader = loop {
-    ///     select! {
-    ///         recv(signal.events()) -> _ => {
-    ///             if let Some(leader) = changes.try_recv()? {
-    ///                 break leader;
-    ///             }
-    ///         }
-    ///         recv(other) -> _ => {}
-    ///     }
-    /// };
-    /// assert_eq!(leader.expect("somebody leads").fencing_token, leadership.fencing_token());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
-        self.latch.session().watch(self.latch.path(), WatchMode::Persistent)
     }
 
     async fn until_some(&self) -> Result<()> {

@@ -8,12 +8,12 @@ use crate::api::ops::{check_create, check_data};
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::api::watch::Watch;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::parents::create_below;
+use crate::recipes::updates::{Source, Step, Updates};
 use crate::recipes::waiting::until_changed;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -252,99 +252,22 @@ impl Group {
     }
 
     /// Follows the members: the result reports the present members, and each change of them or of
-    /// their data. Sends nothing yet, and does not block.
-    pub fn watch(&self) -> MemberChanges {
-        MemberChanges { group: self.clone(), watch: None, reported: None }
+    /// their data: a member has joined, left, joined again or set its data. Each value is the whole group at
+    /// one zxid. Sends nothing yet, and does not block.
+    pub fn watch(&self) -> Updates<Members> {
+        let (group, mode) = (self.clone(), WatchMode::PersistentRecursive);
+        Updates::new(&self.session, &self.path, mode, Following { group, reported: None })
     }
 }
 
-/// The changes of a group's members: see [`Group::watch`].
-///
-/// Each value is the whole group at one zxid, the latest when it is returned. It differs from the
-/// former value: a member has joined, left, joined again or set its data. The latest state is
-/// always reported; a slow reader misses states in between, so that nothing is stored for it. It
-/// needs no quorum, writes nothing, and holds a handle of its session.
-///
-/// ```
-/// use std::time::Duration;
-/// use quorate::recipes::Group;
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let group = Group::new(&session, "/group")?;
-/// let mut changes = group.watch();
-/// assert!(changes.recv()?.is_empty());
-/// let _one = group.join("one", b"")?;
-/// drop(group.join("two", b"")?);
-/// let _three = group.join("three", b"")?;
-/// assert_eq!(changes.recv()?.names(), ["one", "three"]);
-/// assert!(changes.recv_timeout(Duration::from_millis(1))?.is_none(), "nothing has changed");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct MemberChanges {
+struct Following {
     group: Group,
-    watch: Option<Watch>,
     reported: Option<Vec<Member>>,
 }
 
-impl MemberChanges {
-    fn session(&self) -> &Session {
-        &self.group.session
-    }
-
-    both_forms! {
-        /// Blocks until the members have changed since the last call, without a time limit. The first
-        /// call returns at once.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoAuth`].
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Members> = forever(self.receiving());
-    }
-
-    async fn receiving(&mut self) -> Result<Members> {
-        let Group { session, path } = &self.group;
-        loop {
-            let watch = match &mut self.watch {
-                Some(watch) => watch,
-                none => {
-                    let mode = WatchMode::PersistentRecursive;
-                    none.insert(session.nonblocking().watch(path, mode).await?)
-                }
-            };
-            // Every change that the events report shows in the next read, also after a gap or a
-            // snapshot.
-            watch.events().try_iter().for_each(drop);
-            let now = self.group.members_async().await?;
-            if let Some(now) = report(now, &mut self.reported) {
-                return Ok(now);
-            }
-            if watch.recv_async().await.is_none() {
-                // An error if the session is over; otherwise a new watch is needed.
-                session.check_alive()?;
-                self.watch = None;
-            }
-        }
-    }
-
-    /// Returns the members, if they have changed since the last call. Blocks as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    /// As [`MemberChanges::recv`].
-    pub fn try_recv(&mut self) -> Result<Option<Members>> {
-        Ok(report(self.group.members()?, &mut self.reported))
-    }
-
-    /// Returns a watch whose channel gets a message when the members may have changed, for a
-    /// `select!` with other channels. Call [`MemberChanges::try_recv`] until it returns nothing,
-    /// once at the start and after each message. Taking messages from the channel loses no changes.
-    /// The channel closes when the session is over, which `try_recv` then reports. Blocks as
-    /// [`Session::watch`].
-    ///
-    /// # Errors
-    /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
-        self.group.session.watch(&self.group.path, WatchMode::PersistentRecursive)
+impl Source<Members> for Following {
+    fn latest(&mut self) -> Step<'_, Option<Members>> {
+        Box::pin(async { Ok(report(self.group.reading().await?, &mut self.reported)) })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::recipes::contenders::{Contender, Contenders, LOCK, Naming, predecesso
 use crate::recipes::delay;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::revocation::{self, Revocations};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Result, invalid_ttl};
 use crate::types::znode::{CreateMode, SessionId};
 
 /// A lock with one holder at a time in the whole cluster.
@@ -52,7 +52,7 @@ impl Session {
     /// were unused for a while.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -69,7 +69,7 @@ impl Lock {
     /// Returns the lock at this path, as [`Session::lock`] does.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     ///
     /// ```
     /// use quorate::recipes::Lock;
@@ -104,7 +104,7 @@ impl Lock {
     /// If a holder closes its session without a release, that is a loss, too.
     ///
     /// # Errors
-    /// [`Error::InvalidTtl`](crate::Error::InvalidTtl) if it is not between 1 ms and [`CreateMode::TTL_MAX`].
+    /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) if it is not between 1 ms and [`CreateMode::TTL_MAX`].
     ///
     /// Source: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4.
     ///
@@ -125,7 +125,7 @@ impl Lock {
     /// ```
     pub fn with_lock_delay(mut self, delay: Duration) -> Result<Lock> {
         if delay.as_millis() == 0 || delay > CreateMode::TTL_MAX {
-            return Err(Error::InvalidTtl { path: self.path().to_owned(), ttl: delay });
+            return Err(invalid_ttl("lock delay", self.path(), delay));
         }
         self.delay = Some(delay);
         Ok(self)

@@ -68,6 +68,7 @@
 // | read a znode, without waiting where a replica is read | `reads` |
 // | encode values as data | `codec` |
 // | order sequential znodes | `sequence` |
+// | report a state that changes: the latest value | `updates` |
 // | follow all changes below a path | `cache` |
 //
 // A recipe writes and watches only by public calls, so the cluster offers it nothing that users do
@@ -120,6 +121,7 @@ mod sequence;
 #[cfg(feature = "futures")]
 mod streams;
 mod two_phase;
+mod updates;
 mod waiting;
 
 pub use barrier::Barrier;
@@ -127,16 +129,16 @@ pub use cache::{Cache, Change, Entry};
 #[cfg(feature = "json")]
 pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
-pub use config::{Config, ConfigUpdate, ConfigWatch, Versioned};
+pub use config::{Config, ConfigUpdate, Versioned};
 pub use contended::{Contended, Contending, contended, contended_async};
 pub use contenders::Naming;
 pub use counter::{Counted, Counter};
-pub use discovery::{Chooser, Discovery, InstancesWatch, Strategy};
+pub use discovery::{Chooser, Discovery, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use election::candidate_priority;
-pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
-pub use group::{Group, Member, MemberChanges, Members, Membership};
+pub use election::{Candidate, LeaderLatch, Leadership};
+pub use group::{Group, Member, Members, Membership};
 pub use held::{Held, Lost};
 pub use ids::IdGenerator;
 pub use list::{ListItem, NodeList};
@@ -155,5 +157,6 @@ pub use schedule::{Fire, Missed, PastFire, Run, Schedule, Timer, TimerState};
 pub use selector::LeaderSelector;
 pub use semaphore::{Permits, Semaphore, SharedSemaphore};
 pub use two_phase::{Phase, TwoPhaseCommit, Vote};
+pub use updates::Updates;
 
 pub use crate::types::counter::CounterForm;

@@ -46,7 +46,7 @@ const REVOKED: &[u8] = b"holds, __REVOKE__";
 ///
 /// **The total** is stored in the cluster, in the semaphore's znode, from the first use on. Every
 /// handle is created with the total that its program expects, and its first call fails if they
-/// differ: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the total for all, and
+/// differ: [`Error::InvalidSetting`]. [`Semaphore::set_permits`] changes the total for all, and
 /// handles in use follow. If the new total is smaller than the number of permits held, holders keep
 /// theirs, and no further permits are given out until enough are given back.
 ///
@@ -68,7 +68,7 @@ const REVOKED: &[u8] = b"holds, __REVOKE__";
 /// here.set_permits(4)?;
 /// assert_eq!(there.acquire()?.permits(), 1);
 /// let other = Semaphore::new(&cluster.node(2).session(), "/uploads", 3)?;
-/// assert!(matches!(other.acquire(), Err(Error::PermitsDiffer { actual: 4, .. })));
+/// assert!(matches!(other.acquire(), Err(Error::InvalidSetting { .. })));
 /// # drop((one, two));
 /// # Ok::<(), Error>(())
 /// ```
@@ -152,8 +152,9 @@ impl Semaphore {
         /// session lives.
         ///
         /// # Errors
-        /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
-        /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
+        /// [`Error::InvalidSetting`] if the total differs, for 0, or for more than the total, also
+        /// if the total is reduced during the wait; [`Error::InvalidData`] if the znode's data is no number;
+        /// [`Error::NoNode`] if somebody deleted this
         /// contender's znode; the errors of a session that is over. These are the errors of all ways to
         /// acquire permits.
         pub fn acquire_many / acquire_many_timeout / acquire_many_async(&self, permits: u32) -> Result<Permits>
@@ -256,16 +257,17 @@ impl Semaphore {
 
     fn parse(&self, data: &[u8]) -> Result<u32> {
         parsed(data).ok_or_else(|| {
-            let reason = format!("the data of {} is not a number of permits", self.path());
-            Error::InvalidSetting { setting: "permits", reason }
+            let (path, reason) =
+                (self.path().to_owned(), "it is not a number of permits".to_owned());
+            Error::InvalidData { path, reason }
         })
     }
 
     /// Compares the cluster's total with the handle's, once for each handle.
     fn compare(&self, actual: u32) -> Result<()> {
         if actual != self.permits && !self.agreed.load(Ordering::Relaxed) {
-            let (path, expected) = (self.path().to_owned(), self.permits);
-            return Err(Error::PermitsDiffer { path, expected, actual });
+            let change = ", or change it with Semaphore::set_permits";
+            return Err(permits_differ(self.path(), self.permits, actual, change));
         }
         self.agreed.store(true, Ordering::Relaxed);
         Ok(())
@@ -392,6 +394,14 @@ fn check(permits: u32) -> Result<()> {
     }
     let reason = "at least one is needed".to_owned();
     Err(Error::InvalidSetting { setting: "permits", reason })
+}
+
+/// The error of a handle that expects another number than there is. `change` says how the number may be changed.
+fn permits_differ(path: &str, expected: u32, actual: u32, change: &str) -> Error {
+    let reason = format!(
+        "{path} has {actual} and not {expected}; give all programs the same number{change}"
+    );
+    Error::InvalidSetting { setting: "permits", reason }
 }
 
 #[cfg(test)]

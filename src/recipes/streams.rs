@@ -1,27 +1,17 @@
 //! The changes that recipes report, as streams: the feature `futures`.
 
-use std::pin::Pin;
-
 use futures_core::Stream;
 
 use crate::api::stream::Repeated;
 use crate::recipes::cache::{Cache, Change};
-use crate::recipes::codec::Codec;
-use crate::recipes::config::{ConfigUpdate, ConfigWatch};
-use crate::recipes::discovery::InstancesWatch;
-use crate::recipes::election::{Candidate, LeaderChanges};
-use crate::recipes::group::{MemberChanges, Members};
-use crate::recipes::registry::Instance;
 use crate::recipes::revocation::Revocations;
+use crate::recipes::updates::{Step, Updates};
 use crate::types::error::Result;
-
-/// The future of the next item.
-type Next<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// The results of `next`, one after the other, up to the first error.
 fn until_error<S: Send + 'static, T: 'static>(
     from: S,
-    next: fn(&mut S) -> Next<'_, T>,
+    next: fn(&mut S) -> Step<'_, T>,
 ) -> impl Stream<Item = Result<T>> + Send + Unpin {
     Repeated::new(from, move |mut from: S| {
         Box::pin(async move {
@@ -37,52 +27,19 @@ impl Cache {
     /// item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
-    /// As `next`.
+    /// As [`Cache::recv_async`].
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Change>>> + Send + Unpin {
         until_error(self, |from| Box::pin(from.recv_async()))
     }
 }
 
-impl MemberChanges {
-    /// The members of [`MemberChanges::recv_async`] as a stream, which ends after an error. Dropping a wait for the
-    /// next item loses nothing; dropping the stream drops `self`.
+impl<T: 'static> Updates<T> {
+    /// The values of [`Updates::recv_async`] as a stream, which ends after an error. Dropping a wait for the next item
+    /// loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
-    /// As `next`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Members>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.recv_async()))
-    }
-}
-
-impl LeaderChanges {
-    /// The leaders of [`LeaderChanges::recv_async`] as a stream, which ends after an error. Dropping a wait for the
-    /// next item loses nothing; dropping the stream drops `self`.
-    ///
-    /// # Errors
-    /// As `next`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Candidate>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.recv_async()))
-    }
-}
-
-impl InstancesWatch {
-    /// The sets of [`InstancesWatch::recv_async`] as a stream, which ends after an error. Dropping a wait for the
-    /// next item loses nothing; dropping the stream drops `self`.
-    ///
-    /// # Errors
-    /// As `next`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Instance>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.recv_async()))
-    }
-}
-
-impl<T: Send + 'static, C: Codec<T> + Send + 'static> ConfigWatch<T, C> {
-    /// The updates of [`ConfigWatch::recv_async`] as a stream, which ends after an error. Dropping a wait for the
-    /// next item loses nothing; dropping the stream drops `self`.
-    ///
-    /// # Errors
-    /// As `next`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<ConfigUpdate<T>>> + Send + Unpin {
+    /// As [`Updates::recv_async`].
+    pub fn into_stream(self) -> impl Stream<Item = Result<T>> + Send + Unpin {
         until_error(self, |from| Box::pin(from.recv_async()))
     }
 }

@@ -16,14 +16,11 @@
 //! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
 //! other one, or waits for a coordinator that may be gone.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
@@ -32,7 +29,6 @@ use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
 use crate::recipes::waiting::next_event;
-use crate::runtime::either::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -275,11 +271,27 @@ impl TwoPhaseCommit {
         /// until there is a decision, for as long as the session lives. Any number of callers may do
         /// so, at any time.
         ///
+        /// A participant that never joins is waited for: [`TwoPhaseCommit::abort`] ends that.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use quorate::{recipes::{Phase, TwoPhaseCommit}, testing::Cluster};
+        ///
+        /// let commit = TwoPhaseCommit::new(&Cluster::new(1).node(0).session(), "/transfer")?;
+        /// commit.begin(&["a"], b"")?;
+        /// let phase = match commit.decide_timeout(Duration::from_millis(50))? {
+        ///     Some(phase) => phase,
+        ///     None => commit.abort()?,
+        /// };
+        /// assert_eq!(phase, Phase::Aborted);
+        /// # Ok::<(), quorate::Error>(())
+        /// ```
+        ///
         /// # Errors
         /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
         /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
         /// error the transaction may or may not be decided: call this again.
-        pub fn decide / decide_async(&self) -> Result<Phase> = forever(self.deciding_when_voted());
+        pub fn decide / decide_timeout / decide_async(&self) -> Result<Phase> = forever(self.deciding_when_voted());
     }
 
     async fn deciding_when_voted(&self) -> Result<Phase> {
@@ -304,37 +316,6 @@ impl TwoPhaseCommit {
             if unless_overtaken(decided)?.is_some() {
                 return Ok(phase);
             }
-        }
-    }
-
-    /// As [`TwoPhaseCommit::decide`], but aborts the transaction if not all have voted after
-    /// `timeout`. Blocks for `timeout` and the request timeout at most.
-    ///
-    /// # Errors
-    /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
-    pub fn decide_timeout(&self, timeout: Duration) -> Result<Phase> {
-        match blocking::within(&self.session, timeout, self.decide_async())? {
-            Some(phase) => Ok(phase),
-            None => self.abort(),
-        }
-    }
-
-    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread. After `timeout` it
-    /// continues until it has aborted the transaction, or found a decision.
-    ///
-    /// ```
-    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
-    /// use std::time::Duration;
-    ///
-    /// println!("{:?}", commit.decide_timeout_async(Duration::from_secs(5)).await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
-        let time = self.session.nonblocking().sleep(timeout);
-        match either(self.decide_async(), time).await {
-            Either::One(phase) => phase,
-            Either::Other(_) => self.abort_async().await,
         }
     }
 

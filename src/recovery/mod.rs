@@ -136,7 +136,7 @@ impl fmt::Display for Backup {
 ///
 /// # Errors
 /// [`StartError::BackupDamaged`] if the backup is damaged, or its version is too new;
-/// [`StartError::EncryptionKey`] if it is encrypted; [`Error::FileUnusable`].
+/// [`StartError::EncryptionKey`] if it is encrypted; [`StartError::FileUnusable`].
 pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
     verify_with(file.as_ref(), None)
 }
@@ -205,7 +205,7 @@ impl Coordinator {
     /// audit log.
     ///
     /// # Errors
-    /// [`Error::FileUnusable`]; [`StartError::EncryptionKey`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not respond. On
+    /// [`StartError::FileUnusable`]; [`StartError::EncryptionKey`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not respond. On
     /// a client also [`Error::Refused`], if the member is already sending two backups: try again later.
     ///
     /// ```
@@ -334,7 +334,8 @@ fn key_error(file: &Path, KeyError(reason): KeyError) -> Error {
 }
 
 fn unusable(file: &Path, error: &dyn fmt::Display) -> Error {
-    Error::FileUnusable { file: file.to_owned(), reason: error.to_string() }
+    let (file, reason) = (file.to_owned(), error.to_string());
+    Error::Start(StartError::FileUnusable { file, reason })
 }
 
 fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {

@@ -94,12 +94,10 @@ impl Root {
             | Error::BadVersion { path, .. }
             | Error::Unmet { path, .. }
             | Error::Conflict { path, .. }
-            | Error::PermitsDiffer { path, .. }
             | Error::UnknownContender { path }
             | Error::NoAuth { path, .. }
             | Error::InvalidAcl { path, .. }
             | Error::QuotaExceeded { path, .. }
-            | Error::InvalidTtl { path, .. }
             | Error::NoChildrenForEphemerals { path }
             | Error::InvalidPath { path, .. }
             | Error::Reserved { path }

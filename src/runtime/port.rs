@@ -2,6 +2,7 @@
 //! sockets, which one thread waits for, and the threads that serve it.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::runtime::shared::NodeShared;
 use crate::types::error::Error;
+use crate::types::start_error::StartError;
 
 /// The token of the socket that clients connect to. Those of connections are their numbers.
 pub(crate) const LISTENER: Token = Token(0);
@@ -58,7 +60,15 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(none)
 }
 
-/// The error of a port that cannot be served.
+/// The error of an address that cannot be bound.
+pub(crate) fn cannot_listen(address: impl Display) -> impl Fn(io::Error) -> Error {
+    move |error| {
+        let (address, reason) = (address.to_string(), error.to_string());
+        Error::Start(StartError::CannotListen { address, reason })
+    }
+}
+
+/// The error of a port whose threads cannot be started.
 pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |error| Error::System { what, reason: error.to_string() }
 }

@@ -15,7 +15,7 @@ use sha1::{Digest, Sha1};
 
 use super::Roles;
 use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Result, id_refused};
 use crate::types::right::Right;
 
 /// A custom authentication scheme: see [`Builder::auth_provider`].
@@ -284,7 +284,7 @@ impl Schemes {
         };
         if ids.iter().any(Id::is_too_long) {
             let reason = format!("an id of more than {ID_BYTES_MAX} bytes");
-            return Err(Error::IdRefused { scheme: scheme.to_owned(), reason });
+            return Err(id_refused(scheme, reason));
         }
         if let Some(reason) = ids.iter().find_map(|id| id.check().err()) {
             return Err(failed(reason));

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::types::acl::Permissions;
@@ -66,7 +65,8 @@ pub enum Error {
         /// The condition.
         condition: Condition,
     },
-    /// An operator's request would do harm, or is not possible; nothing was changed.
+    /// A request of an operator, or for one more id of a session, would do harm or is not possible; nothing was
+    /// changed.
     #[error("{operation} was refused: {reason}")]
     Refused {
         /// The request.
@@ -125,14 +125,6 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The session cannot get one more id. It keeps its former ids, and continues.
-    #[error("the session has no further id of scheme {scheme:?}: {reason}")]
-    IdRefused {
-        /// The scheme.
-        scheme: String,
-        /// Why: a session has 64 ids at most, of 1024 bytes at most.
-        reason: String,
-    },
     /// In every attempt, other writers changed what the transaction had read; it changed nothing.
     #[error("the transaction was overtaken {attempts} times, last by a change of {path}")]
     Conflict {
@@ -140,20 +132,6 @@ pub enum Error {
         path: String,
         /// The number of attempts.
         attempts: u32,
-    },
-    /// A [`Semaphore`](crate::recipes::Semaphore) has another number of permits than this program
-    /// expects.
-    #[error(
-        "semaphore {path} has {actual} permits and not {expected}; give all programs the same \
-         number, or change it with Semaphore::set_permits"
-    )]
-    PermitsDiffer {
-        /// The semaphore.
-        path: String,
-        /// The handle's number.
-        expected: u32,
-        /// The number in the cluster.
-        actual: u32,
     },
     /// At the path of a lock or an election there is a contender of another recipe or library, which may not count
     /// the contenders of this one: both could hold at the same time. See
@@ -172,14 +150,6 @@ pub enum Error {
     NeedsReplica {
         /// The operation.
         operation: String,
-    },
-    /// A time to live that is too short or too long.
-    #[error("{path}: a time to live of {ttl:?} is not from 1 ms to 2^40 - 1 ms")]
-    InvalidTtl {
-        /// The znode to be created.
-        path: String,
-        /// The time to live.
-        ttl: Duration,
     },
     /// A create below an ephemeral znode.
     #[error("znode {path} is ephemeral and so can have no children")]
@@ -358,15 +328,7 @@ pub enum Error {
         /// The call.
         operation: String,
     },
-    /// A file that is not part of a data directory cannot be read or written.
-    #[error("file {} cannot be used: {reason}", file.display())]
-    FileUnusable {
-        /// The file.
-        file: PathBuf,
-        /// The system's error.
-        reason: String,
-    },
-    /// A setting is out of its range.
+    /// A setting or an argument is out of its range, or differs from what the cluster has.
     #[error("setting {setting}: {reason}")]
     InvalidSetting {
         /// The setting.
@@ -398,6 +360,20 @@ pub enum Error {
     #[error(transparent)]
     // Without `#[from]`: a second conversion to this type would make users annotate their closures.
     Start(StartError),
+}
+
+/// A time to live that is too short, or longer than [`CreateMode::TTL_MAX`](crate::CreateMode::TTL_MAX).
+pub(crate) fn invalid_ttl(setting: &'static str, path: &str, ttl: Duration) -> Error {
+    let reason = format!("{ttl:?} for {path} is not from 1 ms to 2^40 - 1 ms");
+    Error::InvalidSetting { setting, reason }
+}
+
+/// A session cannot get one more id.
+pub(crate) fn id_refused(scheme: &str, reason: impl Into<String>) -> Error {
+    Error::Refused {
+        operation: format!("a further id of scheme {scheme:?}"),
+        reason: reason.into(),
+    }
 }
 
 /// Why writes are refused.
@@ -442,12 +418,9 @@ impl Error {
             | Error::NoAuth { .. }
             | Error::QuotaExceeded { .. }
             | Error::InvalidAcl { .. }
-            | Error::IdRefused { .. }
             | Error::Conflict { .. }
-            | Error::PermitsDiffer { .. }
             | Error::UnknownContender { .. }
             | Error::NeedsReplica { .. }
-            | Error::InvalidTtl { .. }
             | Error::NoChildrenForEphemerals { .. }
             | Error::InvalidPath { .. }
             | Error::Reserved { .. }
@@ -457,7 +430,6 @@ impl Error {
             | Error::TooLarge { .. }
             | Error::Unsupported { .. }
             | Error::WrongPassword { .. }
-            | Error::FileUnusable { .. }
             | Error::InvalidSetting { .. }
             | Error::InvalidData { .. }
             | Error::System { .. }
@@ -513,17 +485,13 @@ mod tests {
             Error::FutureZxid { path: path(), zxid: 9, last: 3 },
             Error::TooOld { path: path(), zxid: 3, oldest: 9 },
             Error::NoAuth { path: path(), permission: Permissions::READ },
-            Error::PermitsDiffer { path: path(), expected: 1, actual: 2 },
             Error::UnknownContender { path: path() },
             Error::InvalidData { path: path(), reason: "why".to_owned() },
             Error::Unsupported { what: "it".to_owned(), needs: 3, cluster: 2 },
             Error::DiskLow { members: vec![path(), path()] },
             Error::Start(StartError::NotAPeer { peers: vec![path()], detail: String::new() }),
             Error::Start(StartError::NotSecured { address: path() }),
-            Error::Start(StartError::Corrupt {
-                dir: PathBuf::from("/a"),
-                reason: "why".to_owned(),
-            }),
+            Error::Start(StartError::Corrupt { dir: "/a".into(), reason: "why".to_owned() }),
         ] {
             let text = error.to_string();
             assert!(!text.contains("  "), "{text}");

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why an instance cannot start or join, or a cluster cannot be recovered: what is wrong with the list of peers, the
-/// address, the data directory or the backup. Calls of an instance that has joined do not fail with it, except
-/// [`Coordinator::wait_ready`](crate::Coordinator::wait_ready).
+/// Why an instance cannot start, join or serve, or a cluster cannot be backed up or recovered: what is wrong with the
+/// list of peers, the address, the data directory or the backup. No call of a session fails with it. Of an instance
+/// that has joined, [`Coordinator::wait_ready`](crate::Coordinator::wait_ready) and
+/// [`Coordinator::backup`](crate::Coordinator::backup) may.
 ///
 /// All calls return it as [`Error::Start`](crate::Error::Start).
 ///
@@ -119,6 +120,14 @@ pub enum StartError {
         /// The data directory or the file.
         path: PathBuf,
         /// Which key, and where it was looked for.
+        reason: String,
+    },
+    /// A backup cannot be read or written.
+    #[error("file {} cannot be used: {reason}", file.display())]
+    FileUnusable {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
         reason: String,
     },
     /// A backup is damaged, or of a version that this build cannot read. Nothing was changed.

@@ -25,7 +25,7 @@ fn the_member_that_is_wanted_leads() {
         let changes = member.availability_changes();
         let leads = (0..600).any(|_| {
             // Looks again from time to time, also if nothing has changed.
-            let _ = changes.recv_timeout(Duration::from_millis(100));
+            let _ = changes.events().recv_timeout(Duration::from_millis(100));
             member.status().leader.as_ref() == Some(&addresses[2])
         });
         assert!(leads, "{:?} leads", member.status().leader);

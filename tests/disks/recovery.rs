@@ -184,9 +184,9 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     }
     refused(&[&sound[..], b"more"].concat(), "longer");
     let error = recovery::verify(work.path().join("nothing")).unwrap_err();
-    assert!(matches!(error, Error::FileUnusable { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
     let error = cluster.node(0).backup(work.path().join("no/directory")).unwrap_err();
-    assert!(matches!(error, Error::FileUnusable { .. }), "{error}");
+    assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
     fs::write(&file, &sound).unwrap();
     let error = recovery::restore(&file, &dir, "nonsense").unwrap_err();
     assert!(matches!(error, Error::Start(StartError::InvalidPeer { .. })), "{error}");

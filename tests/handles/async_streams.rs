@@ -46,8 +46,8 @@ fn the_states_of_a_session_are_a_stream() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.sync().unwrap();
-    let mut states = sent(session.states_async());
-    let mut changes = sent(cluster.node(0).availability_changes_async());
+    let mut states = sent(session.states());
+    let mut changes = sent(cluster.node(0).availability_changes());
     assert_eq!(block_on(next(&mut states)), Some(SessionState::Connected));
     assert!(block_on(next(&mut changes)).is_some());
     session.close().unwrap();
@@ -78,7 +78,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
 
     let latch = LeaderLatch::new(&other, "/leader", "me").unwrap();
     let mut leaders =
-        sent(LeaderLatch::new(&session, "/leader", "").unwrap().observe().into_stream());
+        sent(LeaderLatch::new(&session, "/leader", "").unwrap().watch().into_stream());
     assert!(block_on(next(&mut leaders)).unwrap().unwrap().is_none());
     let leadership = latch.campaign().unwrap();
     assert_eq!(&block_on(next(&mut leaders)).unwrap().unwrap().unwrap().id[..], b"me");
@@ -86,7 +86,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
 
     let config = Config::<u32>::new(&session, "/config").unwrap();
     config.set(&1).unwrap();
-    let mut updates = sent(config.watch().unwrap().into_stream());
+    let mut updates = sent(config.watch().into_stream());
     block_on(next(&mut updates)).unwrap().unwrap();
     config.set(&2).unwrap();
     block_on(next(&mut updates)).unwrap().unwrap();

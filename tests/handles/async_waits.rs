@@ -191,22 +191,22 @@ fn every_task_gets_every_state_of_a_session_and_the_end() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     session.sync().unwrap();
-    let mut readers: Vec<_> = (0..3).map(|_| session.states_async()).collect();
+    let mut readers: Vec<_> = (0..3).map(|_| session.states()).collect();
     for states in &mut readers {
-        assert_eq!(block_on(states.next()), Some(SessionState::Connected));
+        assert_eq!(block_on(states.recv_async()), Some(SessionState::Connected));
     }
     let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
     for (states, count) in readers.iter_mut().zip(&counts) {
         // Dropped after a poll: the next future receives the remaining states.
-        assert!(poll(Box::pin(states.next()).as_mut(), count).is_pending());
+        assert!(poll(Box::pin(states.recv_async()).as_mut(), count).is_pending());
     }
     // A dropped future is not woken.
     drop(readers.pop());
     drop(session);
     for (states, count) in readers.iter_mut().zip(&counts) {
         assert_eq!(count.woken(), 1);
-        assert_eq!(block_on(states.next()), Some(SessionState::Closed));
-        assert_eq!(block_on(states.next()), None);
+        assert_eq!(block_on(states.recv_async()), Some(SessionState::Closed));
+        assert_eq!(block_on(states.recv_async()), None);
     }
     assert_eq!(counts[2].woken(), 0);
 }
@@ -217,10 +217,10 @@ fn an_instance_gets_ready_reports_and_closes_without_blocking_a_task() {
     let cluster = Cluster::new(3);
     let coordinator = cluster.node(0);
     block_on(coordinator.wait_ready_async(PATIENCE)).unwrap();
-    let mut changes = coordinator.availability_changes_async();
-    let mut others = coordinator.availability_changes_async();
-    while !matches!(block_on(changes.next()), Some(Availability::Healthy { spare: 1 })) {}
-    while !matches!(block_on(others.next()), Some(Availability::Healthy { spare: 1 })) {}
+    let mut changes = coordinator.availability_changes();
+    let mut others = coordinator.availability_changes();
+    while !matches!(block_on(changes.recv_async()), Some(Availability::Healthy { spare: 1 })) {}
+    while !matches!(block_on(others.recv_async()), Some(Availability::Healthy { spare: 1 })) {}
     assert_eq!(block_on(coordinator.reports_async()).unwrap().len(), 3);
     let session = coordinator.session();
     session.create("/a", b"1", CreateMode::Persistent).unwrap();
@@ -233,12 +233,12 @@ fn an_instance_gets_ready_reports_and_closes_without_blocking_a_task() {
     // Two tasks wait for the end, which both see.
     let counts: [Arc<Count>; 2] = Default::default();
     for (changes, count) in [&mut changes, &mut others].into_iter().zip(&counts) {
-        while poll(Box::pin(changes.next()).as_mut(), count).is_ready() {}
+        while poll(Box::pin(changes.recv_async()).as_mut(), count).is_ready() {}
     }
     block_on(coordinator.close_async()).unwrap();
     for (changes, count) in [&mut changes, &mut others].into_iter().zip(&counts) {
         assert!(count.woken() > 0);
-        while block_on(changes.next()).is_some() {}
+        while block_on(changes.recv_async()).is_some() {}
     }
     // Once more: there is nothing to do.
     block_on(coordinator.close_async()).unwrap();

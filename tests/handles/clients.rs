@@ -530,7 +530,7 @@ fn recipe_reads_can_be_awaited() {
     let config = Config::<u32>::new(&session, "/config").unwrap();
     let counter = Counter::new(&session, "/counter").unwrap();
     let mut cache = Cache::new(&session, "/cache").unwrap();
-    let mut updates = config.watch().unwrap();
+    let mut updates = config.watch();
     let mut instances = discovery.watch("s").unwrap();
     // No member answers now, and no future blocks.
     cluster.isolate(place);
@@ -538,7 +538,7 @@ fn recipe_reads_can_be_awaited() {
     assert!(first(leases.try_acquire_async()).is_pending());
     assert!(first(latch.leader_async()).is_pending());
     assert!(first(latch.candidates_async()).is_pending());
-    assert!(first(latch.observe().recv_async()).is_pending());
+    assert!(first(latch.watch().recv_async()).is_pending());
     assert!(first(group.members_async()).is_pending());
     assert!(first(group.watch().recv_async()).is_pending());
     assert!(first(discovery.names_async()).is_pending());

@@ -39,7 +39,10 @@ fn an_instance_can_wait_for_ever() {
     let resumed = nodes[1].resume(session.id(), session.password()).unwrap();
     resumed.set("/a", b"1").unwrap();
     let mode = CreateMode::PersistentWithTtl(EVER);
-    assert!(matches!(resumed.create("/ttl", b"", mode), Err(Error::InvalidTtl { .. })));
+    assert!(matches!(
+        resumed.create("/ttl", b"", mode),
+        Err(Error::InvalidSetting { setting: "ttl", .. })
+    ));
     nodes[0].leave(EVER).unwrap();
     assert!(matches!(sleeping.wait(), Err(Error::Stopped { .. })));
     let client = cluster.node(cluster.add_client());
@@ -91,7 +94,10 @@ fn locks_can_be_waited_for_for_ever() {
     let won = until(|| waiting.acquire_timeout(EVER).unwrap(), || drop(held));
     assert!(won.unwrap().is_held());
     let delayed = one.lock("/delayed").unwrap().with_lock_delay(EVER);
-    assert!(matches!(delayed, Err(Error::InvalidTtl { .. })), "{delayed:?}");
+    assert!(
+        matches!(delayed, Err(Error::InvalidSetting { setting: "lock delay", .. })),
+        "{delayed:?}"
+    );
 
     let semaphore = |session: &Session| Semaphore::new(session, "/semaphore", 1).unwrap();
     let held = semaphore(&one).acquire_many_timeout(1, EVER).unwrap().unwrap();
@@ -174,7 +180,7 @@ fn state_can_be_waited_for_for_ever() {
     );
 
     let config = |session: &Session| Config::<u32>::new(session, "/config").unwrap();
-    let mut updates = config(&two).watch().unwrap();
+    let mut updates = config(&two).watch();
     until(
         || updates.recv_timeout(EVER).unwrap().unwrap(),
         || {
@@ -192,6 +198,6 @@ fn state_can_be_waited_for_for_ever() {
     let vote = || {
         participant.vote(Vote::Yes).unwrap();
     };
-    until(|| decides.decide_timeout(EVER).unwrap(), vote);
+    until(|| decides.decide_timeout(EVER).unwrap().expect("it is voted on"), vote);
     assert!(participant.outcome_timeout(EVER).unwrap().is_some());
 }

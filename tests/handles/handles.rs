@@ -234,7 +234,7 @@ fn futures_may_go_from_thread_to_thread() {
 
     fn of_elections(latch: &LeaderLatch, selector: &LeaderSelector, group: &Group) {
         is_send(async { Ok::<_, Error>(latch.campaign_async().await?.wait_lost_async().await) });
-        is_send(async { latch.observe().recv_async().await });
+        is_send(async { latch.watch().recv_async().await });
         let name = String::new();
         is_send(selector.run_async(|leadership| {
             let name = &name;
@@ -270,7 +270,7 @@ fn futures_may_go_from_thread_to_thread() {
         is_send(ids.next_id_async());
         is_send(config.set_async(&1));
         is_send(config.compare_and_set_async(None, &1));
-        is_send(async { config.watch_async().await?.recv_async().await });
+        is_send(async { config.watch().recv_async().await });
         is_send(list.push_async(""));
         is_send(list.items_async());
     }
@@ -278,9 +278,9 @@ fn futures_may_go_from_thread_to_thread() {
     fn of_services(registry: &Registry, discovery: &Discovery, two_phase: &TwoPhaseCommit) {
         let instance = Instance::new("", "", 0);
         is_send(registry.register_async("", &instance));
-        is_send(async { discovery.watch_async("").await?.recv_async().await });
+        is_send(async { discovery.watch("")?.recv_async().await });
         is_send(two_phase.begin_async(&[], b""));
-        is_send(two_phase.decide_timeout_async(Duration::ZERO));
+        is_send(two_phase.decide_async());
         is_send(async { two_phase.join_async("").await?.outcome_async().await });
         is_send(two_phase.forget_async());
     }

@@ -150,6 +150,7 @@ fn availability_is_reported_as_it_changes() {
     cluster.restart(others[1]);
     cluster.advance(10 * SECOND);
     let kinds: Vec<&str> = changes
+        .events()
         .try_iter()
         .map(|change| match change {
             Availability::Healthy { spare } => {

@@ -62,7 +62,7 @@ fn a_session_survives_a_short_partition_and_reports_it() {
     cluster.heal();
     cluster.advance(3 * SECOND);
     assert_eq!(session.state(), SessionState::Connected);
-    let seen: Vec<SessionState> = states.try_iter().collect();
+    let seen: Vec<SessionState> = states.events().try_iter().collect();
     assert_eq!(seen, [SessionState::Connected, SessionState::Suspended, SessionState::Connected]);
     session.set("/mine", b"still").unwrap();
 }

@@ -182,7 +182,7 @@ fn a_session_is_resumed_by_its_id_and_password_alone() {
     assert!(matches!(unknown, Err(Error::SessionExpired { .. })), "{unknown:?}");
     let new = cluster.node(1).resume(id, password).unwrap();
     cluster.advance(Duration::from_secs(1));
-    assert_eq!(states.iter().last(), Some(SessionState::Moved));
+    assert_eq!(states.events().iter().last(), Some(SessionState::Moved));
     assert!(matches!(old.set("/e", b""), Err(Error::SessionMoved { .. })));
     // The old process ends, and the session stays.
     cluster.stop(0);
@@ -316,7 +316,7 @@ fn a_late_reader_of_states_ends_with_the_current_one() {
     expected.push(SessionState::Connected);
     let patience = Duration::from_secs(30);
     let seen: Vec<_> =
-        expected.iter().map(|_| states.recv_timeout(patience).expect("a state")).collect();
+        expected.iter().map(|_| states.events().recv_timeout(patience).expect("a state")).collect();
     assert_eq!(seen, expected);
 }
 
@@ -369,5 +369,8 @@ fn containers_and_znodes_with_a_time_to_live_go_by_themselves() {
     let deleted = watch.events().try_iter().filter(|event| event.kind == EventKind::Deleted);
     assert_eq!(deleted.map(|event| event.path).collect::<Vec<_>>(), ["/cache", "/jobs"]);
     let short = CreateMode::PersistentWithTtl(SECOND / 10_000);
-    assert!(matches!(session.create("/x", b"", short), Err(Error::InvalidTtl { .. })));
+    assert!(matches!(
+        session.create("/x", b"", short),
+        Err(Error::InvalidSetting { setting: "ttl", .. })
+    ));
 }

@@ -240,7 +240,7 @@ fn a_partition_is_no_loss_until_the_session_is_over() {
     let (blocking, blocking_runs) = unbounded();
     let supervised = cluster.node(0).supervise(move |session| {
         blocking.send(session.clone()).unwrap();
-        session.states().iter().for_each(drop);
+        session.states().events().iter().for_each(drop);
         Ok(Continue(()))
     });
     let (asynchronous, runs) = unbounded();
@@ -295,7 +295,7 @@ fn closing_the_coordinator_ends_it() {
     let (report, reports) = unbounded();
     let supervised = cluster.node(0).supervise(move |session| {
         report.send(()).unwrap();
-        session.states().iter().for_each(drop);
+        session.states().events().iter().for_each(drop);
         Ok(Continue(()))
     });
     let supervised = supervised.unwrap();

@@ -84,7 +84,7 @@ fn a_stopped_node_answers_every_request_with_stopped() {
     assert!(node.status().to_string().contains("has stopped"), "{}", node.status());
     cluster.stop(1);
     node.wait_stopped().unwrap();
-    assert_eq!(node.availability_changes().iter().count(), 1, "the channel closes");
+    assert_eq!(node.availability_changes().events().iter().count(), 1, "the channel closes");
     cluster.heal();
     cluster.restart(1);
     cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();

@@ -40,7 +40,7 @@ fn a_detached_session_stays_open_and_is_over_for_its_holder() {
         assert_eq!(session.detach().unwrap_err(), over);
         assert_eq!(session.nonblocking().sync().wait().unwrap_err(), over);
         assert!(!session.is_alive() && !guard.is_held());
-        assert_eq!(states.iter().last(), Some(SessionState::Detached));
+        assert_eq!(states.events().iter().last(), Some(SessionState::Detached));
         while watch.recv().is_some() {}
         // Closing this handle closes nothing, and the instance's next session is another one.
         session.close().unwrap();

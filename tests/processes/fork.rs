@@ -110,7 +110,7 @@ fn a_fork_has_no_session_and_no_lock() {
     assert!(guard.is_held() && leadership.is_held() && session.is_alive());
     session.set("/mine", b"2").unwrap();
     assert_eq!(watch.recv().map(|event| event.path).as_deref(), Some("/mine"));
-    assert_eq!(states.try_iter().last(), Some(SessionState::Connected));
+    assert_eq!(states.events().try_iter().last(), Some(SessionState::Connected));
 
     // The last handles of the child's copies, in all orders.
     let mut handles = Some((coordinator, session, guard, leadership, watch, states));

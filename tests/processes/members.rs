@@ -63,7 +63,7 @@ fn worker() {
             }
             "observe" => {
                 let latch = LeaderLatch::new(&session, "/election", "").unwrap();
-                let mut changes = latch.observe();
+                let mut changes = latch.watch();
                 loop {
                     let leader = changes.recv().unwrap();
                     match leader {

@@ -221,7 +221,7 @@ fn a_killed_writers_shared_state_stays_and_is_the_same_everywhere() {
     session.create("/list", b"", CreateMode::Persistent).unwrap();
     let mut cache = Cache::new(&session, "/list").unwrap();
     let config = Config::<u64>::new(&session, "/config").unwrap();
-    let mut updates = config.watch().unwrap();
+    let mut updates = config.watch();
     victim.order("write");
     while number(&victim.wait("wrote")) < 30 {}
     let printed = victim.kill();

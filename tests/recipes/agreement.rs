@@ -283,7 +283,8 @@ fn a_participant_that_never_joins_is_waited_for_until_the_timeout() {
     coordinator.begin(&["a", "b"], b"").unwrap();
     let part = coordinator.join("a").unwrap();
     part.vote(Vote::Yes).unwrap();
-    assert_eq!(coordinator.decide_timeout(Duration::from_millis(50)), Ok(Phase::Aborted));
+    assert_eq!(coordinator.decide_timeout(Duration::from_millis(50)), Ok(None));
+    assert_eq!(coordinator.abort(), Ok(Phase::Aborted));
     assert_eq!(part.outcome(), Ok(Phase::Aborted));
     let late = coordinator.join("b").unwrap();
     assert_eq!(late.vote(Vote::Yes), Ok(Phase::Aborted), "it comes too late");

@@ -248,7 +248,10 @@ fn all_participants_learn_the_same_outcome_of_a_transaction() {
                     known.lock().unwrap().entry(at).or_default().1 = true;
                 }
             }
-            transaction.decide_timeout(5 * SECOND)
+            match transaction.decide_timeout(5 * SECOND)? {
+                Some(phase) => Ok(phase),
+                None => transaction.abort(),
+            }
         })();
         let mut known = known.lock().unwrap();
         if let Ok(phase) = &decided {

@@ -23,9 +23,9 @@ struct Known {
 
 /// Reads each recipe that has a message, and no other, until `is_all`.
 fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
-    let mut leaders = LeaderLatch::new(session, "/leader", "").unwrap().observe();
+    let mut leaders = LeaderLatch::new(session, "/leader", "").unwrap().watch();
     let mut members = Group::new(session, "/group").unwrap().watch();
-    let mut values = Config::<u64>::new(session, "/value").unwrap().watch().unwrap();
+    let mut values = Config::<u64>::new(session, "/value").unwrap().watch();
     let mut cache = Cache::new(session, "/files").unwrap();
     let mut instances = Discovery::new(session, "/services").unwrap().watch("s").unwrap();
     let signals: [Watch; 5] = [
@@ -148,9 +148,9 @@ fn a_reader_that_looks_late_needs_one_message() {
 fn the_channel_closes_with_the_session_and_the_error_is_session_lost() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    let mut leaders = LeaderLatch::new(&session, "/leader", "").unwrap().observe();
+    let mut leaders = LeaderLatch::new(&session, "/leader", "").unwrap().watch();
     let mut members = Group::new(&session, "/group").unwrap().watch();
-    let mut values = Config::<u64>::new(&session, "/value").unwrap().watch().unwrap();
+    let mut values = Config::<u64>::new(&session, "/value").unwrap().watch();
     let signal = leaders.signal().unwrap();
     assert_eq!(leaders.try_recv().unwrap(), Some(None));
     assert_eq!(leaders.try_recv().unwrap(), None);

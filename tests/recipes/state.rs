@@ -169,7 +169,7 @@ fn a_follower_receives_the_last_value_whatever_it_missed() {
     let cluster = Cluster::new(3);
     let config = Config::<u32>::new(&cluster.node(0).session(), "/config").unwrap();
     let follower = cluster.node(1).open_session().unwrap();
-    let mut updates = Config::<u32>::new(&follower, "/config").unwrap().watch().unwrap();
+    let mut updates = Config::<u32>::new(&follower, "/config").unwrap().watch();
     assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
     let mut last = 0;
     for round in 0..3 {
@@ -221,7 +221,7 @@ fn a_value_that_cannot_be_decoded_is_reported_and_does_not_end_the_watch() {
     let config = Config::<String, Strict>::with_codec(&session, "/config").unwrap();
     assert!(matches!(config.set(&String::new()), Err(Error::InvalidData { .. })));
     assert_eq!(config.get(), Ok(None));
-    let mut updates = config.watch().unwrap();
+    let mut updates = config.watch();
     assert_eq!(updates.try_recv(), Ok(Some(ConfigUpdate::Missing)));
     let version = session.create("/config", b"?", CreateMode::Persistent).unwrap().stat.mzxid;
     let reason = "a question".to_owned();
@@ -229,8 +229,24 @@ fn a_value_that_cannot_be_decoded_is_reported_and_does_not_end_the_watch() {
     assert!(matches!(config.update(|_| "x".to_owned()), Err(Error::InvalidData { .. })));
     config.set(&"an answer".to_owned()).unwrap();
     assert!(matches!(updates.recv(), Ok(ConfigUpdate::Value(now)) if now.value == "an answer"));
-    session.remove_watches("/config", WatcherType::Any).unwrap();
-    assert!(matches!(updates.recv(), Err(Error::NoWatch { .. })));
+}
+
+#[test]
+fn updates_continue_when_somebody_has_removed_their_watch() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let config = Config::<u32>::new(&session, "/config").unwrap();
+    let mut updates = config.watch();
+    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    // The first wait sets the watch.
+    while session.remove_watches("/config", WatcherType::Any).is_err() {
+        assert_eq!(updates.recv_timeout(Duration::from_millis(10)), Ok(None));
+    }
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| updates.recv().unwrap());
+        config.set(&7).unwrap();
+        assert!(matches!(received.join().unwrap(), ConfigUpdate::Value(now) if now.value == 7));
+    });
 }
 
 type View = BTreeMap<String, (Vec<u8>, u64, u64)>;

@@ -169,7 +169,8 @@ fn a_time_to_live_is_from_one_millisecond_to_two_to_the_fortieth_less_one() {
         for mode in
             [CreateMode::PersistentWithTtl(ttl), CreateMode::PersistentSequentialWithTtl(ttl)]
         {
-            let invalid = Error::InvalidTtl { path: "/t".to_owned(), ttl };
+            let reason = format!("{ttl:?} for /t is not from 1 ms to 2^40 - 1 ms");
+            let invalid = Error::InvalidSetting { setting: "ttl", reason };
             assert_eq!(session.create("/t", b"", mode), Err(invalid.clone()));
             let multi = session.multi().create("/t", b"", mode).commit();
             assert_eq!(multi, Err(Error::Multi { index: 0, error: Box::new(invalid) }));

@@ -12,7 +12,7 @@ use crate::{P, SECOND, make, one, open};
 fn name(error: &Error) -> &'static str {
     match error {
         Error::InvalidPath { .. } => "InvalidPath",
-        Error::InvalidTtl { .. } => "InvalidTtl",
+        Error::InvalidSetting { setting: "ttl", .. } => "InvalidTtl",
         Error::TooLarge { .. } => "TooLarge",
         Error::SessionClosed { .. } => "SessionClosed",
         Error::SessionExpired { .. } => "SessionExpired",
@@ -214,7 +214,10 @@ fn each_error_names_its_path_or_session() {
         (s.open.delete("/zookeeper"), Error::Reserved { path: path("/zookeeper") }),
         (
             s.open.create("/t", b"", TOO_SHORT).map(drop),
-            Error::InvalidTtl { path: path("/t"), ttl: Duration::ZERO },
+            Error::InvalidSetting {
+                setting: "ttl",
+                reason: "0ns for /t is not from 1 ms to 2^40 - 1 ms".to_owned(),
+            },
         ),
         (
             s.open.set("/full", &s.big).map(drop),

@@ -106,14 +106,14 @@ fn the_states_of_a_session_in_their_order() {
     session.set("/", b"").unwrap();
     let late = session.states();
     session.close().unwrap();
-    let mut seen: Vec<SessionState> = states.iter().collect();
+    let mut seen: Vec<SessionState> = states.events().iter().collect();
     // It may have been open before the state was read.
     seen.retain(|state| *state != SessionState::Connecting);
     use SessionState::{Closed, Connected, Suspended};
     assert_eq!(seen, [Connected, Suspended, Connected, Closed]);
-    assert_eq!(late.iter().collect::<Vec<_>>(), [Connected, Closed]);
+    assert_eq!(late.events().iter().collect::<Vec<_>>(), [Connected, Closed]);
     assert!(Closed.is_final() && !Suspended.is_final());
-    assert_eq!(session.states().iter().collect::<Vec<_>>(), [Closed]);
+    assert_eq!(session.states().events().iter().collect::<Vec<_>>(), [Closed]);
 }
 
 /// ZooKeeper's ids count up from the server's number and the time, and the password is derived from the id.

@@ -373,7 +373,7 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     assert_eq!(events, expected);
     assert_eq!(received(&once), event(DataChanged, "/a"));
     assert_eq!(received(&missing), event(Created, "/b"));
-    assert!(states.try_iter().any(|state| state == SessionState::Suspended));
+    assert!(states.events().try_iter().any(|state| state == SessionState::Suspended));
 }
 
 #[test]

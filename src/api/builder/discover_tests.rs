@@ -160,7 +160,7 @@ fn a_service_grows_from_three_to_ten_and_back() {
     let (clock, changes) = (Clock::real(), stay[0].availability_changes());
     let until = clock.now() + PATIENCE;
     loop {
-        match changes.recv_timeout(PATIENCE).expect("it becomes healthy") {
+        match changes.events().recv_timeout(PATIENCE).expect("it becomes healthy") {
             Availability::Healthy { .. } => break,
             _ => continue,
         }

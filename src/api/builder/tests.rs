@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{bounded, unbounded};
 
 use crate::api::builder::*;
+use crate::runtime::clock::Clock;
 use crate::types::start_error::StartError;
 
 /// Longer than any step of a test takes.

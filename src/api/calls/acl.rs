@@ -10,7 +10,7 @@ use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::acl;
 use crate::types::acl::{Acl, Id, Permissions};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Result, id_refused};
 use crate::types::znode::{CreateMode, Created, Stat};
 
 impl Session {
@@ -110,7 +110,7 @@ impl Session {
     /// again.
     ///
     /// # Errors
-    /// [`Error::IdRefused`] for a 65th id of the session, and for an id of more than 1024 bytes:
+    /// [`Error::Refused`] for a 65th id of the session, and for an id of more than 1024 bytes:
     /// the session keeps its former ids. Also for an instance with a client's or an operator's credential
     /// ([`Right`](crate::security::Right)): its sessions have the ids of its connection alone, which members
     /// verify. [`Error::AuthFailed`] for an unknown scheme and for
@@ -249,7 +249,7 @@ impl NonBlocking<'_> {
                 // The member has taken the ids of this instance's connection instead.
                 let reason =
                     "this instance has a client's credential, and the members do not take its word";
-                Err(Error::IdRefused { scheme, reason: reason.to_owned() })
+                Err(id_refused(&scheme, reason))
             },
         )
     }

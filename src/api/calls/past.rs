@@ -8,8 +8,8 @@ use crate::types::error::Result;
 use crate::types::znode::{Stat, Zxid};
 
 impl Session {
-    /// Returns all znodes as they were right after the write `zxid`: for example, the configuration with which a
-    /// request has failed. The zxid comes from a [`Stat`], an event, a snapshot or a
+    /// Returns a znode and all below it as they were right after the write `zxid`: for example, the configuration with
+    /// which a request has failed; all znodes with the path `/`. Read nothing else from the result. The zxid comes from a [`Stat`], an event, a snapshot or a
     /// [`CausalToken`](crate::session::CausalToken).
     ///
     /// The snapshot shares all that is equal with the present tree. Making it takes time in proportion to the writes
@@ -24,10 +24,13 @@ impl Session {
     /// [`Session::sync`] does. Otherwise it needs no quorum, but waits until the session's earlier calls have been
     /// answered. It shows what the session may read, by the access lists of that time and the ids that it has now.
     ///
+    /// A [client](crate::guide::clients) receives that part from its member: at most 8 MiB, if it has changed at most
+    /// 10,000 times since then. What its member knows may differ from what the next one does.
+    ///
     /// # Errors
     /// [`Error::TooOld`] if this replica no longer knows that state, with the oldest zxid that it knows;
-    /// [`Error::FutureZxid`] if there is no such write; [`Error::NeedsReplica`] on a client, which has
-    /// [`Session::get_at`] and [`Session::subtree_at`]; otherwise as [`Session::snapshot`].
+    /// [`Error::FutureZxid`] if there is no such write; [`Error::InvalidPath`]; [`Error::TooLarge`] on a client, if it is
+    /// more than 8 MiB; otherwise as [`Session::snapshot`].
     ///
     /// ```
     /// use quorate::{Coordinator, CreateMode, testing::Cluster};
@@ -39,41 +42,17 @@ impl Session {
     /// session.set("/limit", b"20")?;
     /// session.delete("/limit")?;
     ///
-    /// let then = session.snapshot_at(failed_at)?;
+    /// let then = session.snapshot_at("/limit", failed_at)?;
     /// assert_eq!((&then.get("/limit")?.0[..], then.zxid()), (&b"10"[..], failed_at));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// [`Error::TooOld`]: crate::Error::TooOld
     /// [`Error::FutureZxid`]: crate::Error::FutureZxid
-    /// [`Error::NeedsReplica`]: crate::Error::NeedsReplica
-    pub fn snapshot_at(&self, zxid: Zxid) -> Result<Snapshot> {
-        self.wait_for("snapshot", "/", self.nonblocking().snapshot_at(zxid))
-    }
-
-    /// As [`Session::snapshot_at`], of one znode and all below it, also on a client: its member sends that part, at
-    /// most 8 MiB, if it has changed at most 10,000 times since then. What its member knows may differ from what the
-    /// next one does. Read nothing else from the result.
-    ///
-    /// # Errors
-    /// As [`Session::snapshot_at`]; [`Error::TooLarge`] if it is more than 8 MiB.
-    ///
-    /// ```
-    /// use quorate::{Coordinator, CreateMode, testing::Cluster};
-    ///
-    /// let settings = Coordinator::builder().snapshot_history(1 << 20);
-    /// let session = Cluster::with_settings(1, settings).node(0).session();
-    /// session.create("/config", b"", CreateMode::Persistent)?;
-    /// let created = session.create("/config/limit", b"10", CreateMode::Persistent)?;
-    /// session.set("/config/limit", b"20")?;
-    /// let then = session.subtree_at("/config", created.stat.czxid)?;
-    /// assert_eq!(&then.get("/config/limit")?.0[..], b"10");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
     /// [`Error::TooLarge`]: crate::Error::TooLarge
-    pub fn subtree_at(&self, path: &str, zxid: Zxid) -> Result<Snapshot> {
-        self.wait_for("snapshot", path, self.nonblocking().subtree_at(path, zxid))
+    pub fn snapshot_at(&self, path: &str, zxid: Zxid) -> Result<Snapshot> {
+        self.wait_for("snapshot", path, self.nonblocking().snapshot_at(path, zxid))
     }
 
     /// As [`Session::get`], right after the write `zxid`: see [`Session::snapshot_at`]. Also on a client, whose member

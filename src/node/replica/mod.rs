@@ -3,6 +3,7 @@
 
 pub(crate) mod history;
 pub(crate) mod net_changes;
+pub(crate) mod notification;
 pub(crate) mod past;
 pub(crate) mod path_filter;
 pub(crate) mod server;

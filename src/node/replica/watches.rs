@@ -22,14 +22,15 @@ use std::sync::Arc;
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::{Effects, WatchId};
-use crate::node::replica::net_changes::{Net, Roots, net_event};
+use crate::node::replica::net_changes::{Net, Roots};
+use crate::node::replica::notification::{
+    MissedEvent, Notification, brought, of_parent, of_znode, seen_by,
+};
 use crate::node::replica::path_filter::PathFilter;
 pub(crate) use crate::node::replica::watch_kind::{EventData, WatchKind};
 use crate::types::acl::AccessList;
 use crate::types::path;
-use crate::types::watch::{
-    EventKind, EventZnode, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType,
-};
+use crate::types::watch::{EventKind, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType};
 use crate::types::znode::{SessionId, Zxid};
 
 #[derive(Debug)]
@@ -108,70 +109,6 @@ pub(crate) struct WatchTable {
     with_data: BTreeSet<WatchId>,
     /// Those of them whose events also bring the znode as it was before.
     with_data_before: BTreeSet<WatchId>,
-}
-
-/// The event of a change. Each matching watch gets an event of its own.
-#[derive(Clone, Copy)]
-struct Notification<'a> {
-    kind: EventKind,
-    path: &'a str,
-    zxid: Zxid,
-    position: u32,
-    /// Decides who may receive it.
-    acl: Option<&'a AccessList>,
-}
-
-impl Notification<'_> {
-    fn event(self) -> WatchEvent {
-        let Notification { kind, zxid, position, .. } = self;
-        let path = self.path.to_owned();
-        WatchEvent { kind, path, zxid, position, net: false, znode: None, before: None }
-    }
-}
-
-/// The event that a watch that fires once has missed, as far as the tree shows it now (as
-/// ZooKeeper's `setWatches` finds it).
-#[derive(Clone, Copy)]
-pub(crate) struct MissedEvent<'a> {
-    pub(crate) tree: &'a Tree,
-    /// The watch has reported everything up to here.
-    pub(crate) from: Zxid,
-    /// Whether the znode was there when the watch was set.
-    pub(crate) existed: bool,
-}
-
-impl MissedEvent<'_> {
-    fn net(self, kind: WatchKind, path: &str) -> Option<WatchEvent> {
-        let znode = self.tree.get(path).map(Znode::stat);
-        let (kind, zxid) = match (kind, znode) {
-            (_, None) if self.existed => (EventKind::Deleted, self.tree.zxid()),
-            (_, None) => return None,
-            (WatchKind::Children, Some(stat)) if stat.pzxid > self.from => {
-                (EventKind::ChildrenChanged, stat.pzxid)
-            }
-            (WatchKind::Children, Some(_)) => return None,
-            (_, Some(stat)) if stat.mzxid > self.from && self.existed => {
-                (EventKind::DataChanged, stat.mzxid)
-            }
-            (_, Some(stat)) if stat.mzxid > self.from => (EventKind::Created, stat.mzxid),
-            (_, Some(_)) => return None,
-        };
-        Some(net_event(kind, path, zxid))
-    }
-}
-
-/// The znode as an event carries it.
-fn brought(znode: &Znode) -> Box<EventZnode> {
-    let data = (znode.data().len() <= WatchEvent::DATA_MAX).then(|| znode.shared_data());
-    Box::new(EventZnode { data, stat: znode.stat() })
-}
-
-fn event_kind(change: ChangeKind) -> EventKind {
-    match change {
-        ChangeKind::Created => EventKind::Created,
-        ChangeKind::DataChanged => EventKind::DataChanged,
-        ChangeKind::Deleted => EventKind::Deleted,
-    }
 }
 
 impl WatchTable {
@@ -512,44 +449,6 @@ impl WatchTable {
             fired.ended.push(id);
         }
     }
-}
-
-/// The event of one watch for a change, if any. [`WatchTable::fire`] does the same for all watches.
-fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<Notification<'a>> {
-    let rest = change.path.strip_prefix(watched)?;
-    let own = of_znode(change);
-    if rest.is_empty() {
-        return (kind != WatchKind::Children || change.kind == ChangeKind::Deleted).then_some(own);
-    }
-    // The root's own path ends in the slash.
-    let below = rest.strip_prefix('/').or((watched == "/").then_some(rest))?;
-    match kind {
-        WatchKind::Recursive => return Some(own),
-        WatchKind::Data => return None,
-        WatchKind::Children | WatchKind::Persistent => {}
-    }
-    let child = !below.contains('/') && change.kind != ChangeKind::DataChanged;
-    child.then_some(of_parent(change, watched))
-}
-
-/// The position of a change's first event among the events of its write. The second event has the
-/// next position.
-fn position(change: &Change) -> u32 {
-    change.position.saturating_mul(if planted!(PositionForgotten) { 0 } else { 2 })
-}
-
-/// The event of a change for its znode.
-fn of_znode(change: &Change) -> Notification<'_> {
-    let Change { zxid, ref path, ref acl, .. } = *change;
-    let position = position(change);
-    Notification { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
-}
-
-/// The event of a change for its znode's parent. Its position follows that of the znode's event.
-fn of_parent<'a>(change: &'a Change, parent: &'a str) -> Notification<'a> {
-    let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
-    let position = position(change).saturating_add(1);
-    Notification { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
 }
 
 #[cfg(test)]

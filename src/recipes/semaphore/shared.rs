@@ -12,7 +12,7 @@
 //!
 //! Sources: Curator 5.9, `InterProcessSemaphoreV2`; kazoo 2.11, `Semaphore`.
 
-use super::{Permits, check, parsed};
+use super::{Permits, check, parsed, permits_differ};
 use crate::api::session::Session;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, LOCK, Naming, predecessor};
@@ -33,7 +33,7 @@ use crate::types::znode::CreateMode;
 /// cheaper, gives out several permits at once, and can change their number, but only instances of quorate use it.
 ///
 /// With [`Naming::Kazoo`], the number of permits is stored in the cluster, and whoever expects another one gets
-/// [`Error::PermitsDiffer`]. With [`Naming::Curator`] it is not, and all programs must name the same.
+/// [`Error::InvalidSetting`]. With [`Naming::Curator`] it is not, and all programs must name the same.
 ///
 /// ```
 /// use quorate::recipes::{Naming, SharedSemaphore};
@@ -94,7 +94,7 @@ impl SharedSemaphore {
         /// Acquires a permit. Blocks until there is one, for as long as the session lives.
         ///
         /// # Errors
-        /// [`Error::PermitsDiffer`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
+        /// [`Error::InvalidSetting`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
         /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
         /// acquire a permit.
         pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<Permits>
@@ -178,8 +178,7 @@ impl SharedSemaphore {
             let written = match if_exists(calls.get(&self.path).await)? {
                 Some((data, _)) => match parsed(&data) {
                     Some(actual) if actual != self.permits => {
-                        let (path, expected) = (self.path.clone(), self.permits);
-                        return Err(Error::PermitsDiffer { path, expected, actual });
+                        return Err(permits_differ(&self.path, self.permits, actual, ""));
                     }
                     // kazoo creates the znode before it sets the number, and ignores other data.
                     _ => return Ok(()),

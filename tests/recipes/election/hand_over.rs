@@ -44,7 +44,7 @@ fn the_third_in_line_leads_next_if_it_is_named() {
             waiting.push(campaign(scope, latch));
             listed(&cluster, &zero, id);
         }
-        let mut changes = zero.observe();
+        let mut changes = zero.watch();
         assert_eq!(changes.recv().unwrap().unwrap().name(), "zero");
         let named = listed(&cluster, &zero, "three");
         let leader = leadership.hand_over_to(&named).unwrap();

@@ -186,7 +186,7 @@ fn giving_up_leaves_no_candidate() {
 #[test]
 fn an_observer_sees_each_leader_once_and_always_the_last() {
     let cluster = Cluster::new(3);
-    let mut changes = latch(&cluster, 2, "").observe();
+    let mut changes = latch(&cluster, 2, "").watch();
     assert_eq!(changes.recv(), Ok(None), "there is no leader and no path");
     let latches: Vec<LeaderLatch> =
         (0..3).map(|node| latch(&cluster, node, &node.to_string())).collect();
@@ -235,7 +235,7 @@ fn an_observer_that_was_isolated_learns_the_current_leader() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(LONG * 10));
     let one = latch(&cluster, 0, "one");
     let leadership = one.campaign().unwrap();
-    let mut changes = latch(&cluster, 2, "").observe();
+    let mut changes = latch(&cluster, 2, "").watch();
     cluster.node(2).session().sync().unwrap();
     assert_eq!(
         changes.recv().unwrap().map(|leader| leader.fencing_token),
@@ -454,6 +454,6 @@ fn an_election_in_a_chroot_is_one_of_its_own() {
     one.fenced().set("/x", b"1").commit().unwrap();
     session.delete(&format!("/app{}", one.path())).unwrap();
     assert_eq!(one.wait_lost(), Lost::Deleted);
-    let mut changes = here.observe();
+    let mut changes = here.watch();
     assert_eq!(changes.recv(), Ok(None));
 }

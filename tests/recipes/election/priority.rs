@@ -78,7 +78,7 @@ fn a_higher_priority_comes_first_and_displaces_no_leader() {
 fn tokens_grow_although_candidates_are_passed_over() {
     let cluster = Cluster::new(3);
     let observer = latch(&cluster, 0, "zero");
-    let mut changes = observer.observe();
+    let mut changes = observer.watch();
     let zero = observer.campaign().unwrap();
     std::thread::scope(|scope| {
         let mut led = vec![(zero.fencing_token(), "zero")];

@@ -191,7 +191,7 @@ fn an_orderly_release_hands_over_at_once_and_leaves_nothing() {
     guard.release().unwrap();
     assert!(lock(&cluster, 0).try_acquire().unwrap().is_some());
     let too_short = session.lock("/lock").unwrap().with_lock_delay(Duration::from_micros(1));
-    assert!(matches!(too_short, Err(Error::InvalidTtl { .. })));
+    assert!(matches!(too_short, Err(Error::InvalidSetting { setting: "lock delay", .. })));
 }
 
 /// Deleting the mark must not prevent a holder from releasing.

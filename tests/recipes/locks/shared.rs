@@ -317,6 +317,6 @@ fn semaphores_of_two_forms_do_not_share_a_path() {
     let session = Cluster::new(1).node(0).session();
     let _permit = semaphore(&session, Naming::Kazoo).acquire().unwrap();
     let differs = SharedSemaphore::new(&session, "/permits", 3, Naming::Kazoo).unwrap().acquire();
-    let (path, expected, actual) = ("/permits".to_owned(), 3, 2);
-    assert_eq!(differs.unwrap_err(), Error::PermitsDiffer { path, expected, actual });
+    let reason = "/permits has 2 and not 3; give all programs the same number".to_owned();
+    assert_eq!(differs.unwrap_err(), Error::InvalidSetting { setting: "permits", reason });
 }

@@ -170,7 +170,7 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
 fn pages_name_existing_types_and_functions() {
     let (names, mut wrong) = (Names::of_the_library(), Vec::new());
     assert!(names.of["LockGuard"].contains("fencing_token") && names.public.contains("Strategy"));
-    assert!(names.of["ConfigWatch"].contains("recv") && names.of["Error"].contains("NoNode"));
+    assert!(names.of["Updates"].contains("recv") && names.of["Error"].contains("NoNode"));
     let mut pages = pages();
     pages.insert("../README.md".to_owned(), read("README.md"));
     for (page, text) in &pages {

@@ -101,7 +101,7 @@ impl DiffArgs {
         };
         cluster.run(|session| {
             let after = after.map_or_else(|| session.sync(), Ok)?;
-            let at = |zxid| session.subtree_at(&self.path, zxid);
+            let at = |zxid| session.snapshot_at(&self.path, zxid);
             self.compare(&at(before)?, &at(after)?)
         })
     }

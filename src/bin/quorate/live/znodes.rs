@@ -181,7 +181,7 @@ impl LsArgs {
                 .map(|names| format!("/{}", names.join("/")))
                 .collect(),
             (true, Some(zxid)) => {
-                let then = session.subtree_at(&self.path, zxid)?;
+                let then = session.snapshot_at(&self.path, zxid)?;
                 then.walk(&self.path)?.map(|(path, _, _)| path.to_owned()).collect()
             }
             (false, None) => session.children(&self.path)?,

@@ -302,7 +302,7 @@ impl FileWork {
     fn remove_some(&mut self) -> bool {
         let Some(directory) = self.disposed.front() else { return false };
         let shrink = || -> io::Result<bool> {
-            let file = Generation::database_in(directory).open(Access::Write)?;
+            let file = Generation::chunks_in(directory).open(Access::Write)?;
             let length = file.length()?;
             file.set_length(length.saturating_sub(SHRINK_BYTES))?;
             file.sync_data()?;

@@ -1,7 +1,7 @@
-//! The checkpoint on disk, in sled databases.
+//! The checkpoint on disk, in files of chunks with a sled database each.
 //!
-//! A checkpoint is a full image and the deltas after it. Each is a group of chunks in one database,
-//! a *generation*. A full image is written to a new generation beside the current one. The log
+//! A checkpoint is a full image and the deltas after it. Each is a group of chunks in one
+//! *generation*. A full image is written to a new generation beside the current one. The log
 //! names the valid generation and its groups, so chunks that were written and not committed are
 //! recognized and ignored.
 //!
@@ -19,7 +19,7 @@ use super::sealing::Sealing;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
-/// A database may be this many times as long as its live content.
+/// The files of a generation may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
 /// If the expected size of the current full image is not known, a new one that is a quarter of its size
 /// replaces it, if that saves so many bytes.
@@ -87,6 +87,7 @@ impl Checkpoints {
         let is_finished = false;
         if !full && !self.full_is_due(bytes)? {
             let part = empty_part(self.log_id, number, self.next_part);
+            self.generation.begin_part();
             self.next_part += 1;
             self.pending = Some(PendingCheckpoint { target: None, part, bytes, is_finished });
             return Ok(CheckpointKind::Delta);
@@ -202,9 +203,7 @@ impl Checkpoints {
         match chunk.filter(|chunk| chunk.id == id) {
             Some(chunk) => {
                 self.verified.1 += 1;
-                let bytes = chunk.body.len() as u64;
-                self.generation.has_read(bytes);
-                Ok(Some(bytes))
+                Ok(Some(chunk.body.len() as u64))
             }
             None => corrupt(format!("{id} is missing")),
         }

@@ -19,8 +19,12 @@ use super::segments::{Segment, SegmentId, path};
 use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
 
-/// How many unused segments are kept for reuse, besides the one that is created ahead.
-const SPARE_MAX: usize = 4;
+/// How many unused segments are kept for reuse, besides the one that is created ahead: all that a checkpoint frees
+/// at once, since the log needs as many until the next one. A new one is written twice, at first with zeros.
+const SPARE_MAX: usize = 64;
+/// The same where the file system does not have this many times as much room as the most take.
+const SPARE_FEW: usize = 4;
+const ROOM_FOR_SPARE: u64 = 8;
 /// By how much a large file is shortened in one step, before it is removed.
 const SHRINK_BYTES: u64 = 4 << 20;
 
@@ -272,7 +276,7 @@ impl FileWork {
                 } else {
                     self.remove(number);
                 }
-                while self.spare.len() > SPARE_MAX
+                while self.spare.len() > self.spare_max()
                     && let Some(oldest) = self.spare.pop_front()
                 {
                     self.remove(oldest);
@@ -281,6 +285,15 @@ impl FileWork {
             Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
         }
         None
+    }
+
+    fn spare_max(&self) -> usize {
+        if self.spare.len() <= SPARE_FEW {
+            return SPARE_FEW;
+        }
+        let needed = ROOM_FOR_SPARE.saturating_mul(SPARE_MAX as u64).saturating_mul(self.length);
+        let has_room = self.dir.space().is_some_and(|space| space.free >= needed);
+        if has_room { SPARE_MAX } else { SPARE_FEW }
     }
 
     fn note_damage(&mut self, number: u64, error: &StorageError) {
@@ -302,7 +315,7 @@ impl FileWork {
     fn remove_some(&mut self) -> bool {
         let Some(directory) = self.disposed.front() else { return false };
         let shrink = || -> io::Result<bool> {
-            let file = Generation::database_in(directory).open(Access::Write)?;
+            let file = Generation::chunks_in(directory).open(Access::Write)?;
             let length = file.length()?;
             file.set_length(length.saturating_sub(SHRINK_BYTES))?;
             file.sync_data()?;

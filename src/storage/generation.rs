@@ -1,4 +1,9 @@
-//! One generation: a sled database, written durably and checked when it is opened.
+//! One generation: the parts of chunks in a file, and a sled database that says where each of them is. Both are
+//! written durably and checked when they are opened.
+//!
+//! A chunk in sled cost several times what it costs in a file: sled copies it into pages, writes them again when
+//! they are split, and reads all of it back when the database is opened, which was necessary after each 16 MiB,
+//! since sled keeps in memory what it has written.
 //!
 //! sled 0.34.7 ends its `flush` in `sync_file_range`, which is no barrier on
 //! Linux, and its only true syncs come from a background thread that swallows
@@ -10,20 +15,25 @@
 //! - Less than a segment is written between two syncs, except for a single larger record: sled
 //!   reuses segments that it believes to be durable.
 //! - No value is large enough for a blob, a file that sled never syncs.
+//! - sled knows no part that is not durable in the file of chunks.
+//! - A place in the file of chunks is written again only if the checkpoint that it was written for was given up.
 //! - Nothing in a generation is valid before a record of the log names it, all parts at once.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use super::file_system::{Access, Database, File, FsPath, Pair, panic_text};
+use super::file_system::{Access, Database, File, FsPath, panic_text};
 use super::files::io_error;
-use super::record::{ChunkId, Encoded, Key, Reader, corrupt};
+use super::record::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX, array, corrupt};
 use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 3 << 20;
-/// Bytes of chunks written or read before the database is reopened.
-pub(super) const CACHED_BYTES_MAX: u64 = 16 << 20;
+/// sled gets at most so many keys between two syncs: far less than a segment.
+const UNSYNCED_KEYS_MAX: usize = 4096;
+/// The file of the parts of chunks.
+const CHUNKS: &str = "chunks";
 /// sled's names for the files and directories of a database.
 const DB: &str = "db";
 const CONF: &str = "conf";
@@ -38,17 +48,45 @@ pub(super) struct Generation {
     db: Option<Box<dyn Database>>,
     /// A second handle of the database file, to sync it.
     file: Box<dyn File>,
-    /// The parts of chunks that sled gets before the next sync.
-    gathered: Vec<(Key, Vec<u8>)>,
+    chunks: Arc<dyn File>,
+    /// Where the next part goes in the file of chunks, and where the first one of this checkpoint went.
+    end: u64,
+    begun_at: u64,
+    /// The places of parts that sled gets at the next sync.
+    gathered: Vec<(Key, Place)>,
     unsynced_bytes: u64,
-    /// How many bytes were written or read since the database was opened.
-    cached_bytes: u64,
-    /// sled may have written chunks in memory.
+    unsynced_keys: usize,
+    /// sled may have what was written in memory.
     holds_written: bool,
 }
 
-/// The entries of a generation.
-pub(super) type Parts = Box<dyn Iterator<Item = Pair>>;
+/// Where a part of a chunk is in the file. Nothing depends on it: the part has a checksum with its key.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    offset: u64,
+    bytes: u32,
+}
+
+impl Place {
+    fn encoded(self) -> [u8; 12] {
+        let mut value = [0; 12];
+        value[..8].copy_from_slice(&self.offset.to_le_bytes());
+        value[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        value
+    }
+
+    fn decode(value: &[u8]) -> Option<Place> {
+        let (offset, bytes) = value.split_first_chunk()?;
+        let (offset, bytes) = (u64::from_le_bytes(*offset), u32::from_le_bytes(array(bytes)?));
+        (bytes as usize <= VALUE_BYTES_MAX).then_some(Place { offset, bytes })
+    }
+}
+
+/// A key, and where its part is.
+type Found = Result<(Vec<u8>, Place)>;
+
+/// The parts of chunks of a generation.
+pub(super) type Parts = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>>;
 
 impl Generation {
     /// Creates an empty generation, which no record of the log names yet.
@@ -65,7 +103,8 @@ impl Generation {
             other => other,
         })?;
         let file = path.join(DB).open(Access::Write).map_err(io)?;
-        let mut generation = Generation::of(number, path, db, file);
+        let chunks = path.join(CHUNKS).open(Access::Create).map_err(io)?;
+        let mut generation = Generation::of(number, path, db, (file, chunks), 0);
         generation.sync_everything()?;
         Ok(generation)
     }
@@ -74,7 +113,7 @@ impl Generation {
     pub(super) fn open(path: FsPath, number: u64) -> Result<Generation> {
         let io = io_error("opening a generation");
         // If a file is missing, sled creates a new database.
-        for name in [DB, CONF] {
+        for name in [DB, CONF, CHUNKS] {
             if !path.join(name).try_exists().map_err(io)? {
                 return corrupt(format!("generation {number} has no file {name}"));
             }
@@ -86,8 +125,12 @@ impl Generation {
         // writes there, and a failed sync pages that no later sync writes.
         file.sync_all().map_err(io)?;
         file.forget_cached();
+        let chunks = path.join(CHUNKS).open(Access::Write).map_err(io)?;
+        chunks.sync_all().map_err(io)?;
+        chunks.forget_cached();
+        let end = chunks.length().map_err(io)?;
         let db = path.open_database()?;
-        let mut generation = Generation::of(number, path, db, file);
+        let mut generation = Generation::of(number, path, db, (file, chunks), end);
         if !generation.path.join(BLOBS).list().map_err(io)?.is_empty() {
             return corrupt("there is a blob file, and this store never creates one".to_owned());
         }
@@ -96,31 +139,43 @@ impl Generation {
         Ok(generation)
     }
 
-    fn of(number: u64, path: FsPath, db: Box<dyn Database>, file: Box<dyn File>) -> Generation {
-        let (gathered, unsynced_bytes, cached_bytes) = (Vec::new(), 0, 0);
-        let (db, holds_written) = (Some(db), true);
-        Generation { number, path, db, file, gathered, unsynced_bytes, cached_bytes, holds_written }
+    fn of(
+        number: u64,
+        path: FsPath,
+        db: Box<dyn Database>,
+        (file, chunks): (Box<dyn File>, Box<dyn File>),
+        end: u64,
+    ) -> Generation {
+        Generation {
+            number,
+            path,
+            db: Some(db),
+            file,
+            chunks: chunks.into(),
+            end,
+            begun_at: end,
+            gathered: Vec::new(),
+            unsynced_bytes: 0,
+            unsynced_keys: 0,
+            holds_written: true,
+        }
     }
 
-    /// Reopens the database, to free memory.
-    ///
-    /// sled keeps far more in memory than the size of its cache: each of the 256 parts of the cache
-    /// frees pages only at every 64th access, and never its last page. Our pages have up to a megabyte,
-    /// so a whole checkpoint would stay in memory.
-    pub(super) fn reopen(&mut self) -> Result<()> {
+    /// Reopens the database, so that it reads from the disk.
+    fn reopen(&mut self) -> Result<()> {
         self.shut();
         self.file.forget_cached();
         self.db = Some(self.path.open_database()?);
-        (self.cached_bytes, self.holds_written) = (0, false);
+        self.holds_written = false;
         // sled's recovery writes too.
         self.sync_everything()
     }
 
-    /// Makes sure that the next reads come from the disk and not from sled's memory, which has written
-    /// chunks, and those that were read since the start of the last round.
+    /// Makes sure that the next reads come from the disk, and not from memory, which has what was written, and
+    /// what was read in the last round.
     pub(super) fn forget_read(&mut self, is_new_round: bool) -> Result<()> {
-        let holds_much = self.holds_written || self.cached_bytes >= CACHED_BYTES_MAX;
-        if is_new_round || holds_much || self.db.is_none() {
+        self.chunks.forget_cached();
+        if is_new_round || self.holds_written || self.db.is_none() {
             return self.reopen();
         }
         Ok(())
@@ -131,14 +186,10 @@ impl Generation {
         if self.db.is_none() { self.reopen() } else { Ok(()) }
     }
 
-    /// Notes that so many bytes were read, which sled keeps in memory.
-    pub(super) fn has_read(&mut self, bytes: u64) {
-        self.cached_bytes += bytes;
-    }
-
-    /// The length of the database file of a generation that is not open; 0 if that is not known.
+    /// The length of the files of a generation that is not open; 0 if that is not known.
     pub(super) fn bytes_in(path: &FsPath) -> u64 {
-        path.join(DB).open(Access::Read).and_then(|file| file.length()).unwrap_or(0)
+        let length = |name| path.join(name).open(Access::Read).and_then(|file| file.length());
+        [DB, CHUNKS].map(|name| length(name).unwrap_or(0)).iter().sum()
     }
 
     /// See [`FileSystem::has_one_thread`](super::file_system::FileSystem::has_one_thread).
@@ -150,89 +201,114 @@ impl Generation {
         self.number
     }
 
-    /// The length of the database file.
+    /// The length of the files.
     pub(super) fn file_bytes(&self) -> Result<u64> {
-        self.file.length().map_err(io_error("reading the length of the database"))
+        let database =
+            self.file.length().map_err(io_error("reading the length of the database"))?;
+        Ok(database + self.end)
+    }
+
+    /// The next chunks are of a new checkpoint.
+    pub(super) fn begin_part(&mut self) {
+        self.begun_at = self.end;
     }
 
     /// Writes a chunk; durable after the next sync.
     pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
         for (key, value) in record.parts {
-            let bytes = (key.len() + value.len()) as u64;
-            self.gathered.push((key, value));
-            self.unsynced_bytes += bytes;
-            self.cached_bytes += bytes;
-            self.holds_written = true;
-            self.sync_if_due()?;
+            let place = Place { offset: self.end, bytes: value.len() as u32 };
+            self.chunks.write_at(&value, self.end).map_err(io_error("writing a chunk"))?;
+            self.end += value.len() as u64;
+            self.unsynced_bytes += value.len() as u64;
+            self.gathered.push((key, place));
         }
-        if self.cached_bytes >= CACHED_BYTES_MAX {
-            self.sync()?;
-            self.reopen()?;
+        if self.gathered.len() >= UNSYNCED_KEYS_MAX {
+            return self.sync();
+        }
+        // Little at a time: the log is synced to the same disk.
+        if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
+            self.sync_chunks()?;
         }
         Ok(())
-    }
-
-    /// Gives sled what was gathered.
-    ///
-    /// sled splits a page that has more than 16 entries, and writes both halves again: each value was written
-    /// three to four times. So all keys come first, with empty values: pages are split while there is little in
-    /// them. A crash in between leaves empty values in a part that no record of the log names.
-    fn write_gathered(&mut self) -> Result<()> {
-        let gathered = std::mem::take(&mut self.gathered);
-        let db = self.db()?;
-        for (key, _) in &gathered {
-            db.insert(key, &[])?;
-        }
-        gathered.iter().try_for_each(|(key, value)| db.insert(key, value))
     }
 
     /// The part of a checkpoint that was being written is given up.
     pub(super) fn forget_gathered(&mut self) {
         self.gathered.clear();
+        self.end = self.begun_at;
+        // Best effort: the next checkpoint is written to the same place.
+        let _ = self.chunks.set_length(self.end);
     }
 
-    /// Removes all chunks of a part of a checkpoint.
+    /// Removes the places of all chunks of a part of a checkpoint.
     pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
-        for part in self.parts(group, None)? {
-            let (key, _) = part?;
+        for found in self.places(group, None)? {
+            let (key, _) = found?;
             self.db()?.remove(&key)?;
-            self.unsynced_bytes += key.len() as u64;
+            self.holds_written = true;
+            self.unsynced_keys += 1;
             self.sync_if_due()?;
         }
         Ok(())
     }
 
-    /// Makes everything written durable.
-    pub(super) fn sync(&mut self) -> Result<()> {
-        self.write_gathered()?;
-        self.db()?.flush()?;
-        if !planted!(CheckpointUnsynced) {
-            self.file.sync_data().map_err(io_error("syncing the database"))?;
+    fn sync_chunks(&mut self) -> Result<()> {
+        if self.unsynced_bytes > 0 && !planted!(CheckpointUnsynced) {
+            self.chunks.sync_data().map_err(io_error("syncing chunks"))?;
         }
         self.unsynced_bytes = 0;
         Ok(())
     }
 
-    /// Syncs if so much was written that the next write may go into another segment.
-    pub(super) fn sync_if_due(&mut self) -> Result<()> {
-        if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
-            self.sync()?;
+    /// Makes everything written durable.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        self.sync_chunks()?;
+        for (key, place) in std::mem::take(&mut self.gathered) {
+            self.db()?.insert(&key, &place.encoded())?;
+            self.holds_written = true;
         }
+        self.db()?.flush()?;
+        if !planted!(CheckpointUnsynced) {
+            self.file.sync_data().map_err(io_error("syncing the database"))?;
+        }
+        self.unsynced_keys = 0;
         Ok(())
+    }
+
+    /// Syncs if so much was written that the next write may go into another segment.
+    fn sync_if_due(&mut self) -> Result<()> {
+        if self.unsynced_keys >= UNSYNCED_KEYS_MAX { self.sync() } else { Ok(()) }
     }
 
     /// The chunks of a part of a checkpoint, in order: all, or those from this one on.
     pub(super) fn chunks(&self, group: u64, from: Option<u32>) -> Result<Reader<Parts>> {
-        Ok(Reader::new(self.parts(group, from)?))
+        let chunks = Arc::clone(&self.chunks);
+        let parts = self.places(group, from)?.map(move |found| {
+            let (key, place) = found?;
+            let mut value = vec![0; place.bytes as usize];
+            let read = chunks.read_at(&mut value, place.offset);
+            // Fewer at the end of the file, which a checksum detects.
+            value.truncate(read.map_err(io_error("reading a chunk"))?);
+            Ok((key, value))
+        });
+        Ok(Reader::new(Box::new(parts)))
     }
 
-    fn parts(&self, group: u64, from: Option<u32>) -> Result<Parts> {
+    fn places(&self, group: u64, from: Option<u32>) -> Result<impl Iterator<Item = Found> + use<>> {
         let prefix = ChunkId::group_prefix(group);
         let first =
             from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
-        let is_in =
-            move |part: &Pair| part.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix));
-        Ok(Box::new(self.db()?.range(&first).take_while(is_in)))
+        let pairs = self.db()?.range(&first);
+        let ours = pairs.take_while(move |pair| {
+            pair.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
+        });
+        Ok(ours.map(|pair| {
+            let (key, value) = pair?;
+            match Place::decode(&value) {
+                Some(place) => Ok((key.to_vec(), place)),
+                None => corrupt(format!("no place of a chunk: {value:02x?}")),
+            }
+        }))
     }
 
     /// The ids of all parts of checkpoints that have chunks.
@@ -262,9 +338,9 @@ impl Generation {
         self.path.clone()
     }
 
-    /// The database file of a generation's directory.
-    pub(super) fn database_in(path: &FsPath) -> FsPath {
-        path.join(DB)
+    /// The large file of a generation's directory.
+    pub(super) fn chunks_in(path: &FsPath) -> FsPath {
+        path.join(CHUNKS)
     }
 
     fn shut(&mut self) {
@@ -277,6 +353,7 @@ impl Generation {
         self.sync()?;
         let sync = || -> io::Result<()> {
             self.file.sync_all()?;
+            self.chunks.sync_all()?;
             self.path.join(CONF).open(Access::Write)?.sync_all()?;
             self.path.join(BLOBS).sync_names()?;
             self.path.sync_names()
@@ -325,10 +402,9 @@ mod tests {
     use super::*;
     use crate::storage::record::{Form, encode};
 
-    /// sled wrote each value three to four times: it splits a page that has more than 16 entries, and writes both
-    /// halves again.
+    /// sled wrote each value up to four times, and read all of it back.
     #[test]
-    fn a_chunk_is_written_to_the_file_less_than_twice() {
+    fn a_chunk_is_written_once() {
         const CHUNK: usize = 48 << 10;
         let dir = tempfile::tempdir().unwrap();
         let path = FsPath::system(dir.path()).join("gen");
@@ -342,7 +418,7 @@ mod tests {
         }
         generation.sync().unwrap();
         let file = generation.file_bytes().unwrap();
-        assert!(file < 2 * bytes, "{file} bytes of file for {bytes} bytes");
+        assert!(file < bytes + bytes / 50, "{file} bytes of files for {bytes} bytes");
         let mut read = generation.chunks(1, None).unwrap();
         let mut count = 0;
         while let Some(chunk) = read.next().unwrap() {
@@ -350,5 +426,36 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 200);
+    }
+
+    #[test]
+    fn a_part_that_is_given_up_takes_no_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = FsPath::system(dir.path()).join("gen");
+        let mut generation = Generation::create(path.clone(), 1).unwrap();
+        let record = |group| encode(ChunkId { group, number: 0 }, group, Form::Clear, &[7; 50_000]);
+        generation.begin_part();
+        generation.write(record(1)).unwrap();
+        generation.sync().unwrap();
+        for group in 2..5 {
+            generation.begin_part();
+            generation.write(record(group)).unwrap();
+            if group == 3 {
+                generation.sync().unwrap();
+            }
+            generation.forget_gathered();
+        }
+        assert_eq!(generation.chunk_groups().unwrap(), [1, 3]);
+        generation.remove_group(3).unwrap();
+        generation.write(record(5)).unwrap();
+        generation.sync().unwrap();
+        drop(generation);
+        let generation = Generation::open(path, 1).unwrap();
+        assert_eq!(generation.chunk_groups().unwrap(), [1, 5]);
+        for group in [1, 5] {
+            let chunk = generation.chunks(group, None).unwrap().next().unwrap().unwrap();
+            assert_eq!((chunk.previous, chunk.body.len()), (group, 50_000));
+        }
+        assert!(generation.chunks.length().unwrap() < 101_000);
     }
 }

@@ -1,7 +1,7 @@
-//! The encoding of a checkpoint's chunks as entries of sled.
+//! The encoding of a checkpoint's chunks as keys and values.
 //!
-//! A chunk is stored as one or more parts, each a key and a value. They are so small that sled
-//! never moves one to a separate file, which it would not sync.
+//! A chunk is stored as one or more parts, each a key and a value. The value is in the file of chunks, and sled
+//! has its place by the key: see `generation`.
 //!
 //! Key, 17 bytes, big endian, so that sled's order is the order of writing:
 //!
@@ -41,7 +41,7 @@ pub(super) enum Form {
     Sealed = 2,
 }
 
-/// The most bytes in one value. In segments of 8 MiB sled made no blob of values up to 60 KB.
+/// The most bytes in one value.
 pub(super) const VALUE_BYTES_MAX: usize = 60_000;
 
 const HEADER_BYTES: usize = 13;

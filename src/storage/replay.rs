@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::file_system::FsPath;
 use super::files::io_error;
-use super::generation::{CACHED_BYTES_MAX, Generation};
+use super::generation::Generation;
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{LogIndex, SegmentRange, Span};
 use super::log_record::{LogRecord, RecordKind, RecordPosition};
@@ -176,21 +176,11 @@ fn read_records(
     checkpoint: &CheckpointBody,
     records: &Sender<Read>,
 ) -> Result<()> {
-    let mut cached_bytes = 0;
     for (place, part) in checkpoint.parts.iter().enumerate() {
         let mut chunks = generation.chunks(part.id, None)?;
         while let Some(record) = chunks.next()? {
-            cached_bytes += record.body.len() as u64;
-            let number = record.id.number;
             if records.send(Ok((place, record))).is_err() {
                 return Ok(());
-            }
-            if cached_bytes >= CACHED_BYTES_MAX {
-                cached_bytes = 0;
-                // The iterator keeps the database open.
-                drop(chunks);
-                generation.reopen()?;
-                chunks = generation.chunks(part.id, number.checked_add(1))?;
             }
         }
     }

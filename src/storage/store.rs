@@ -1,15 +1,15 @@
 //! The store on disk: the log in segment files, checkpoints in sled.
 //!
 //! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints
-//! are written to sled, and are valid once a record of the log names them. A full checkpoint is
-//! written to a new generation: another database beside the current one, which stays valid until
-//! the new one is complete. This also bounds how much longer sled's file is than its live content.
+//! are written to a file, their places to sled, and they are valid once a record of the log names them. A full checkpoint is
+//! written to a new generation, beside the current one, which stays valid until the new one is complete. This also
+//! bounds how much longer its files are than their live content.
 //!
 //! | where | what |
 //! | --- | --- |
 //! | `directory`, `incarnation` | the files of the data directory |
 //! | `log_file`, `segments`, `log_record`, `log_body`, `log_index` | the log |
-//! | `checkpoint`, `generation`, `record` | checkpoints in sled |
+//! | `checkpoint`, `generation`, `record` | checkpoints, in files and in sled |
 //! | `witness`, `log_scan`, `replay` | how both are verified when they are read back |
 //!
 //! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's

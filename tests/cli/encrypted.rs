@@ -74,12 +74,12 @@ impl Member {
         (code, fs::read_to_string(self.dir.join("log")).unwrap())
     }
 
-    /// How long the databases are.
+    /// How long the files of chunks are.
     fn database_bytes(&self) -> u64 {
         let entries = fs::read_dir(current(&self.data())).unwrap().flatten();
         entries
-            .filter_map(|entry| fs::metadata(entry.path().join("db")).ok())
-            .map(|db| db.len())
+            .filter_map(|entry| fs::metadata(entry.path().join("chunks")).ok())
+            .map(|file| file.len())
             .sum()
     }
 }

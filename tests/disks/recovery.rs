@@ -412,7 +412,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     fs::write(&segment, &bytes).unwrap();
     // A damaged checkpoint is not used at all.
     let mut generations = fs::read_dir(current(&dir)).unwrap().map(|entry| entry.unwrap().path());
-    let database = generations.find(|path| path.join("db").exists()).unwrap().join("db");
+    let database = generations.find(|path| path.join("db").exists()).unwrap().join("chunks");
     let bytes = fs::read(&database).unwrap();
     fs::write(&database, vec![0; bytes.len()]).unwrap();
     assert!(recovery::recover_damaged([&dir]).is_err());

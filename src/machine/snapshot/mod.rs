@@ -9,7 +9,7 @@
 //! | image | items |
 //! | --- | --- |
 //! | full | all znodes, each after its parent; the tombstones of ended sessions; all sessions, each followed by its results |
-//! | delta | the deleted znodes, each before its parent; the written znodes, each after its parent; the ended sessions; the changed sessions |
+//! | delta | the deleted znodes, each before its parent; the written znodes, in the order of the tree's table; the ended sessions; the changed sessions |
 //!
 //! Equal states give equal bytes. Data that follows from the rest (sets of children, the ephemerals
 //! of a session, hashes) is left out, and computed by the reader.

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::vec;
+
+use postcard::ser_flavors::Flavor;
 
 use super::{CHUNK_BYTES, FORMAT, RUN_BYTES, RawBytes, SnapshotItem};
 use crate::machine::command::{OpError, Reply};
@@ -10,18 +13,21 @@ use crate::machine::{Dirty, State, Tree, Znode};
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
+/// About as many bytes as a znode takes beside its path, its data and its access list.
+const FIELDS_BYTES: usize = 64;
+
 /// Encodes the chunks of a state, one at a time.
 #[derive(Debug)]
 pub(crate) struct ChunkWriter {
     state: State,
     /// `None` for a full image.
     dirty: Option<Dirty>,
-    /// The znodes of a delta that are still to be written, in reverse order.
-    written: Vec<Znode>,
+    /// The hashes of the paths of a delta's znodes that are still to be written.
+    written: vec::IntoIter<u64>,
     /// The ended sessions that are still to be written in a delta.
     sessions_gone: BTreeSet<SessionId>,
     step: WriterStep,
-    /// Items that did not fit into the last chunk.
+    /// The beginning of a chunk: items that did not fit into the last one.
     pending: Vec<u8>,
 }
 
@@ -48,8 +54,8 @@ enum WriterStep {
 impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
-        let (written, sessions_gone) = (Vec::new(), BTreeSet::new());
-        let (step, pending) = (WriterStep::Begin, Vec::new());
+        let (written, sessions_gone) = (Vec::new().into_iter(), BTreeSet::new());
+        let (step, pending) = (WriterStep::Begin, vec![FORMAT]);
         ChunkWriter { state, dirty: None, written, sessions_gone, step, pending }
     }
 
@@ -58,10 +64,8 @@ impl ChunkWriter {
     pub(crate) fn delta(state: State, mut dirty: Dirty) -> ChunkWriter {
         let mut hashes = std::mem::take(&mut dirty.written);
         Tree::sort_path_hashes(&mut hashes);
-        let written = hashes.iter().flat_map(|hash| state.tree.with_path_hash(*hash));
-        let mut written: Vec<Znode> = written.cloned().collect();
-        written.sort_unstable_by(|one, other| other.path().cmp(one.path()));
-        written.dedup_by(|one, other| one.path() == other.path());
+        hashes.dedup();
+        let written = hashes.into_iter();
         let sessions = std::mem::take(&mut dirty.sessions).into_iter();
         let sessions_gone;
         (dirty.sessions, sessions_gone) =
@@ -92,9 +96,9 @@ impl ChunkWriter {
                 }
             }
             WriterStep::Znodes(cursor) => match &self.dirty {
-                Some(_) => match self.written.pop() {
-                    Some(znode) => {
-                        add_znode(pending, znode.path(), &znode);
+                Some(_) => match self.written.next() {
+                    Some(hash) => {
+                        add_with_hash(pending, tree, hash);
                         WriterStep::Znodes(None)
                     }
                     None => WriterStep::SessionsGone,
@@ -175,20 +179,24 @@ impl Iterator for ChunkWriter {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
+        // Only its format.
+        let is_empty = |chunk: &[u8]| chunk.len() <= 1;
         let mut chunk = Vec::new();
         loop {
-            let is_full = chunk.len() + self.pending.len() > CHUNK_BYTES;
-            if !chunk.is_empty() && is_full && !self.pending.is_empty() {
-                return Some(chunk);
-            }
-            if !self.pending.is_empty() {
-                if chunk.is_empty() {
-                    chunk.push(FORMAT);
+            let items = self.pending.len().saturating_sub(1);
+            if items > 0 {
+                if is_empty(&chunk) {
+                    // Not copied: it may be one large item.
+                    chunk = std::mem::replace(&mut self.pending, vec![FORMAT]);
+                } else if chunk.len() + items > CHUNK_BYTES {
+                    return Some(chunk);
+                } else {
+                    chunk.extend_from_slice(&self.pending[1..]);
+                    self.pending.truncate(1);
                 }
-                chunk.append(&mut self.pending);
             }
             if matches!(self.step, WriterStep::Done) {
-                return (!chunk.is_empty()).then_some(chunk);
+                return (!is_empty(&chunk)).then_some(chunk);
             }
             self.advance();
         }
@@ -196,13 +204,45 @@ impl Iterator for ChunkWriter {
 }
 
 pub(super) fn add(buffer: &mut Vec<u8>, item: &SnapshotItem<'_>) {
-    *buffer = postcard::to_extend(item, std::mem::take(buffer))
+    postcard::serialize_with_flavor(item, Buffer(buffer))
         .expect("encoding to a Vec fails only for types that have no length, and none is used");
+}
+
+/// Copies slices as a whole; postcard's own for a `Vec` that exists adds bytes one by one.
+struct Buffer<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Buffer<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Adds the znodes whose paths have this hash, if they exist: almost always one.
+fn add_with_hash(buffer: &mut Vec<u8>, tree: &Tree, hash: u64) {
+    let mut znodes: Vec<&Znode> = tree.with_path_hash(hash).collect();
+    // Their order in the tree depends on its history.
+    znodes.sort_unstable_by_key(|znode| znode.path());
+    for znode in znodes {
+        add_znode(buffer, znode.path(), znode);
+    }
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let acl = znode.acl().filter(|_| !planted!(AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
+    buffer.reserve(path.len() + znode.data().len() + FIELDS_BYTES);
     add(
         buffer,
         &SnapshotItem::Znode { path, data: RawBytes(znode.data()), fields: znode.fields(), acl },

@@ -13,9 +13,11 @@ use crate::types::path;
 #[derive(Debug, Default)]
 pub(in crate::machine) struct Image {
     znodes: Vec<New<Znode>>,
-    /// All of them by their parents, in their order. Siblings follow each other in an image, so a parent is
+    /// All of them by their parents, in their order. In a full image siblings follow each other, so a parent is
     /// looked up and changed once for many children.
     siblings: Vec<Siblings>,
+    /// The parents and the names of all siblings.
+    names: String,
     /// The last access list: many znodes have the same.
     acl: Option<Arc<AccessList>>,
 }
@@ -23,11 +25,11 @@ pub(in crate::machine) struct Image {
 /// Znodes that follow each other below one parent.
 #[derive(Debug)]
 struct Siblings {
-    parent: String,
     /// The place of the first one.
     first: usize,
-    /// The names, with a slash before each.
-    names: String,
+    /// Where the parent's path begins, and where it ends: the names follow, with a slash before each.
+    parent: usize,
+    parent_end: usize,
 }
 
 impl Image {
@@ -54,19 +56,21 @@ impl Image {
         tree.index_counted(path, true);
         // Memory holds far fewer than 2^32 znodes.
         self.znodes.push(New::of(znode, place as u32));
-        let Some(parent) = path::parent(path) else {
-            // The root is nobody's child. Its children are after it.
-            let (parent, names) = (path.to_owned(), String::new());
-            return self.siblings.push(Siblings { parent, first: place + 1, names });
+        // The root is nobody's child. Its own begin another group after it.
+        let (first, parent, name) = match path::parent(path) {
+            Some(parent) => (place, parent, Some(path::name(path))),
+            None => (place + 1, path, None),
         };
-        if self.siblings.last().is_none_or(|last| last.parent != parent) {
-            let (parent, names) = (parent.to_owned(), String::new());
-            self.siblings.push(Siblings { parent, first: place, names });
+        let last = self.siblings.last();
+        let is_same = |last: &Siblings| &self.names[last.parent..last.parent_end] == parent;
+        if name.is_none() || !last.is_some_and(is_same) {
+            let begin = self.names.len();
+            self.names.push_str(parent);
+            self.siblings.push(Siblings { first, parent: begin, parent_end: self.names.len() });
         }
-        if let Some(siblings) = self.siblings.last_mut() {
-            siblings.names.push('/');
-            siblings.names.push_str(path::name(path));
-        }
+        let Some(name) = name else { return };
+        self.names.push('/');
+        self.names.push_str(name);
     }
 
     /// Puts the znodes into the tree. Calls `replaced` with each znode that was there, and the new one.
@@ -91,19 +95,29 @@ impl Image {
             replaced(former, znode);
         });
         tree.znodes = znodes;
+        // Those that were in the tree are in their parents already. The other children of one parent are put
+        // together, since a delta has them in the order of hashes.
+        let ends = self.siblings.iter().skip(1).map(|next| next.parent).chain([self.names.len()]);
+        let mut groups = Vec::new();
+        for (Siblings { first, parent, parent_end }, end) in self.siblings.iter().zip(ends) {
+            let (parent, names) =
+                (&self.names[*parent..*parent_end], &self.names[*parent_end..end]);
+            let names = names.split('/').skip(1).zip(&is_known[*first..]);
+            let new = names.filter(|(_, is_known)| !**is_known).map(|(name, _)| name);
+            if new.clone().next().is_some() {
+                groups.push((parent, new));
+            }
+        }
+        groups.sort_by_key(|(parent, _)| *parent);
         let mut orphan = None;
-        for Siblings { parent, first, names } in &self.siblings {
+        for groups in groups.chunk_by(|(one, _), (other, _)| one == other) {
+            let parent = groups[0].0;
+            let names: Vec<&str> = groups.iter().flat_map(|(_, new)| new.clone()).collect();
             if tree.get(parent).is_none() {
-                orphan
-                    .get_or_insert(path::join(parent, names.split('/').nth(1).unwrap_or_default()));
+                orphan.get_or_insert(path::join(parent, names[0]));
                 continue;
             }
-            let names = names.split('/').skip(1).zip(&is_known[*first..]);
-            let new: Vec<&str> =
-                names.filter(|(_, known)| !**known).map(|(name, _)| name).collect();
-            if !new.is_empty() {
-                tree.update(parent, |znode| znode.change(|parts| parts.children.insert_all(new)));
-            }
+            tree.update(parent, |znode| znode.change(|parts| parts.children.insert_all(names)));
         }
         orphan.map_or(Ok(()), |orphan| Err(format!("{orphan}: its parent does not exist")))
     }

@@ -27,8 +27,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Damages one file. Returns a description of the damage.
 fn damage(random: &mut Random, dir: &Path) -> String {
     let files = files(dir);
-    let database = files.iter().find(|path| path.ends_with("db")).unwrap();
-    let path = if random.chance(50) {
+    let database = files.iter().find(|path| path.ends_with("chunks")).unwrap();
+    let path = if random.chance(40) {
         database
     } else {
         &files[random.below(files.len() as u64) as usize]

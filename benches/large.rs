@@ -2,8 +2,8 @@
 //! disk.
 //!
 //! `cargo bench --bench large` fills one member with a million znodes of 100 B, with a real disk,
-//! and prints each figure beside those of a tree of a thousand znodes, and of 100,000 children of
-//! one parent. Then it compares the writes below a parent with a thousand and with 100,000 children, and of
+//! and prints each figure beside those of a tree of a thousand znodes, of 100,000 children of
+//! one parent, and of 100,000 znodes below a thousand parents. The same thousand znodes of each tree are set as well. Then it compares the writes below a parent with a thousand and with 100,000 children, and of
 //! 100,000 znodes below a thousand parents. At last a follower of three with a million znodes begins with
 //! an empty disk, while three threads write at the others.
 //!
@@ -55,9 +55,10 @@ fn main() {
     let is_asked = |form| {
         named(form) || !["spread", "wide", "parents", "rejoin"].iter().any(|form| named(form))
     };
-    let cases: [(&str, usize, &[&str]); 5] = [
+    let cases: [(&str, usize, &[&str]); 6] = [
         ("spread", SMALL, &["fill", "restart"]),
         ("wide", wide, &["fill", "restart"]),
+        ("spread", wide, &["fill", "restart"]),
         ("spread", large, &["fill", "restart"]),
         ("parents", wide, &["parents"]),
         ("rejoin", large, &["rejoin"]),
@@ -128,6 +129,11 @@ impl Case {
         println!(
             "  {:>9.0} sets a second, pipelined, random",
             pipelined(&session, &paths, self.time)
+        );
+        let same: Vec<String> = (0..SMALL).map(|n| self.path(n * (self.count / SMALL))).collect();
+        println!(
+            "  {:>9.0} sets a second, pipelined, of the same {SMALL}",
+            pipelined(&session, &same, self.time)
         );
         let checkpoints = coordinator.metrics().checkpoints;
         let pause = sequential(&session, &paths, self.time).as_secs_f64() * 1e3;

@@ -341,7 +341,7 @@ impl Tree {
     /// Sets the mark of a changed znode. Returns `false` if the znode is known to have had this mark before;
     /// `None` if there is no such znode.
     pub(super) fn mark(&mut self, path: &str, mark: u32) -> Option<bool> {
-        self.znodes.update(path.as_bytes(), |znode| znode.mark(mark))
+        self.znodes.update_again(path.as_bytes(), |znode| znode.mark(mark))
     }
 
     pub(super) fn path_hash(path: &str) -> u64 {

@@ -111,6 +111,11 @@ impl TrieEntry for Znode {
     fn count(&self) -> usize {
         ThinArc::strong_count(&self.0)
     }
+
+    fn is_large(&self) -> bool {
+        let more = self.head().more.as_ref();
+        more.is_some_and(|more| more.long.is_some() || more.children.len() > 0)
+    }
 }
 
 impl Znode {

@@ -1,0 +1,238 @@
+//! A persistent hash table: a trie over the bits of a key's hash, with small buckets at its ends, and buffers
+//! on the way to them.
+//!
+//! A clone shares everything. A change copies the nodes on its way that are shared, and changes the
+//! others in place.
+//!
+//! In a large tree, cache misses cost more than instructions. So a look-up of one key among a million
+//! reads only two places outside of the caches: its bucket, which has one byte of each hash beside the
+//! pointers, and the entry itself, which is one allocation. Before a node is copied, the counters of all
+//! its targets are read (`read_counters`), since the processor reads many places at a time but increments
+//! them one after the other.
+//!
+//! To copy a bucket for one changed entry is expensive in a large tree: its entries are in no cache. So each inner
+//! node at one depth has a buffer, as those of a Bε-tree (`buffer`): a bucket of entries that are changed again and
+//! again, which are changed there from then on. The former entry stays in the bucket below, hidden. When a buffer is
+//! full, it is merged into the buckets below it. So the changes of some thousand entries cost little more beside a
+//! million others than without them. Those of random ones gain nothing, so they go past the buffers. A small table
+//! has none.
+//!
+//! Invariants:
+//! - An entry is in the bucket that the bits of its hash lead to, from the lowest ones up, or in the buffer on the way
+//!   there. If it is in both, the one in the buffer is the newest.
+//! - A bucket has 1 to [`BUCKET_MAX`] entries, or more where all bits of the hash are used.
+//! - Not all children of an inner node are empty, unless it has a buffer, which is not.
+//! - No hidden entry [`is_large`](TrieEntry::is_large): such an entry is changed where it is.
+
+mod bucket;
+mod buffer;
+mod node;
+
+use std::hint::black_box;
+use std::ptr;
+
+use triomphe::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+use buffer::buffer_max;
+use node::{TrieNode, Way};
+
+/// An entry: a pointer to the value, which contains the key.
+pub(super) trait TrieEntry: Clone {
+    fn key(&self) -> &[u8];
+
+    /// The number of clones.
+    fn count(&self) -> usize;
+
+    /// Whether it would take much memory to keep the entry while a newer one hides it.
+    fn is_large(&self) -> bool;
+}
+
+/// The bits of the hash that each level uses.
+const BITS: u32 = 4;
+const WIDTH: usize = 1 << BITS;
+/// The depth at which no bits are left.
+const DEPTH_MAX: u32 = u64::BITS / BITS;
+/// A bucket with more entries becomes an inner node with [`WIDTH`] buckets.
+const BUCKET_MAX: usize = 32;
+
+#[derive(Clone)]
+pub(super) struct Trie<T> {
+    root: TrieNode<T>,
+    len: usize,
+}
+
+/// An entry for [`Trie::insert_all`].
+#[derive(Debug)]
+pub(super) struct New<T> {
+    hash: u64,
+    /// Its place among those that are inserted together.
+    place: u32,
+    /// Its place in its bucket, once it is known.
+    at: usize,
+    /// `None` once it is in the table.
+    entry: Option<T>,
+}
+
+impl<T: TrieEntry> New<T> {
+    pub(super) fn of(entry: T, place: u32) -> New<T> {
+        New { hash: hash(entry.key()), place, at: 0, entry: Some(entry) }
+    }
+}
+
+/// The newest entry with a key.
+struct Found<'a, T> {
+    entry: &'a T,
+    in_buffer: bool,
+    /// Its place in its bucket.
+    place: usize,
+}
+
+/// The hash of a key: the same everywhere and always.
+pub(super) fn hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
+}
+
+/// The bits that are used last to find a bucket.
+fn tag(hash: u64) -> u8 {
+    hash.to_be_bytes()[0]
+}
+
+/// The child in an inner node at this depth that the hash leads to.
+fn branch(hash: u64, depth: u32) -> usize {
+    (hash >> (depth * BITS)) as usize % WIDTH
+}
+
+/// The bits that are used first come first, so the entries of each node are neighbours.
+fn sort<T>(new: &mut [New<T>]) {
+    new.sort_by_key(|new| new.hash.reverse_bits());
+}
+
+impl<T: TrieEntry> Trie<T> {
+    pub(super) fn new() -> Trie<T> {
+        Trie { root: TrieNode::Empty, len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&T> {
+        Some(self.find(hash(key), key)?.entry)
+    }
+
+    /// The entries whose keys have this hash.
+    pub(super) fn with_hash(&self, of: u64) -> impl Iterator<Item = &T> {
+        let buckets = self.root.buckets(of, 0);
+        let tagged = buckets.flat_map(move |(_, bucket)| bucket.tagged(of));
+        // One below a buffer may be hidden.
+        tagged.filter(move |entry| {
+            let newest = || self.find(of, entry.key()).map(|newest| newest.entry);
+            hash(entry.key()) == of && newest().is_some_and(|newest| ptr::eq(newest, *entry))
+        })
+    }
+
+    /// The newest entry with this key.
+    fn find(&self, hash: u64, key: &[u8]) -> Option<Found<'_, T>> {
+        self.root.buckets(hash, 0).find_map(|(in_buffer, bucket)| {
+            let place = bucket.find(hash, key)?;
+            let entry = bucket.entries().get(place)?.as_ref()?;
+            Some(Found { entry, in_buffer, place })
+        })
+    }
+
+    /// Inserts one entry. Only in a buffer may it have a former one below it.
+    fn put(&mut self, hash: u64, entry: T, way: Way) {
+        let mut new = [New { hash, place: 0, at: 0, entry: Some(entry) }];
+        self.root.insert_all(&mut new, 0, way, &mut |_, _, _| {});
+    }
+
+    /// The way into the buffer for an entry that is not in it; `None` if it does not go there.
+    fn into_buffer(&self, hash: u64) -> Option<Way> {
+        let max = buffer_max(self.len);
+        let admits = max > 0 && self.root.buffered(hash)?.has_passed(hash);
+        admits.then_some(Way::IntoBuffer { max })
+    }
+
+    /// Returns the entry that had the key before.
+    pub(super) fn insert(&mut self, entry: T) -> Option<T> {
+        let hash = hash(entry.key());
+        let Some(Found { entry: former, in_buffer, place }) = self.find(hash, entry.key()) else {
+            self.put(hash, entry, self.into_buffer(hash).unwrap_or(Way::PastBuffer));
+            self.len += 1;
+            return None;
+        };
+        if let Some(way) = self.into_buffer(hash).filter(|_| !in_buffer && !former.is_large()) {
+            let former = former.clone();
+            self.put(hash, entry, way);
+            return Some(former);
+        }
+        let bucket = self.root.bucket_mut(hash, in_buffer, true)?;
+        bucket.change(|entries| entries.get_mut(place)?.replace(entry))
+    }
+
+    /// Inserts many entries, in a fraction of the time that it takes to insert each of them: every bucket is
+    /// changed once. If an entry with the same key is there, or comes before, it is passed to `replaced` first, with
+    /// the one that takes its place and with that one's place.
+    pub(super) fn insert_all(
+        &mut self,
+        mut new: Vec<New<T>>,
+        mut replaced: impl FnMut(&T, &mut T, u32),
+    ) {
+        if new.is_empty() {
+            return;
+        }
+        sort(&mut new);
+        self.len += self.root.insert_all(&mut new, 0, Way::AfterBuffer, &mut replaced);
+    }
+
+    /// Changes an entry, but not its key; `None` if there is no such entry.
+    pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let hash = hash(key);
+        let Found { entry: found, in_buffer, place } = self.find(hash, key)?;
+        if let Some(way) = self.into_buffer(hash).filter(|_| !in_buffer && !found.is_large()) {
+            let mut entry = found.clone();
+            let result = change(&mut entry);
+            self.put(hash, entry, way);
+            return Some(result);
+        }
+        let bucket = self.root.bucket_mut(hash, in_buffer, true)?;
+        bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
+    }
+
+    /// The same for an entry that was just changed, and that stays where it is.
+    pub(super) fn update_again<R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        let hash = hash(key);
+        let Found { in_buffer, place, .. } = self.find(hash, key)?;
+        let bucket = self.root.bucket_mut(hash, in_buffer, false)?;
+        bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<T> {
+        // Nothing is copied for a missing key.
+        let hash = hash(key);
+        self.find(hash, key)?;
+        let removed = self.root.remove(hash, key, 0);
+        self.len -= usize::from(removed.is_some());
+        removed
+    }
+}
+
+/// The targets of a node, to change them; a copy of it if it is shared.
+fn own<T: TrieEntry>(children: &mut Arc<[TrieNode<T>; WIDTH]>) -> &mut [TrieNode<T>; WIDTH] {
+    if !children.is_unique() {
+        read_counters(children.iter().map(TrieNode::count));
+    }
+    Arc::make_mut(children)
+}
+
+fn read_counters(counts: impl Iterator<Item = usize>) {
+    black_box(counts.fold(0, usize::wrapping_add));
+}
+
+#[cfg(test)]
+mod tests;

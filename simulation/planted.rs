@@ -62,7 +62,7 @@ bugs! {
     CheckpointUnsynced: "what sled has flushed counts as durable";
         ["I14 what is confirmed is on the device"],
     FinishedUnsynced: "a checkpoint is committed before its last chunks are written";
-        ["I14 what was written opens"],
+        ["I14 what was written opens", "I14 what is confirmed is on the device"],
     CurrentEarly: "CURRENT names an incarnation that is not complete yet";
         ["I14 what was written opens"],
     ReadErrorIsDamage: "a read that fails counts as damage, and the directory is put aside";

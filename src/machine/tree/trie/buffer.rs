@@ -78,7 +78,7 @@ impl<T: TrieEntry> Buffered<T> {
         replaced: &mut impl FnMut(&T, &mut T, u32),
     ) -> usize {
         match way {
-            Way::IntoBuffer { max } => {
+            Way::Buffer { max } => {
                 let mut total = Bucket::assign(self.buffer.as_ref(), new, max);
                 if total > max {
                     self.merge(depth);
@@ -87,8 +87,8 @@ impl<T: TrieEntry> Buffered<T> {
                 self.buffer = Some(Bucket::with(self.buffer.as_mut(), new, total, replaced));
                 return 0;
             }
-            Way::PastBuffer => new.iter().for_each(|new| self.pass(new.hash)),
-            Way::AfterBuffer => self.merge(depth),
+            Way::Past => new.iter().for_each(|new| self.pass(new.hash)),
+            Way::After => self.merge(depth),
         }
         insert_below(&mut self.children, new, depth, way, replaced)
     }
@@ -99,7 +99,7 @@ impl<T: TrieEntry> Buffered<T> {
         let entries = buffer.take().1.into_iter().flatten();
         let mut entries: Vec<New<T>> = entries.map(|entry| New::of(entry, 0)).collect();
         sort(&mut entries);
-        insert_below(&mut self.children, &mut entries, depth, Way::PastBuffer, &mut |_, _, _| {});
+        insert_below(&mut self.children, &mut entries, depth, Way::Past, &mut |_, _, _| {});
     }
 
     /// Removes the entry from the buffer, and a hidden one from below it.

@@ -148,21 +148,21 @@ impl<T: TrieEntry> Trie<T> {
     }
 
     /// The way into the buffer for an entry that is not in it; `None` if it does not go there.
-    fn into_buffer(&self, hash: u64) -> Option<Way> {
+    fn way_to_buffer(&self, hash: u64) -> Option<Way> {
         let max = buffer_max(self.len);
         let admits = max > 0 && self.root.buffered(hash)?.has_passed(hash);
-        admits.then_some(Way::IntoBuffer { max })
+        admits.then_some(Way::Buffer { max })
     }
 
     /// Returns the entry that had the key before.
     pub(super) fn insert(&mut self, entry: T) -> Option<T> {
         let hash = hash(entry.key());
         let Some(Found { entry: former, in_buffer, place }) = self.find(hash, entry.key()) else {
-            self.put(hash, entry, self.into_buffer(hash).unwrap_or(Way::PastBuffer));
+            self.put(hash, entry, self.way_to_buffer(hash).unwrap_or(Way::Past));
             self.len += 1;
             return None;
         };
-        if let Some(way) = self.into_buffer(hash).filter(|_| !in_buffer && !former.is_large()) {
+        if let Some(way) = self.way_to_buffer(hash).filter(|_| !in_buffer && !former.is_large()) {
             let former = former.clone();
             self.put(hash, entry, way);
             return Some(former);
@@ -183,14 +183,14 @@ impl<T: TrieEntry> Trie<T> {
             return;
         }
         sort(&mut new);
-        self.len += self.root.insert_all(&mut new, 0, Way::AfterBuffer, &mut replaced);
+        self.len += self.root.insert_all(&mut new, 0, Way::After, &mut replaced);
     }
 
     /// Changes an entry, but not its key; `None` if there is no such entry.
     pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let hash = hash(key);
         let Found { entry: found, in_buffer, place } = self.find(hash, key)?;
-        if let Some(way) = self.into_buffer(hash).filter(|_| !in_buffer && !found.is_large()) {
+        if let Some(way) = self.way_to_buffer(hash).filter(|_| !in_buffer && !found.is_large()) {
             let mut entry = found.clone();
             let result = change(&mut entry);
             self.put(hash, entry, way);

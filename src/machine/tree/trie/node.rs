@@ -20,11 +20,11 @@ pub(super) enum TrieNode<T> {
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// Into the buffer on the way, which has at most so many entries.
-    IntoBuffer { max: usize },
+    Buffer { max: usize },
     /// Past the buffer, which does not have their keys.
-    PastBuffer,
+    Past,
     /// Past the buffer, after its entries.
-    AfterBuffer,
+    After,
 }
 
 impl<T: TrieEntry> TrieNode<T> {
@@ -135,7 +135,7 @@ impl<T: TrieEntry> TrieNode<T> {
         way: Way,
         replaced: &mut impl FnMut(&T, &mut T, u32),
     ) -> usize {
-        let mut bucket = match self {
+        let bucket = match self {
             TrieNode::Inner(children) => return insert_below(children, new, depth, way, replaced),
             TrieNode::Buffered(node) => {
                 return Arc::make_mut(node).insert_all(new, depth, way, replaced);
@@ -151,7 +151,7 @@ impl<T: TrieEntry> TrieNode<T> {
             *self = TrieNode::split(entries, depth);
             return self.insert_all(new, depth, way, replaced);
         }
-        *self = TrieNode::Bucket(Bucket::with(bucket.as_deref_mut(), new, total, replaced));
+        *self = TrieNode::Bucket(Bucket::with(bucket, new, total, replaced));
         total - before
     }
 

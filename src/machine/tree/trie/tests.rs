@@ -159,11 +159,10 @@ fn any_number_of_entries_with_equal_hashes_is_inserted_together() {
     let new = pairs.zip(0..).map(|(pair, place)| New { hash: 7, place, at: 0, entry: Some(pair) });
     let (mut new, mut replaced) = (new.collect::<Vec<New<Pair>>>(), Vec::new());
     let mut node = TrieNode::Empty;
-    let added =
-        node.insert_all(&mut new, DEPTH_MAX, Way::PastBuffer, &mut |former, pair, place| {
-            assert_eq!((former.0[0], pair.0[0]), (place as u8 - 80, place as u8 - 80));
-            replaced.push(place);
-        });
+    let added = node.insert_all(&mut new, DEPTH_MAX, Way::Past, &mut |former, pair, place| {
+        assert_eq!((former.0[0], pair.0[0]), (place as u8 - 80, place as u8 - 80));
+        replaced.push(place);
+    });
     assert_eq!((added, replaced), (80, (80..100).collect()));
     let TrieNode::Bucket(bucket) = node else { panic!("not a bucket") };
     let values = bucket.entries().iter().flatten().map(|pair| pair.1).collect::<Vec<u32>>();

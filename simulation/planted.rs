@@ -59,7 +59,9 @@ bugs! {
         ["I14 what is confirmed is on the device"],
     FailedSyncIgnored: "a failed sync counts as a sync";
         ["I14 what is confirmed is on the device"],
-    CheckpointUnsynced: "what sled has flushed counts as durable";
+    CheckpointUnsynced: "chunks of a checkpoint count as durable before their sync";
+        ["I14 what is confirmed is on the device"],
+    PlacesUnsynced: "what sled has flushed counts as durable";
         ["I14 what is confirmed is on the device"],
     FinishedUnsynced: "a checkpoint is committed before its last chunks are written";
         ["I14 what was written opens", "I14 what is confirmed is on the device"],

@@ -280,6 +280,7 @@ pub fn kind_of(bug: Bug) -> Kind {
         | Bug::FrameNameUnsynced
         | Bug::FailedSyncIgnored
         | Bug::CheckpointUnsynced
+        | Bug::PlacesUnsynced
         | Bug::FinishedUnsynced
         | Bug::CurrentEarly
         | Bug::ReadErrorIsDamage

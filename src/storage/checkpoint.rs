@@ -47,6 +47,8 @@ pub(super) struct Checkpoints {
     base_bytes: Option<u64>,
     /// The next chunk to verify in this round: the place of its part, and its number.
     verified: (usize, u32),
+    /// The chain before that chunk, unless it is the first one of its part.
+    verified_chain: u64,
     /// The generation was found damaged: the next checkpoint is a full image.
     is_damaged: bool,
 }
@@ -78,7 +80,7 @@ impl Checkpoints {
     fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind> {
         self.forget();
         if !self.is_damaged {
-            self.generation.ensure_open().map_err(retryable)?;
+            self.generation.ensure_open().map_err(StorageError::retryable)?;
             for part in std::mem::take(&mut self.stale) {
                 self.generation.remove_group(part)?;
             }
@@ -93,7 +95,7 @@ impl Checkpoints {
             return Ok(CheckpointKind::Delta);
         }
         self.paths.have_room_for(bytes)?;
-        let target = Some(self.paths.create(number + 1).map_err(retryable)?);
+        let target = Some(self.paths.create(number + 1).map_err(StorageError::retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
         self.pending = Some(PendingCheckpoint { target, part, bytes, is_finished });
         Ok(CheckpointKind::Full)
@@ -106,7 +108,7 @@ impl Checkpoints {
             // Best effort, as when the store is opened.
             Some(target) => drop(target.abandon().remove_all()),
             None => {
-                self.generation.forget_gathered();
+                self.generation.give_up();
                 self.stale.push(pending.part.id);
             }
         }
@@ -148,7 +150,7 @@ impl Checkpoints {
             return refuse("no checkpoint was begun".to_owned());
         };
         let written = match &mut pending.target {
-            Some(target) => write(&mut pending.part, target).map_err(retryable),
+            Some(target) => write(&mut pending.part, target).map_err(StorageError::retryable),
             None => write(&mut pending.part, generation),
         };
         if written.is_err() {
@@ -200,13 +202,18 @@ impl Checkpoints {
         }
         let id = ChunkId { group: part.id, number };
         let chunk = self.generation.chunks(part.id, Some(number))?.next()?;
-        match chunk.filter(|chunk| chunk.id == id) {
-            Some(chunk) => {
-                self.verified.1 += 1;
-                Ok(Some(chunk.body.len() as u64))
-            }
-            None => corrupt(format!("{id} is missing")),
+        let Some(chunk) = chunk.filter(|chunk| chunk.id == id) else {
+            return corrupt(format!("{id} is missing"));
+        };
+        let first = || first_chunk_chain(self.log_id, self.generation.number(), part.id);
+        let before = if number == 0 { first() } else { self.verified_chain };
+        let is_last = number + 1 == part.chunks;
+        if chunk.previous != before || (is_last && chunk.chain != part.chain) {
+            return corrupt(format!("{id} does not follow the one before"));
         }
+        self.verified.1 += 1;
+        self.verified_chain = chunk.chain;
+        Ok(Some(chunk.body.len() as u64))
     }
 
     /// Makes the finished checkpoint the valid one, after the log has named it with these parts. Returns the
@@ -221,17 +228,6 @@ impl Checkpoints {
         self.stale.clear();
         (self.verified, self.is_damaged) = ((0, 0), false);
         Some(std::mem::replace(&mut self.generation, target))
-    }
-}
-
-/// The error for a failure in a new generation, which leaves the valid one unchanged.
-fn retryable(error: StorageError) -> StorageError {
-    match error {
-        StorageError::Io { what, reason } => StorageError::Again { what, reason },
-        StorageError::NoSpace { what } => {
-            StorageError::Again { what, reason: "no space left on the disk".to_owned() }
-        }
-        other => other,
     }
 }
 
@@ -273,10 +269,12 @@ pub(super) fn write_first(
 ) -> Result<(Generation, CheckpointPart)> {
     let mut generation = paths.create(FIRST_GENERATION)?;
     let mut part = empty_part(log_id, FIRST_GENERATION, FIRST_PART);
+    // Nothing tries again at a founding.
     for chunk in chunks {
-        put_chunk(log_id, sealing, &mut part, &mut generation, &chunk)?;
+        put_chunk(log_id, sealing, &mut part, &mut generation, &chunk)
+            .map_err(StorageError::fatal)?;
     }
-    generation.sync()?;
+    generation.sync().map_err(StorageError::fatal)?;
     Ok((generation, part))
 }
 
@@ -308,6 +306,7 @@ impl SharedCheckpoints {
             pending: None,
             base_bytes: None,
             verified: (0, 0),
+            verified_chain: 0,
             is_damaged: false,
         }))))
     }

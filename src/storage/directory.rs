@@ -43,7 +43,8 @@ use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
 
 const LOCK: &str = "LOCK";
-const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurre\n", number: 1 };
+/// Format 1 was that of directories whose chunks of checkpoints were in sled.
+const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurre\n", number: 2 };
 const QUARANTINED: &str = "QUARANTINED";
 /// No further incarnation is made if this many former ones have to stay.
 pub(super) const FORMER_MAX: usize = 8;
@@ -456,7 +457,7 @@ mod tests {
                 "CURRENT" => dir.path().join(file),
                 _ => dir.path().join(NAME).join(file),
             };
-            let other = Format { number: 2, ..CURRENT }.seal(&7_u64).unwrap();
+            let other = Format { number: 9, ..CURRENT }.seal(&7_u64).unwrap();
             let bytes = fs::read(&path).unwrap();
             let magic = [&bytes[..8], &other[8..other.len() - 8]].concat();
             let sum = xxhash_rust::xxh3::xxh3_64(&magic);

@@ -67,3 +67,24 @@ impl StorageError {
         }
     }
 }
+
+impl StorageError {
+    /// The error for a failure that leaves what is valid unchanged, as in a new generation.
+    pub(super) fn retryable(self) -> StorageError {
+        match self {
+            StorageError::Io { what, reason } => StorageError::Again { what, reason },
+            StorageError::NoSpace { what } => {
+                StorageError::Again { what, reason: "no space left on the disk".to_owned() }
+            }
+            other => other,
+        }
+    }
+
+    /// The error where nobody tries again.
+    pub(super) fn fatal(self) -> StorageError {
+        match self {
+            StorageError::Again { what, reason } => StorageError::Io { what, reason },
+            other => other,
+        }
+    }
+}

@@ -248,6 +248,8 @@ impl FileWork {
     fn perform(&mut self, order: Order) -> Option<Made> {
         match order {
             Order::Make(id) => {
+                // Other data may have filled the disk.
+                self.remove_spare();
                 return Some(match self.spare.pop_front() {
                     Some(old) => Segment::reuse(&self.dir, old, id, self.length),
                     None => Segment::create(&self.dir, id, self.length),
@@ -276,15 +278,19 @@ impl FileWork {
                 } else {
                     self.remove(number);
                 }
-                while self.spare.len() > self.spare_max()
-                    && let Some(oldest) = self.spare.pop_front()
-                {
-                    self.remove(oldest);
-                }
+                self.remove_spare();
             }
             Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
         }
         None
+    }
+
+    fn remove_spare(&mut self) {
+        while self.spare.len() > self.spare_max()
+            && let Some(oldest) = self.spare.pop_front()
+        {
+            self.remove(oldest);
+        }
     }
 
     fn spare_max(&self) -> usize {
@@ -327,5 +333,36 @@ impl FileWork {
             self.disposed.pop_front();
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::storage::simulated::Device;
+
+    #[test]
+    fn spare_segments_are_given_back_to_a_disk_that_gets_full() {
+        let device = Device::new(1);
+        let files = device.process();
+        let dir = FsPath::new(Arc::new(files), Path::new("/log"));
+        dir.create_directory().unwrap();
+        device.set_capacity(Some(1 << 40));
+        let length = 4096;
+        let mut work = FileWork::new(&dir, length);
+        for number in 1..=80 {
+            Segment::create(&dir, SegmentId { log: 7, number }, length).unwrap();
+        }
+        for number in 1..=64 {
+            work.perform(Order::Free { number, length });
+        }
+        assert_eq!(work.spare.len(), 64);
+        device.show_free(Some(0));
+        work.perform(Order::Make(SegmentId { log: 7, number: 81 }));
+        work.perform(Order::Make(SegmentId { log: 7, number: 82 }));
+        assert!(work.spare.len() <= SPARE_FEW);
     }
 }

@@ -12,9 +12,8 @@
 //! since it was opened.
 //!
 //! Invariants:
-//! - Less than a segment is written between two syncs, except for a single larger record: sled
-//!   reuses segments that it believes to be durable.
-//! - No value is large enough for a blob, a file that sled never syncs.
+//! - Far less than a segment is written to sled between two syncs: it reuses segments that it believes to be durable.
+//! - sled has places alone, so no value is large enough for a blob, a file that sled never syncs.
 //! - sled knows no part that is not durable in the file of chunks.
 //! - A place in the file of chunks is written again only if the checkpoint that it was written for was given up.
 //! - Nothing in a generation is valid before a record of the log names it, all parts at once.
@@ -23,7 +22,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::file_system::{Access, Database, File, FsPath, panic_text};
+use super::file_system::{Access, Database, File, FsPath, Pair, panic_text};
 use super::files::io_error;
 use super::record::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX, array, corrupt};
 use super::{Result, StorageError};
@@ -32,6 +31,8 @@ use super::{Result, StorageError};
 const UNSYNCED_BYTES_MAX: u64 = 3 << 20;
 /// sled gets at most so many keys between two syncs: far less than a segment.
 const UNSYNCED_KEYS_MAX: usize = 4096;
+/// What a device or a file system writes at once has at most so many bytes.
+const BLOCK_BYTES: u64 = 4096;
 /// The file of the parts of chunks.
 const CHUNKS: &str = "chunks";
 /// sled's names for the files and directories of a database.
@@ -60,7 +61,8 @@ pub(super) struct Generation {
     holds_written: bool,
 }
 
-/// Where a part of a chunk is in the file. Nothing depends on it: the part has a checksum with its key.
+/// Where a part of a chunk is in the file: 8 bytes of offset and 4 of length, little endian. It needs no checksum of its
+/// own: the part has one, with its key.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
@@ -164,6 +166,8 @@ impl Generation {
     /// Reopens the database, so that it reads from the disk.
     fn reopen(&mut self) -> Result<()> {
         self.shut();
+        // An attempt that failed, as on a full disk, has left one.
+        remove_torn_snapshots(&self.path).map_err(io_error("opening a generation"))?;
         self.file.forget_cached();
         self.db = Some(self.path.open_database()?);
         self.holds_written = false;
@@ -208,16 +212,22 @@ impl Generation {
         Ok(database + self.end)
     }
 
-    /// The next chunks are of a new checkpoint.
+    /// The next chunks are of a new checkpoint. They share no block with valid ones, so that a write that fails
+    /// touches none.
     pub(super) fn begin_part(&mut self) {
+        self.end = self.end.next_multiple_of(BLOCK_BYTES);
         self.begun_at = self.end;
     }
 
     /// Writes a chunk; durable after the next sync.
+    ///
+    /// # Errors
+    /// [`StorageError::Again`] if the file cannot be written: nothing that is valid has changed.
     pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
         for (key, value) in record.parts {
             let place = Place { offset: self.end, bytes: value.len() as u32 };
-            self.chunks.write_at(&value, self.end).map_err(io_error("writing a chunk"))?;
+            let writing = io_error("writing a chunk");
+            self.chunks.write_at(&value, self.end).map_err(|error| writing(error).retryable())?;
             self.end += value.len() as u64;
             self.unsynced_bytes += value.len() as u64;
             self.gathered.push((key, place));
@@ -233,8 +243,9 @@ impl Generation {
     }
 
     /// The part of a checkpoint that was being written is given up.
-    pub(super) fn forget_gathered(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.gathered.clear();
+        self.unsynced_bytes = 0;
         self.end = self.begun_at;
         // Best effort: the next checkpoint is written to the same place.
         let _ = self.chunks.set_length(self.end);
@@ -242,8 +253,9 @@ impl Generation {
 
     /// Removes the places of all chunks of a part of a checkpoint.
     pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
-        for found in self.places(group, None)? {
-            let (key, _) = found?;
+        // Whatever their places are: nothing needs them.
+        for pair in self.pairs(group, None)? {
+            let (key, _) = pair?;
             self.db()?.remove(&key)?;
             self.holds_written = true;
             self.unsynced_keys += 1;
@@ -254,7 +266,8 @@ impl Generation {
 
     fn sync_chunks(&mut self) -> Result<()> {
         if self.unsynced_bytes > 0 && !planted!(CheckpointUnsynced) {
-            self.chunks.sync_data().map_err(io_error("syncing chunks"))?;
+            let syncing = io_error("syncing chunks");
+            self.chunks.sync_data().map_err(|error| syncing(error).retryable())?;
         }
         self.unsynced_bytes = 0;
         Ok(())
@@ -268,7 +281,7 @@ impl Generation {
             self.holds_written = true;
         }
         self.db()?.flush()?;
-        if !planted!(CheckpointUnsynced) {
+        if !planted!(PlacesUnsynced) {
             self.file.sync_data().map_err(io_error("syncing the database"))?;
         }
         self.unsynced_keys = 0;
@@ -282,9 +295,13 @@ impl Generation {
 
     /// The chunks of a part of a checkpoint, in order: all, or those from this one on.
     pub(super) fn chunks(&self, group: u64, from: Option<u32>) -> Result<Reader<Parts>> {
-        let chunks = Arc::clone(&self.chunks);
+        let (chunks, end) = (Arc::clone(&self.chunks), self.end);
         let parts = self.places(group, from)?.map(move |found| {
             let (key, place) = found?;
+            // Some systems refuse to read so far behind the end, which is no failure of the disk.
+            if place.offset >= end {
+                return Ok((key, Vec::new()));
+            }
             let mut value = vec![0; place.bytes as usize];
             let read = chunks.read_at(&mut value, place.offset);
             // Fewer at the end of the file, which a checksum detects.
@@ -295,19 +312,22 @@ impl Generation {
     }
 
     fn places(&self, group: u64, from: Option<u32>) -> Result<impl Iterator<Item = Found> + use<>> {
-        let prefix = ChunkId::group_prefix(group);
-        let first =
-            from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
-        let pairs = self.db()?.range(&first);
-        let ours = pairs.take_while(move |pair| {
-            pair.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
-        });
-        Ok(ours.map(|pair| {
+        Ok(self.pairs(group, from)?.map(|pair| {
             let (key, value) = pair?;
             match Place::decode(&value) {
                 Some(place) => Ok((key.to_vec(), place)),
                 None => corrupt(format!("no place of a chunk: {value:02x?}")),
             }
+        }))
+    }
+
+    fn pairs(&self, group: u64, from: Option<u32>) -> Result<impl Iterator<Item = Pair> + use<>> {
+        let prefix = ChunkId::group_prefix(group);
+        let first =
+            from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
+        let pairs = self.db()?.range(&first);
+        Ok(pairs.take_while(move |pair| {
+            pair.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
         }))
     }
 
@@ -429,6 +449,15 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_offset_and_length() {
+        let place = Place { offset: 0x0102_0304_0506_0708, bytes: 0x090a };
+        assert_eq!(place.encoded(), [8, 7, 6, 5, 4, 3, 2, 1, 0x0a, 9, 0, 0]);
+        assert_eq!(Place::decode(&place.encoded()).map(Place::encoded), Some(place.encoded()));
+        assert!(Place::decode(&place.encoded()[..11]).is_none());
+        assert!(Place::decode(&[255; 12]).is_none());
+    }
+
+    #[test]
     fn a_part_that_is_given_up_takes_no_space() {
         let dir = tempfile::tempdir().unwrap();
         let path = FsPath::system(dir.path()).join("gen");
@@ -443,7 +472,7 @@ mod tests {
             if group == 3 {
                 generation.sync().unwrap();
             }
-            generation.forget_gathered();
+            generation.give_up();
         }
         assert_eq!(generation.chunk_groups().unwrap(), [1, 3]);
         generation.remove_group(3).unwrap();
@@ -456,6 +485,37 @@ mod tests {
             let chunk = generation.chunks(group, None).unwrap().next().unwrap().unwrap();
             assert_eq!((chunk.previous, chunk.body.len()), (group, 50_000));
         }
-        assert!(generation.chunks.length().unwrap() < 101_000);
+        assert!(generation.chunks.length().unwrap() < 104_000);
+    }
+
+    /// A place with such an offset was an error of the disk, and the member never started again.
+    #[test]
+    fn a_place_that_no_file_has_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = FsPath::system(dir.path()).join("gen");
+        let mut generation = Generation::create(path, 1).unwrap();
+        let id = ChunkId { group: 1, number: 0 };
+        generation.write(encode(id, 0, Form::Clear, &[7; 100])).unwrap();
+        generation.sync().unwrap();
+        let key = ChunkId { group: 1, number: 0 }.key(0);
+        for offset in [1 << 20, u64::from(u32::MAX), 1 << 62, 1 << 63, u64::MAX - 10, u64::MAX] {
+            let place = Place { offset, bytes: 100 };
+            generation.db().unwrap().insert(&key, &place.encoded()).unwrap();
+            let error = generation.chunks(1, None).unwrap().next().unwrap_err();
+            assert!(matches!(error, StorageError::Corrupt { .. }), "{offset:x}: {error:?}");
+        }
+    }
+
+    /// Its damage stopped the member at its first checkpoint after each start.
+    #[test]
+    fn a_part_that_was_given_up_is_removed_whatever_its_places_say() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = FsPath::system(dir.path()).join("gen");
+        let mut generation = Generation::create(path, 1).unwrap();
+        let key = ChunkId { group: 3, number: 0 }.key(0);
+        generation.db().unwrap().insert(&key, &[]).unwrap();
+        assert_eq!(generation.chunk_groups().unwrap(), [3]);
+        generation.remove_group(3).unwrap();
+        assert!(generation.chunk_groups().unwrap().is_empty());
     }
 }

@@ -8,7 +8,7 @@
 //! | `KEYS`        | a frame with keys, if the data is encrypted: see `sealing`     |
 //! | `log/`        | the log and its witness, see `log_file`; or                    |
 //! | `LOG_DIR`     | a frame: where else the log is, see `log_place`                |
-//! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
+//! | `gen-NNNNNN/` | a generation: chunks of checkpoints, and sled with their places |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter; text                                |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |

@@ -1,9 +1,9 @@
-//! The store on disk: the log in segment files, checkpoints in sled.
+//! The store on disk: the log in segment files, checkpoints in files of chunks with a sled database each.
 //!
-//! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints
-//! are written to a file, their places to sled, and they are valid once a record of the log names them. A full checkpoint is
-//! written to a new generation, beside the current one, which stays valid until the new one is complete. This also
-//! bounds how much longer its files are than their live content.
+//! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints are written to a
+//! file, their places to sled, and they are valid once a record of the log names them. A full checkpoint is written to
+//! a new generation, beside the current one, which stays valid until the new one is complete. This also bounds how
+//! much longer its files are than their live content.
 //!
 //! | where | what |
 //! | --- | --- |
@@ -53,7 +53,7 @@ use crate::types::membership::Promise;
 pub(crate) struct StoreOptions {
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
-    /// A checkpoint is full when the database is more than four times as long as its live content,
+    /// A checkpoint is full when its files are more than four times as long as their live content,
     /// and longer than this.
     pub(crate) file_bytes_min: u64,
     /// A checkpoint is full when it would have more deltas than this.
@@ -136,7 +136,7 @@ const UNWITNESSED_MAX: u64 = 4096;
 impl DiskStore {
     /// Opens a data directory. If it is empty or does not exist, the store is blank.
     ///
-    /// Gives up after a minute, and a second more for each MiB of the database. The directory may
+    /// Gives up after a minute, and a second more for each MiB of the checkpoint. The directory may
     /// then stay in use for as long as the disk hangs: see [`opening`].
     pub(crate) fn open(dir: &FsPath, options: StoreOptions) -> Result<DiskStore> {
         DiskStore::open_within(opening::OPEN_TIMEOUT, dir, options)

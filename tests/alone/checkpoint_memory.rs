@@ -46,7 +46,7 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
         let taken = allocated() - before;
         assert_eq!(member.metrics().checkpoints, 0);
         assert!(taken > count * DATA_BYTES, "it has not read the whole checkpoint: {taken}");
-        // In memory are the znodes with their paths and stats, and 16 MiB of the checkpoint.
+        // In memory are the znodes with their paths and stats.
         assert!(taken < count * DATA_BYTES * 5 / 3, "{taken} bytes");
         member.close();
     });

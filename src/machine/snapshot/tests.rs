@@ -480,3 +480,61 @@ fn the_size_of_an_image_is_estimated_within_a_factor_of_two() {
         assert!(real <= 2 * about && about <= 2 * real, "{znodes} of {data}: {real}, {about}");
     }
 }
+
+/// Deltas of random trees in no order, with kinds that change and deep parents.
+#[test]
+fn random_deltas_lead_to_the_same_state() {
+    let modes = [
+        CreateMode::Persistent,
+        CreateMode::Ephemeral,
+        CreateMode::Container,
+        CreateMode::Persistent,
+        CreateMode::PersistentSequential,
+    ];
+    for seed in 0..60_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
+        let mut below = |limit: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % limit
+        };
+        let mut machine = Machine::new();
+        apply(&mut machine, 0, 0, open());
+        machine.take_dirty();
+        let mut all = chunks(&machine);
+        let mut seq = 0;
+        for _ in 0..6 {
+            for _ in 0..below(60) {
+                let depth = 1 + below(4);
+                let path: String = (0..depth).map(|_| format!("/{}", below(3))).collect();
+                seq += 1;
+                let command = match below(6) {
+                    0..=2 => {
+                        create(&path, vec![seq as u8; below(40) as usize], modes[below(5) as usize])
+                    }
+                    3 => Command::Op(Op::Set {
+                        path,
+                        data: vec![1; below(9000) as usize].into(),
+                        version: None,
+                    }),
+                    _ => delete(&path),
+                };
+                apply(&mut machine, seq, seq, command);
+            }
+            if below(20) == 0 {
+                seq += 1;
+                apply(&mut machine, seq, seq, Command::Close);
+                apply(&mut machine, 0, 0, open());
+                seq = 0;
+            }
+            let dirty = machine.take_dirty();
+            let one: Vec<_> = ChunkWriter::delta(machine.state(), dirty.clone()).collect();
+            let two: Vec<_> = ChunkWriter::delta(machine.state(), dirty).collect();
+            assert_eq!(one, two);
+            all.extend(one);
+            let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
+            assert_eq!(chunks(&restored), chunks(&machine), "seed {seed}");
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod disk;
 mod judge;
 mod kill;
 mod power;
+mod random;
 mod restart;
 
 use std::fs;

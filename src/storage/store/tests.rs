@@ -197,3 +197,59 @@ fn a_directory_that_a_start_has_found_survives_a_power_cut() {
         assert_eq!(Model::of(&mut store).unwrap(), model, "after {calls} calls");
     }
 }
+
+/// The place is that of another chunk with the same id, as of a checkpoint that was given up.
+#[test]
+fn scrubbing_finds_a_chunk_that_does_not_follow_the_one_before() {
+    use crate::storage::record::{ChunkId, Form, encode};
+    let (dir, mut store, mut model) = written();
+    let from = model.last() + 1;
+    checkpoint(&mut store, &mut model, from);
+    append(&mut store, &mut model);
+    {
+        let live = store.live().unwrap();
+        let mut checkpoints = live.checkpoints.lock();
+        let generation = checkpoints.generation();
+        generation.begin_part();
+        let id = ChunkId { group: 2, number: 0 };
+        generation.write(encode(id, 12345, Form::Clear, b"other")).unwrap();
+        generation.sync().unwrap();
+    }
+    let checkpoints = store.live().unwrap().checkpoints.clone();
+    let scrubbed = checkpoints.verify(4 << 20);
+    drop((checkpoints, store));
+    let opened = open(dir.path()).and_then(|mut store| Model::of(&mut store));
+    assert!(opened.is_err() && scrubbed.is_err(), "{scrubbed:?}");
+}
+
+/// The disk is full as scrubbing opens the database again, and has room again for the next checkpoint, which
+/// failed for good.
+#[test]
+fn a_full_disk_at_a_scrub_leaves_no_damage() {
+    use crate::storage::simulated::{Fault, FaultKind};
+    let mut bad = Vec::new();
+    for kind in [FaultKind::NoSpace, FaultKind::NoDescriptor, FaultKind::FailedWrite] {
+        for after in 0..10 {
+            let device = Device::new(5);
+            let files = device.process();
+            let path = FsPath::new(Arc::new(files.clone()), Path::new("/a/data"));
+            let mut store = DiskStore::open(&path, StoreOptions::default()).unwrap();
+            let mut model = found(&mut store).unwrap();
+            for _ in 0..3 {
+                append(&mut store, &mut model);
+                let from = model.last() + 1;
+                checkpoint(&mut store, &mut model, from);
+            }
+            let checkpoints = store.live().unwrap().checkpoints.clone();
+            device.inject(Fault { kind, after });
+            let scrubbed = checkpoints.verify(4 << 20);
+            device.disarm();
+            let mut writer = store.checkpointer().unwrap();
+            let begun = writer.begin(false, 0);
+            if begun.is_err() {
+                bad.push(format!("{kind:?} {after}: scrub {scrubbed:?}, then {begun:?}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{bad:#?}");
+}

@@ -73,6 +73,13 @@ impl StorageError {
     pub(super) fn retryable(self) -> StorageError {
         match self {
             StorageError::Io { what, reason } => StorageError::Again { what, reason },
+            other => other.later(),
+        }
+    }
+
+    /// The error if nothing has failed but that the disk is full, and nothing has changed.
+    pub(super) fn later(self) -> StorageError {
+        match self {
             StorageError::NoSpace { what } => {
                 StorageError::Again { what, reason: "no space left on the disk".to_owned() }
             }

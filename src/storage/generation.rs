@@ -222,12 +222,12 @@ impl Generation {
     /// Writes a chunk; durable after the next sync.
     ///
     /// # Errors
-    /// [`StorageError::Again`] if the file cannot be written: nothing that is valid has changed.
+    /// [`StorageError::Again`] if the disk is full: nothing that is valid has changed.
     pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
         for (key, value) in record.parts {
             let place = Place { offset: self.end, bytes: value.len() as u32 };
             let writing = io_error("writing a chunk");
-            self.chunks.write_at(&value, self.end).map_err(|error| writing(error).retryable())?;
+            self.chunks.write_at(&value, self.end).map_err(|error| writing(error).later())?;
             self.end += value.len() as u64;
             self.unsynced_bytes += value.len() as u64;
             self.gathered.push((key, place));
@@ -267,7 +267,7 @@ impl Generation {
     fn sync_chunks(&mut self) -> Result<()> {
         if self.unsynced_bytes > 0 && !planted!(CheckpointUnsynced) {
             let syncing = io_error("syncing chunks");
-            self.chunks.sync_data().map_err(|error| syncing(error).retryable())?;
+            self.chunks.sync_data().map_err(|error| syncing(error).later())?;
         }
         self.unsynced_bytes = 0;
         Ok(())

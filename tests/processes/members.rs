@@ -127,12 +127,12 @@ impl Process {
         Process { process, acked: BTreeSet::new() }
     }
 
-    /// Limits files to this many blocks of 512 or 1024 bytes, as the shell counts them.
-    fn start_limited(dir: &Path, peers: &[String], address: &str, blocks: u32) -> Process {
+    /// In this process, a write over the limit of a file's size fails, and does not end the process.
+    fn start_limitable(dir: &Path, peers: &[String], address: &str) -> Process {
         let mut command = Command::new("sh");
-        // With the signal ignored, a write over the limit fails and does not end the process.
-        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-        command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
+        command
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap());
         let process = common::Process::run(WORKER, &mut command, dir, peers, address);
         Process { process, acked: BTreeSet::new() }
     }
@@ -307,12 +307,18 @@ fn a_closing_leader_hands_over_and_frees_its_locks() {
     processes[next].wait("held");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_stops_the_node_and_harms_nothing() {
+fn a_log_that_cannot_be_written_stops_the_node_and_harms_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(1);
-    let mut process = Process::start_limited(dir.path(), &peers, &peers[0], 60_000);
+    let mut process = Process::start_limitable(dir.path(), &peers, &peers[0]);
     process.order("fill");
+    process.wait_acks(5);
+    // From now on, half of a segment of the log can be written.
+    let pid = process.child.id().to_string();
+    let limited = Command::new("prlimit").args(["--pid", &pid, "--fsize=2000000"]).status();
+    assert!(limited.unwrap().success());
     let failed = process.wait("failed");
     assert!(failed.contains("the node has stopped: the disk failed"), "{failed}");
     let status = process.wait("status");

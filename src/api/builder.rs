@@ -14,6 +14,8 @@ use crate::security::auth::{AuthProvider, Schemes};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{ZONE_BYTES_MAX, is_name};
+#[cfg(doc)]
+use crate::types::start_error::StartError;
 use crate::types::version::VERSION;
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.

@@ -8,14 +8,10 @@ use quorate::CreateMode;
 use quorate::acl::Acl;
 use quorate::testing::Cluster;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Metadata};
 
 use crate::alone;
-
-/// Keeps the lines of the audit log, as `operation path users: result`.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+use crate::events::Events;
 
 #[derive(Default)]
 struct Line([String; 4]);
@@ -29,36 +25,23 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "quorate::audit"
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        let [operation, path, users, result] = line.0;
-        self.0.lock().unwrap().push(format!("{operation} {path} {users}: {result}"));
-    }
-}
-
 #[test]
 fn each_request_has_one_line_with_its_users_and_its_result() {
     alone(
         concat!(module_path!(), "::each_request_has_one_line_with_its_users_and_its_result"),
         || {
-            let lines = Lines::default();
+            // As `operation path users: result`.
+            let lines = Arc::new(Mutex::new(Vec::new()));
+            let keep = Arc::clone(&lines);
+            let event = move |event: &Event<'_>| {
+                let mut line = Line::default();
+                event.record(&mut line);
+                let [operation, path, users, result] = line.0;
+                keep.lock().unwrap().push(format!("{operation} {path} {users}: {result}"));
+            };
+            let enabled = |metadata: &Metadata<'_>| metadata.target() == "quorate::audit";
             // Nodes run on a thread of the cluster's own.
-            tracing::subscriber::set_global_default(lines.clone()).unwrap();
+            tracing::subscriber::set_global_default(Events { enabled, event }).unwrap();
             let silent = Cluster::new(1);
             silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).unwrap();
             let cluster = Cluster::with_settings(3, Coordinator::builder().audit(true));
@@ -76,7 +59,7 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
                 .unwrap();
             session.get("/a").unwrap();
             session.close().unwrap();
-            let lines = lines.0.lock().unwrap().clone();
+            let lines: Vec<String> = lines.lock().unwrap().clone();
             let by_alice = |line: &&String| line.contains("digest:alice:x");
             let ours: Vec<&String> = lines.iter().filter(by_alice).collect();
             let wanted = [

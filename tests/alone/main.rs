@@ -9,6 +9,7 @@ mod common;
 
 mod audit;
 mod checkpoint_memory;
+mod events;
 mod logs;
 mod port_memory;
 mod quiet;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use quorate::{Coordinator, CreateMode};
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata};
 
 use crate::alone;
 use crate::common::PATIENCE;
 use crate::common::addresses::address;
+use crate::events::Events;
 
 /// Keeps the log's warnings and errors, and counts the rest.
 #[derive(Clone, Default)]
@@ -24,37 +24,25 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Alarms {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO && metadata.target().starts_with("quorate")
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let metadata = event.metadata();
-        let mut alarms = self.0.lock().unwrap();
-        alarms.0 += 1;
-        if *metadata.level() <= Level::WARN {
-            let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
-            event.record(&mut line);
-            alarms.1.push(line.0);
-        }
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
 fn normal_operation_logs_no_warning() {
     alone(concat!(module_path!(), "::normal_operation_logs_no_warning"), || {
         let alarms = Alarms::default();
-        tracing::subscriber::set_global_default(alarms.clone()).unwrap();
+        let keep = alarms.clone();
+        let enabled = |metadata: &Metadata<'_>| {
+            *metadata.level() <= Level::INFO && metadata.target().starts_with("quorate")
+        };
+        let event = move |event: &Event<'_>| {
+            let metadata = event.metadata();
+            let mut alarms = keep.0.lock().unwrap();
+            alarms.0 += 1;
+            if *metadata.level() <= Level::WARN {
+                let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
+                event.record(&mut line);
+                alarms.1.push(line.0);
+            }
+        };
+        tracing::subscriber::set_global_default(Events { enabled, event }).unwrap();
         let quiet = |when: &str| {
             let (asked, logged) = alarms.0.lock().unwrap().clone();
             assert!(asked > 0, "the subscriber is not asked");

@@ -9,8 +9,8 @@ use crate::types::znode::{Stat, Zxid};
 
 impl Session {
     /// Returns a znode and all below it as they were right after the write `zxid`: for example, the configuration with
-    /// which a request has failed; all znodes with the path `/`. Read nothing else from the result. The zxid comes from a [`Stat`], an event, a snapshot or a
-    /// [`CausalToken`](crate::session::CausalToken).
+    /// which a request has failed. With the path `/`, these are all znodes. Only that part counts: an instance with a
+    /// replica shows the other znodes as well, and a client does not. The zxid comes from a [`Stat`], an event, a snapshot or a [`CausalToken`](crate::session::CausalToken).
     ///
     /// The snapshot shares all that is equal with the present tree. Making it takes time in proportion to the writes
     /// since then, about a microsecond for each, in the calling thread.

@@ -1,5 +1,7 @@
 //! Valid chunks, which restore the state, and invalid chunks, which are refused.
 
+use proptest::prelude::*;
+
 use super::reader::decode_result;
 use super::writer::add;
 use super::*;
@@ -481,60 +483,69 @@ fn the_size_of_an_image_is_estimated_within_a_factor_of_two() {
     }
 }
 
-/// Deltas of random trees in no order, with kinds that change and deep parents.
-#[test]
-fn random_deltas_lead_to_the_same_state() {
+#[derive(Clone, Debug)]
+enum Step {
+    Create(String, usize, CreateMode),
+    Set(String, usize),
+    Delete(String),
+    Close,
+}
+
+fn step() -> impl Strategy<Value = Step> {
     let modes = [
         CreateMode::Persistent,
         CreateMode::Ephemeral,
         CreateMode::Container,
-        CreateMode::Persistent,
         CreateMode::PersistentSequential,
     ];
-    for seed in 0..60_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
-        let mut below = |limit: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % limit
-        };
+    let path = || "(/[012]){1,4}";
+    prop_oneof![
+        9 => (path(), 0..40_usize, prop::sample::select(modes.to_vec()))
+            .prop_map(|(path, bytes, mode)| Step::Create(path, bytes, mode)),
+        3 => (path(), 0..9000_usize).prop_map(|(path, bytes)| Step::Set(path, bytes)),
+        6 => path().prop_map(Step::Delete),
+        1 => Just(Step::Close),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// A delta has its znodes in no order: children before their parents, too.
+    #[test]
+    fn deltas_of_any_changes_lead_to_the_same_state(
+        deltas in prop::collection::vec(prop::collection::vec(step(), 0..60), 1..6),
+    ) {
         let mut machine = Machine::new();
         apply(&mut machine, 0, 0, open());
         machine.take_dirty();
         let mut all = chunks(&machine);
         let mut seq = 0;
-        for _ in 0..6 {
-            for _ in 0..below(60) {
-                let depth = 1 + below(4);
-                let path: String = (0..depth).map(|_| format!("/{}", below(3))).collect();
+        for steps in deltas {
+            for step in steps {
                 seq += 1;
-                let command = match below(6) {
-                    0..=2 => {
-                        create(&path, vec![seq as u8; below(40) as usize], modes[below(5) as usize])
+                let command = match step {
+                    Step::Create(path, bytes, mode) => create(&path, vec![1; bytes], mode),
+                    Step::Set(path, bytes) => {
+                        Command::Op(Op::Set { path, data: vec![2; bytes].into(), version: None })
                     }
-                    3 => Command::Op(Op::Set {
-                        path,
-                        data: vec![1; below(9000) as usize].into(),
-                        version: None,
-                    }),
-                    _ => delete(&path),
+                    Step::Delete(path) => delete(&path),
+                    Step::Close => {
+                        apply(&mut machine, seq, seq, Command::Close);
+                        apply(&mut machine, 0, 0, open());
+                        seq = 0;
+                        continue;
+                    }
                 };
                 apply(&mut machine, seq, seq, command);
             }
-            if below(20) == 0 {
-                seq += 1;
-                apply(&mut machine, seq, seq, Command::Close);
-                apply(&mut machine, 0, 0, open());
-                seq = 0;
-            }
             let dirty = machine.take_dirty();
-            let one: Vec<_> = ChunkWriter::delta(machine.state(), dirty.clone()).collect();
-            let two: Vec<_> = ChunkWriter::delta(machine.state(), dirty).collect();
-            assert_eq!(one, two);
-            all.extend(one);
+            let delta: Vec<_> = ChunkWriter::delta(machine.state(), dirty.clone()).collect();
+            let again: Vec<_> = ChunkWriter::delta(machine.state(), dirty).collect();
+            prop_assert_eq!(&delta, &again);
+            all.extend(delta);
             let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
-            assert_eq!(chunks(&restored), chunks(&machine), "seed {seed}");
+            prop_assert_eq!(chunks(&restored), chunks(&machine));
         }
     }
 }

@@ -27,12 +27,9 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Damages one file. Returns a description of the damage.
 fn damage(random: &mut Random, dir: &Path) -> String {
     let files = files(dir);
-    let database = files.iter().find(|path| path.ends_with("chunks")).unwrap();
-    let path = if random.chance(40) {
-        database
-    } else {
-        &files[random.below(files.len() as u64) as usize]
-    };
+    let chunks = files.iter().find(|path| path.ends_with("chunks")).unwrap();
+    let path =
+        if random.chance(40) { chunks } else { &files[random.below(files.len() as u64) as usize] };
     let mut bytes = fs::read(path).unwrap();
     let place = random.below(bytes.len() as u64) as usize;
     let name = path.strip_prefix(dir).unwrap().display();

@@ -2,14 +2,14 @@
 //!
 //! `kill` kills a process in the middle of its writes, `power` cuts the power
 //! in a model of the disk, `restart` does so after a start that follows the end
-//! of a process or a failed sync, `damage` damages files. In all, what the
-//! store holds afterwards must be the contents after the last acknowledged
+//! of a process or a failed sync, `damage` damages files, `random` does all of
+//! it on the simulated file system. In all, what the store holds afterwards must be the contents after the last acknowledged
 //! operation or, after a crash, those after the operation in progress. After
 //! damage, the store may also refuse to open.
 //!
 //! Operations are generated from a seed, so the number of operations determines
-//! what they were and what the store must hold after them. Child processes
-//! perform them: this test binary again, with the task in its environment.
+//! what they were and what the store must hold after them. Except in `random`,
+//! child processes perform them: this test binary again, with the task in its environment.
 
 mod damage;
 mod disk;

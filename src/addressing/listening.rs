@@ -2,7 +2,7 @@
 //! the name of a pod exists only some time after the pod, and may lead to the pod's former address until
 //! then.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,11 @@ use crate::node::io::Time;
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a start waits for an address that is in use, as for a data directory that is.
+const IN_USE_WAIT: Duration = Duration::from_secs(1);
+/// The pause between two attempts at an address that is in use.
+const IN_USE_PAUSE: Duration = Duration::from_millis(10);
 
 /// How to listen without the name.
 pub(crate) const HINT: &str = "to listen before the name is there, give Builder::listen an IP address and a port, as \
@@ -26,16 +31,35 @@ pub(crate) enum ListenAttempt {
     Failed(String),
 }
 
-/// Tries to listen at the addresses of a name.
-pub(crate) fn listen(found: &[SocketAddr]) -> ListenAttempt {
-    match TcpListener::bind(found) {
-        Ok(listener) => ListenAttempt::Listens(listener),
-        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-            let ips: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
-            let ips = ips.join(", ");
-            ListenAttempt::Elsewhere(format!("it leads to {ips}, which this host does not have"))
+/// Repeats an attempt to bind while the address is in use. A socket may outlive its user for a moment: a process
+/// that ends has it, and so has a child of this process between its fork and its exec.
+pub(crate) fn while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let end = crossbeam_channel::after(IN_USE_WAIT);
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && end.is_empty() => {
+                let _ = crossbeam_channel::after(IN_USE_PAUSE).recv();
+            }
+            bound => return bound,
         }
-        Err(error) => ListenAttempt::Failed(error.to_string()),
+    }
+}
+
+impl ListenAttempt {
+    /// The outcome of binding the addresses of a name.
+    pub(crate) fn of(bound: io::Result<TcpListener>, found: &[SocketAddr]) -> ListenAttempt {
+        match bound {
+            Ok(listener) => ListenAttempt::Listens(listener),
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                let ips: Vec<String> =
+                    found.iter().map(|address| address.ip().to_string()).collect();
+                let ips = ips.join(", ");
+                ListenAttempt::Elsewhere(format!(
+                    "it leads to {ips}, which this host does not have"
+                ))
+            }
+            Err(error) => ListenAttempt::Failed(error.to_string()),
+        }
     }
 }
 
@@ -109,7 +133,32 @@ impl Listening {
                  Builder::security",
                 outside.ip()
             )),
-            None => listen(found),
+            None => ListenAttempt::of(TcpListener::bind(found), found),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_is_tried_again_and_other_errors_are_returned() {
+        let mut attempts = 0;
+        let bound = while_in_use(|| {
+            attempts += 1;
+            if attempts < 3 { Err(ErrorKind::AddrInUse.into()) } else { Ok(attempts) }
+        });
+        assert_eq!(bound.unwrap(), 3);
+        let mut attempts = 0;
+        let refused = while_in_use(|| {
+            attempts += 1;
+            Err::<(), _>(ErrorKind::AddrNotAvailable.into())
+        });
+        assert_eq!((refused.unwrap_err().kind(), attempts), (ErrorKind::AddrNotAvailable, 1));
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let refused = while_in_use(|| TcpListener::bind(address)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
     }
 }

@@ -1,9 +1,11 @@
 //! The list of peers: their addresses, and which of them is this process.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
 use crossbeam_channel::Receiver;
 
+use crate::addressing::listening;
 use crate::addressing::names::{LookUps, several};
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
@@ -99,16 +101,29 @@ impl Peers {
         deadline: &Receiver<T>,
     ) -> Result<(String, TcpListener)> {
         let mut tried = Vec::new();
-        for peer in &self.peers {
-            names.wait(Some(peer), deadline);
-            match names.get(peer) {
-                Some(Ok(addresses)) => match TcpListener::bind(addresses.as_slice()) {
-                    Ok(listener) => return Ok((peer.clone(), listener)),
-                    Err(error) => tried.push(format!("{peer}: {error}")),
-                },
-                Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
-                None => tried.push(format!("{peer}: looking it up takes too long")),
+        let bound = listening::while_in_use(|| {
+            tried.clear();
+            let mut failed = ErrorKind::NotFound;
+            for peer in &self.peers {
+                names.wait(Some(peer), deadline);
+                match names.get(peer) {
+                    Some(Ok(addresses)) => match TcpListener::bind(addresses.as_slice()) {
+                        Ok(listener) => return Ok((peer.clone(), listener)),
+                        Err(error) => {
+                            if error.kind() == ErrorKind::AddrInUse {
+                                failed = ErrorKind::AddrInUse;
+                            }
+                            tried.push(format!("{peer}: {error}"));
+                        }
+                    },
+                    Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
+                    None => tried.push(format!("{peer}: looking it up takes too long")),
+                }
             }
+            Err(failed.into())
+        });
+        if let Ok(bound) = bound {
+            return Ok(bound);
         }
         Err(Error::Start(StartError::NotAPeer {
             peers: self.peers.clone(),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::addressing::listening::while_in_use;
 use crate::runtime::shared::NodeShared;
 use crate::types::error::Error;
 use crate::types::start_error::StartError;
@@ -76,7 +77,7 @@ pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> Error {
 impl Port {
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Port> {
         let poll = Poll::new()?;
-        let mut listener = TcpListener::bind(address)?;
+        let mut listener = while_in_use(|| TcpListener::bind(address))?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         Ok(Port {

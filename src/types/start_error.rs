@@ -69,7 +69,7 @@ pub enum StartError {
         /// The peer, or the address to listen on.
         address: String,
     },
-    /// The address to listen on cannot be bound.
+    /// The address to listen on cannot be bound, or is still in use after a second.
     #[error("cannot listen on {address}: {reason}")]
     CannotListen {
         /// The address.

@@ -12,7 +12,6 @@ pub(crate) mod data_dir;
 pub(crate) mod tasks;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,17 +28,6 @@ pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
 const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
-
-/// Waits until nobody listens at this address. A child of another test has the sockets of this process between its
-/// fork and its exec, those that are closed here included.
-#[allow(clippy::disallowed_methods, reason = "it bounds the wait")]
-pub(crate) fn wait_free(address: &str) {
-    let end = Instant::now() + PATIENCE;
-    while let Err(error) = TcpListener::bind(address) {
-        assert!(Instant::now() < end, "{address}: {error}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-}
 
 /// In a process that [`Process::start`] has started: all addresses, and its own.
 pub(crate) fn place() -> Option<(Vec<String>, String)> {

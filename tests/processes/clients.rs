@@ -4,9 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::BufRead;
 use std::time::Duration;
 
-use crate::common::{
-    PATIENCE, Process, SESSION_TIMEOUT, addresses, name_of, node, place, wait_free,
-};
+use crate::common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, name_of, node, place};
 use quorate::StartError;
 use quorate::operate::Status;
 use quorate::{
@@ -354,7 +352,6 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     let all = addresses(2);
     // Each cluster has one member, so stopping it stops the whole cluster.
     let start = |dir: &str, peers: &[String]| {
-        wait_free(&all[0]);
         let member = node(&all[0]).data_dir(dirs.path().join(dir)).join(peers).unwrap();
         member.wait_ready(PATIENCE).unwrap();
         member

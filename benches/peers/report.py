@@ -32,6 +32,7 @@ TIMES = [
     Row("pipelined, 1,000 outstanding, 1 KiB, p50", "pipelined_1k", "p50_us", "floor_1000_1k", 1, None),
     Row("the same, p99", "pipelined_1k", "p99_us", "floor_1000_1k", 1, None),
     Row("set of 100 B beside a caller that sets 1 MB again and again, p50", "set_beside", "p50_us", "floor_1m", 1, None),
+    Row("the same, p99", "set_beside", "p99_us", "floor_1m", 1, None),
     Row("get by a client of another process, p50", "get_client", "p50_us", "round_trip", 1, "get by a client"),
     Row("linearizable get at a follower, p50", "get_linear", "p50_us", "round_trip", 1, "linearizable get"),
     Row("children of a znode that has 100,000, p50", "list", "p50_us", None, 1, None),

@@ -94,11 +94,13 @@ impl Peers {
     }
 
     /// Binds the first peer address that is free on this host: this process becomes that peer. Waits
-    /// for names to be looked up until `deadline` delivers a message.
+    /// for names to be looked up until `deadline` delivers a message. If this process `was` a peer before, its
+    /// address may be in use for a moment longer: it is waited for before the next one is tried.
     pub(crate) fn bind_own<T>(
         &self,
         names: &mut LookUps,
         deadline: &Receiver<T>,
+        was: impl Fn(&str) -> bool,
     ) -> Result<(String, TcpListener)> {
         let mut tried = Vec::new();
         let bound = listening::while_in_use(|| {
@@ -107,15 +109,19 @@ impl Peers {
             for peer in &self.peers {
                 names.wait(Some(peer), deadline);
                 match names.get(peer) {
-                    Some(Ok(addresses)) => match TcpListener::bind(addresses.as_slice()) {
-                        Ok(listener) => return Ok((peer.clone(), listener)),
-                        Err(error) => {
-                            if error.kind() == ErrorKind::AddrInUse {
-                                failed = ErrorKind::AddrInUse;
+                    Some(Ok(addresses)) => {
+                        let bind = || TcpListener::bind(addresses.as_slice());
+                        let bound = if was(peer) { listening::while_in_use(bind) } else { bind() };
+                        match bound {
+                            Ok(listener) => return Ok((peer.clone(), listener)),
+                            Err(error) => {
+                                if error.kind() == ErrorKind::AddrInUse {
+                                    failed = ErrorKind::AddrInUse;
+                                }
+                                tried.push(format!("{peer}: {error}"));
                             }
-                            tried.push(format!("{peer}: {error}"));
                         }
-                    },
+                    }
                     Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
                     None => tried.push(format!("{peer}: looking it up takes too long")),
                 }
@@ -190,7 +196,7 @@ mod tests {
 
     fn bind_own(peers: &Peers) -> Result<(String, TcpListener)> {
         let mut names = LookUps::start(&Resolver::default(), peers.addresses());
-        peers.bind_own(&mut names, &never::<()>())
+        peers.bind_own(&mut names, &never::<()>(), |_| false)
     }
 
     #[test]

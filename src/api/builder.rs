@@ -384,7 +384,7 @@ impl Builder {
     /// known. At most 65,536 changes of znodes are kept, however small they are.
     ///
     /// It costs a fifth of a microsecond for each write at each replica: nothing that a caller of single writes would
-    /// notice, and 12 to 25 % of the most pipelined writes that a cluster takes.
+    /// notice, and 12 to 30 % of the most pipelined writes that a cluster takes.
     ///
     /// A write of a small znode takes about 250 bytes and the length of its path, and as many bytes as the data that
     /// it has replaced or deleted. So 16 MiB are about 50,000 writes of small znodes, or 15 of 1 MiB. A write that

@@ -3,7 +3,7 @@
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "a deadline for the child to end")]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -179,4 +179,34 @@ fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
         std::thread::yield_now();
     }
     join(&own[0]).unwrap().wait_ready(PATIENCE).unwrap();
+}
+
+/// As a child of `std::process::Command` between its fork and its exec: it has the sockets for a moment.
+#[test]
+fn a_join_waits_for_a_child_that_has_the_address_for_a_moment() {
+    let (own, dir) = (addresses(2), tempfile::tempdir().unwrap());
+    let join = || Coordinator::builder().data_dir(dir.path().join("data")).join(&own).unwrap();
+    for _ in 0..5 {
+        let coordinator = join();
+        assert_eq!(coordinator.address(), own[0]);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let child = match fork::fork().unwrap() {
+            Fork::Parent(child) => child,
+            Fork::Child => {
+                drop(writer);
+                let _ = reader.read(&mut [0]);
+                std::process::exit(0);
+            }
+        };
+        coordinator.close();
+        drop(coordinator);
+        // The child ends while the next member waits for its address, and does not take the other one.
+        drop(writer);
+        let coordinator = join();
+        assert_eq!(coordinator.address(), own[0]);
+        coordinator.close();
+        while fork::waitpid_nohang(child).unwrap().is_none() {
+            std::thread::yield_now();
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-use super::Builder;
+use super::{Builder, earlier};
 use crate::addressing::listening::{self, ListenAttempt};
 use crate::addressing::names::{self, LookUps};
 use crate::addressing::peers::{Peers, check_address};
@@ -70,7 +70,7 @@ impl Builder {
         let until = clock.now().saturating_add(self.own_name_wait);
         loop {
             let left = until.saturating_sub(clock.now());
-            let bound = peers.bind_own(names, &crossbeam_channel::after(left));
+            let bound = peers.bind_own(names, &crossbeam_channel::after(left), earlier::was_here);
             let is_known = |peer: &str| matches!(names.get(peer), Some(Ok(_)));
             let left = until.saturating_sub(clock.now());
             match bound {

@@ -1,4 +1,4 @@
-//! The members that this process has started, to explain what is in the way of another one.
+//! The members that this process has started, to explain what is in the way of another one, and to wait for it.
 //!
 //! A child process that was forked while a member ran has copies of its socket and of the lock of its data
 //! directory. They stay in use when the member is closed, until the child ends or runs a program of its
@@ -25,10 +25,13 @@ struct Earlier {
 }
 
 impl Earlier {
+    fn runs(&self) -> bool {
+        self.node.upgrade().is_some_and(|node| node.stopped().is_none())
+    }
+
     /// Who uses what this member uses, or has used.
     fn user(&self) -> &'static str {
-        let runs = self.node.upgrade().is_some_and(|node| node.stopped().is_none());
-        match runs {
+        match self.runs() {
             true => "another coordinator of this process",
             false => {
                 "another process, perhaps a child that this process has forked while it was a member: \
@@ -45,6 +48,12 @@ pub(super) fn note(address: &str, dir: &Path, node: &Arc<NodeShared>) {
     let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     members.retain(|member| member.address != address && member.dir != dir);
     members.push(Earlier { address, dir, node });
+}
+
+/// Whether a member of this process that does not run any more had this address.
+pub(super) fn was_here(address: &str) -> bool {
+    let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    members.iter().any(|member| member.address == address && !member.runs())
 }
 
 /// The error of a member that cannot listen, with the reason if this process knows it.

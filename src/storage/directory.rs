@@ -117,6 +117,10 @@ impl Directory {
         let (path, name) = located(path);
         let mut directory = Directory::lock(&path, log_dir)?;
         let named = CURRENT.read::<String>(&path);
+        if let Err(error @ StorageError::Version { .. }) = named {
+            // Nothing there is damaged.
+            return Err(error);
+        }
         directory.is_unsure = name.is_some() && named.as_ref() != Ok(&name);
         let mut current = match name {
             Some(name) => Some(path.join(name)),

@@ -61,7 +61,10 @@ impl StorageError {
                 Error::Start(StartError::EncryptionKey { path: dir, reason: what })
             }
             StorageError::Version { what } => {
-                Error::Start(StartError::DataDirMismatch { dir, reason: what })
+                let reason = format!(
+                    "{what}: start it with the version that wrote it, or let this one begin in an empty directory"
+                );
+                Error::Start(StartError::DataDirMismatch { dir, reason })
             }
             other => Error::Start(StartError::DataDirUnusable { dir, reason: other.to_string() }),
         }

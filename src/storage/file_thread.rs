@@ -3,7 +3,7 @@
 //! [`FileWork`] does it, one order after the other. In production the thread `quorate-files` drives it. On a
 //! file system with one thread, its owner does the work piece by piece, at times of its own choice.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::thread::JoinHandle;
@@ -56,6 +56,8 @@ pub(super) enum Order {
         number: u64,
         length: u64,
     },
+    /// Remove spare segments if the disk has little room.
+    GiveBack,
 }
 
 /// The owner's end. Dropping it ends the thread, when all orders but removals are done.
@@ -65,6 +67,8 @@ pub(super) struct FileThread {
     length: u64,
     /// Whether a segment was ordered and was not taken yet.
     ordered: bool,
+    /// Whether a segment was freed since spare ones were last asked back.
+    freed: Cell<bool>,
     driver: Driver,
 }
 
@@ -87,6 +91,11 @@ struct Owned {
     made: Option<Made>,
 }
 
+/// The room on the disk that the most spare segments need.
+fn room_for_spare(length: u64) -> u64 {
+    ROOM_FOR_SPARE.saturating_mul(SPARE_MAX as u64).saturating_mul(length)
+}
+
 /// A segment that was created ahead.
 type Made = Result<Segment>;
 
@@ -107,7 +116,8 @@ impl FileThread {
                 .map_err(io_error("starting the thread of the log's files"))?;
             Driver::Thread { orders: Some(orders), made, thread: Some(thread) }
         };
-        Ok(FileThread { dir: dir.clone(), length, ordered: false, driver })
+        let dir = dir.clone();
+        Ok(FileThread { dir, length, ordered: false, freed: Cell::new(false), driver })
     }
 
     /// Orders the next segment, for [`FileThread::take`].
@@ -130,12 +140,23 @@ impl FileThread {
         }
     }
 
+    /// Removes spare segments if this is all the room that the disk has. A member whose writes are refused for want
+    /// of room makes and frees no segments, so nothing else would.
+    pub(super) fn give_back(&self, free: u64) {
+        if free < room_for_spare(self.length) && self.freed.take() {
+            self.send(Order::GiveBack);
+        }
+    }
+
     /// The usual length of a segment; a larger record gets a longer one.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
     pub(super) fn send(&self, order: Order) {
+        if let Order::Free { .. } = order {
+            self.freed.set(true);
+        }
         match &self.driver {
             // If the thread is gone, `take` creates the segments.
             Driver::Thread { orders: Some(orders), .. } => drop(orders.send(order)),
@@ -280,6 +301,7 @@ impl FileWork {
                 }
                 self.remove_spare();
             }
+            Order::GiveBack => self.remove_spare(),
             Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
         }
         None
@@ -297,7 +319,7 @@ impl FileWork {
         if self.spare.len() <= SPARE_FEW {
             return SPARE_FEW;
         }
-        let needed = ROOM_FOR_SPARE.saturating_mul(SPARE_MAX as u64).saturating_mul(self.length);
+        let needed = room_for_spare(self.length);
         let has_room = self.dir.space().is_some_and(|space| space.free >= needed);
         if has_room { SPARE_MAX } else { SPARE_FEW }
     }
@@ -364,5 +386,32 @@ mod tests {
         work.perform(Order::Make(SegmentId { log: 7, number: 81 }));
         work.perform(Order::Make(SegmentId { log: 7, number: 82 }));
         assert!(work.spare.len() <= SPARE_FEW);
+    }
+
+    /// A member whose writes are refused makes and frees no segments.
+    #[test]
+    fn spare_segments_of_a_quiet_member_are_given_back_too() {
+        let device = Device::new(1);
+        let dir = FsPath::new(Arc::new(device.process()), Path::new("/log"));
+        dir.create_directory().unwrap();
+        device.set_capacity(Some(1 << 40));
+        let length = 4096;
+        let files = FileThread::start(&dir, length).unwrap();
+        for number in 1..=64 {
+            Segment::create(&dir, SegmentId { log: 7, number }, length).unwrap();
+            files.send(Order::Free { number, length });
+        }
+        let spares = || {
+            while files.work_beside() {}
+            (1..=64).filter(|number| path(&dir, *number).open(Access::Read).is_ok()).count()
+        };
+        files.give_back(1 << 40);
+        assert_eq!(spares(), 64);
+        device.show_free(Some(0));
+        files.give_back(0);
+        assert_eq!(spares(), SPARE_FEW);
+        // Nothing more is asked of the thread until there may be more of them.
+        files.give_back(0);
+        assert!(!files.work_beside());
     }
 }

@@ -50,7 +50,7 @@ use super::log_record::{
 use super::log_scan::{LogRead, LogSegment, Scan};
 use super::record::corrupt;
 use super::sealing::Sealing;
-use super::segments::{HEADER_BYTES, Segment, SegmentId, numbers, path};
+use super::segments::{HEADER_BYTES, Segment, SegmentId};
 use super::witness::WitnessRecord;
 use super::{Result, StorageError};
 use crate::node::stored::HardState;
@@ -99,17 +99,10 @@ impl LogFile {
         scan: Scan,
         sealing: Sealing,
     ) -> Result<LogFile> {
-        let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
+        let Some(last) = scan.segments.back() else {
             return corrupt("the log has no segment".to_owned());
         };
-        let io = io_error("clearing the log's directory");
-        // Remove the segments that are not part of the log any more, or not yet.
-        for number in numbers(dir).map_err(io)? {
-            if !(first.number..=last.number).contains(&number) {
-                path(dir, number).remove_file().map_err(io)?;
-            }
-        }
-        dir.sync_names().map_err(io)?;
+        scan.remove_others(dir)?;
         let segment = Segment::open(dir, last.number, last.length)?;
         LogFile::of(dir, id, segment_bytes, segment, scan, sealing)
     }
@@ -249,6 +242,11 @@ impl LogFile {
     }
 
     /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
+    /// Removes spare segments if the disk has little room.
+    pub(super) fn give_back_spare(&self, free: u64) {
+        self.files.give_back(free);
+    }
+
     pub(super) fn dispose(&self, generation: Generation) {
         self.files.send(Order::Dispose(generation));
     }

@@ -76,6 +76,18 @@ impl Scan {
         }
         dir.sync_names().map_err(io)
     }
+
+    /// Removes the segments that are not part of the log any more, or not yet.
+    pub(super) fn remove_others(&self, dir: &FsPath) -> Result<()> {
+        let io = io_error("clearing the log's directory");
+        let is_part = |number| self.segments.iter().any(|segment| segment.number == number);
+        for number in numbers(dir).map_err(io)? {
+            if !is_part(number) {
+                path(dir, number).remove_file().map_err(io)?;
+            }
+        }
+        dir.sync_names().map_err(io)
+    }
 }
 
 /// The needed part of a log.

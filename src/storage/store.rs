@@ -180,7 +180,16 @@ impl DiskStore {
         }
         // Before anything is done on the word of a record.
         replay.scan.make_durable(&log)?;
-        let generation = current.generations().open(replay.checkpoint.generation, size)?;
+        let generations = current.generations();
+        let open = || generations.open(replay.checkpoint.generation, size);
+        let generation = open().or_else(|error| {
+            // sled needs room to open a database, which spare segments have.
+            if !matches!(error, StorageError::NoSpace { .. }) {
+                return Err(error);
+            }
+            replay.scan.remove_others(&log)?;
+            open()
+        })?;
         Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
     }
 
@@ -203,6 +212,14 @@ impl DiskStore {
             self.failed = Some(error.to_string());
             self.directory.quarantine_if_corrupt(error)
         })
+    }
+
+    /// Lets spare segments of the log go if that is all the room there is.
+    fn give_back_spare(&self, space: Option<Space>) -> Option<Space> {
+        if let (State::Live(live), Some(space)) = (&self.state, &space) {
+            live.log.give_back_spare(space.free);
+        }
+        space
     }
 
     fn live(&mut self) -> Result<&mut Live> {
@@ -355,11 +372,11 @@ impl Live {
 
 impl LogStore for DiskStore {
     fn space(&self) -> Option<Space> {
-        self.directory.path().space()
+        self.give_back_spare(self.directory.path().space())
     }
 
     fn log_space(&self) -> Option<Space> {
-        self.directory.current()?.log_space()
+        self.give_back_spare(self.directory.current()?.log_space())
     }
 
     fn identity(&self) -> Option<&Identity> {

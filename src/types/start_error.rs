@@ -94,7 +94,7 @@ pub enum StartError {
         reason: String,
     },
     /// The data directory belongs to another cluster, another member or another version.
-    #[error("data directory {} does not belong to this instance: {reason}", dir.display())]
+    #[error("data directory {} does not fit this instance: {reason}", dir.display())]
     DataDirMismatch {
         /// The directory.
         dir: PathBuf,

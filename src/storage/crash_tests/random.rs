@@ -8,6 +8,7 @@ use super::super::{
     CheckpointKind, DiskStore, FsPath, LogStore, MemoryDisk, Result, StorageError, StoreOptions,
 };
 use super::{count, keys};
+use crate::storage::directory::spare_segments;
 use crate::storage::simulated::{DatabaseOptions, Device, Fault, FaultKind, ProcessFiles};
 
 /// How many processes use the device, one after the other.
@@ -261,4 +262,33 @@ fn a_delta_without_room_is_tried_again() {
     writer.begin(false, 1 << 20).unwrap();
     writer.put_chunk(&[7; 50_000]).unwrap();
     writer.finish().unwrap();
+}
+
+/// Other data has filled the disk while the member was stopped.
+#[test]
+fn a_start_on_a_full_disk_has_the_room_of_its_spare_segments() {
+    let device = Device::new(1);
+    device.set_capacity(Some(1 << 40));
+    let files = device.process();
+    let path = FsPath::new(Arc::new(files.clone()), Path::new("/a/data"));
+    let options = StoreOptions { segment_bytes: 64 << 10, ..StoreOptions::default() };
+    let mut store = DiskStore::open(&path, options.clone()).unwrap();
+    let mut model = found(&mut store).unwrap();
+    let mut random = Random(3);
+    for _ in 0..400 {
+        let op = draw(&mut random, &model, 45);
+        if let Ok(kind) = apply(&mut store, &op) {
+            model.apply(&op, kind);
+        }
+        while store.work_beside() {}
+    }
+    assert!(!spare_segments(&path).unwrap().is_empty());
+    let space = path.space().unwrap();
+    files.end_process();
+    drop(store);
+    device.set_capacity(Some(space.total - space.free));
+    let path = FsPath::new(Arc::new(device.process()), Path::new("/a/data"));
+    let mut store = DiskStore::open(&path, options).unwrap();
+    loaded(&mut store).unwrap();
+    assert!(spare_segments(&path).unwrap().is_empty());
 }

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::storage::segments::numbers;
 use crate::storage::{log_scan, segments};
 
 const ID: u64 = 77;

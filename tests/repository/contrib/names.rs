@@ -216,3 +216,47 @@ fn pages_name_existing_types_and_functions() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// A path of the repository in code's type, as `docs/storage.md` or `tests/recipes/*`.
+fn is_path(code: &str) -> bool {
+    let begins = [
+        "src/",
+        "tests/",
+        "docs/",
+        "benches/",
+        "examples/",
+        "fuzz/",
+        "simulation/",
+        "contrib/",
+        "loom/",
+    ];
+    let is_part = |of: char| of.is_ascii_alphanumeric() || "_-./".contains(of);
+    begins.iter().any(|folder| code.starts_with(folder)) && code.chars().all(is_part)
+}
+
+#[test]
+fn pages_name_existing_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = pages();
+    for page in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "benches/README.md",
+        "benches/peers/README.md",
+    ] {
+        texts.insert(format!("/{page}"), read(page));
+    }
+    let (mut seen, mut missing) = (0, Vec::new());
+    for (page, text) in &texts {
+        for path in text.split('`').skip(1).step_by(2).filter(|code| is_path(code)) {
+            seen += 1;
+            // Made by the fuzzer.
+            if !root.join(path).exists() && !path.starts_with("fuzz/artifacts/") {
+                missing.push(format!("{page}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such files: {missing:#?}");
+    assert!(seen > 50, "{seen}");
+}

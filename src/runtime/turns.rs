@@ -6,7 +6,8 @@
 //!
 //! Invariants: a path is in the table for as long as somebody has the turn there, and longer if turns there are to
 //! begin with a pause. Whoever is taken out of a queue has the turn, and passes it on when it is dropped, even if it
-//! never noticed. Waiters are notified without the lock.
+//! never noticed. Waiters are notified without the lock, and one after the other: the waker of an executor that has
+//! ended may drop its task, and so pass the turn on within the call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +35,10 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct Path {
     is_taken: bool,
+    /// Whether a thread is notifying the one that has the turn.
+    is_notifying: bool,
+    /// Whether the turn was passed on meanwhile: that thread notifies the next one.
+    is_passed_on: bool,
     waiting: VecDeque<Arc<Slot>>,
     /// For how many turns from now on some begin with a pause.
     yields: u32,
@@ -67,6 +72,31 @@ impl Turns {
         self.count.store(paths.len(), Ordering::Relaxed);
         drop(paths);
         Turn { turns: Arc::clone(self), path, slot }
+    }
+
+    /// Gives the turn at this path to the next one, for as long as it is passed on within the notification.
+    fn pass_on(&self, at: &str) {
+        let mut paths = self.lock();
+        // It is in the table while it is taken.
+        while let Some(path) = paths.get_mut(at) {
+            let Some(next) = path.waiting.pop_front() else {
+                path.is_taken = false;
+                if path.yields == 0 {
+                    paths.remove(at);
+                    self.count.store(paths.len(), Ordering::Relaxed);
+                }
+                return;
+            };
+            path.is_notifying = true;
+            drop(paths);
+            next.complete(());
+            paths = self.lock();
+            let Some(path) = paths.get_mut(at) else { return };
+            path.is_notifying = false;
+            if !std::mem::take(&mut path.is_passed_on) {
+                return;
+            }
+        }
     }
 }
 
@@ -117,16 +147,12 @@ impl Drop for Turn {
             path.waiting.remove(place);
             return;
         }
-        let next = path.waiting.pop_front();
-        path.is_taken = next.is_some();
-        if !path.is_taken && path.yields == 0 {
-            paths.remove(&self.path);
-            self.turns.count.store(paths.len(), Ordering::Relaxed);
+        if path.is_notifying {
+            path.is_passed_on = true;
+            return;
         }
         drop(paths);
-        if let Some(next) = next {
-            next.complete(());
-        }
+        self.turns.pass_on(&self.path);
     }
 }
 
@@ -167,6 +193,33 @@ mod tests {
         drop(third);
         assert!(has_come(&fourth));
         drop(fourth);
+        assert!(!turns.is_contended("/a"));
+    }
+
+    /// A task whose waker drops it, as some executors do once they have ended.
+    struct DroppedTask(Mutex<Option<Turn>>);
+
+    impl std::task::Wake for DroppedTask {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+
+    /// Each waker that drops the next turn in the call filled the stack.
+    #[test]
+    fn a_turn_passes_through_many_tasks_that_are_gone() {
+        let turns = Arc::new(Turns::default());
+        let first = turns.ask("/a".to_owned());
+        for _ in 0..20_000 {
+            let turn = turns.ask("/a".to_owned());
+            let slot = Arc::clone(&turn.slot);
+            let task = Arc::new(DroppedTask(Mutex::new(Some(turn))));
+            assert_eq!(slot.poll(&Waker::from(task)), None);
+        }
+        let last = turns.ask("/a".to_owned());
+        drop(first);
+        assert!(has_come(&last));
+        drop(last);
         assert!(!turns.is_contended("/a"));
     }
 

@@ -19,6 +19,7 @@ use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{NodeShared, RequestOrigin};
 use crate::runtime::{entropy, holder};
+use crate::sync::wakers::Wakers;
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -283,6 +284,11 @@ impl Session {
     pub fn states(&self) -> Changes<SessionState> {
         let session = &self.inner.session;
         Changes::new(session.states(), session.waiting())
+    }
+
+    /// The tasks that are woken when its state changes.
+    pub(crate) fn state_wakers(&self) -> Arc<Wakers> {
+        self.inner.session.waiting()
     }
 
     /// Whether the session is certainly alive now: the cluster has not expired it, and will not

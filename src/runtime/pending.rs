@@ -127,6 +127,15 @@ impl<T> Pending<T> {
         self.slot.then(then);
     }
 
+    /// Returns the answer, if it has arrived, or passes it to `then`: see [`slot::Slot::take_or_then`].
+    pub(crate) fn take_or_then<W: Send + 'static>(
+        self,
+        with: W,
+        then: impl FnOnce(W, Result<Answer>) + Send + 'static,
+    ) -> Option<(W, Result<Answer>)> {
+        self.slot.take_or_then(with, then)
+    }
+
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
         match self.convert.take() {
             Some(convert) => run(convert, answer),

@@ -75,14 +75,27 @@ impl<T> Slot<T> {
 
     /// Passes the answer to `then`, now or later on the thread that completes the slot.
     pub(crate) fn then(&self, then: impl FnOnce(T) + Send + 'static) {
-        let mut state = self.lock();
-        match state.answer.take() {
-            Some(answer) => {
-                drop(state);
-                then(answer);
-            }
-            None => state.waiting = SlotWaiter::Then(Box::new(then)),
+        if let Some((then, answer)) = self.take_or_then(then, |then, answer| then(answer)) {
+            then(answer);
         }
+    }
+
+    /// Returns the answer, if it has arrived. Otherwise passes it to `then` later, on the thread that completes the
+    /// slot. `with` goes with the answer.
+    ///
+    /// For a function that starts the next operation: where operations fail at once, one call in another would fill
+    /// the stack, and a loop does not.
+    pub(crate) fn take_or_then<W: Send + 'static>(
+        &self,
+        with: W,
+        then: impl FnOnce(W, T) + Send + 'static,
+    ) -> Option<(W, T)> {
+        let mut state = self.lock();
+        if let Some(answer) = state.answer.take() {
+            return Some((with, answer));
+        }
+        state.waiting = SlotWaiter::Then(Box::new(move |answer| then(with, answer)));
+        None
     }
 
     /// Whether the answer has arrived and has this property.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use quorate::recipes::{Lost, Partition, PartitionMember, Partitions, Share};
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, Session};
+use quorate::{Coordinator, CreateMode, Error, Session, SessionState};
 
 const STEP: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -402,4 +402,45 @@ fn a_change_of_the_members_costs_few_writes() {
     assert!(lost <= 2 * MEMBERS as u64 + 10, "{lost} writes for a loss");
     println!("start {start}, join {joined}, loss {lost}");
     assert!(workers.iter().all(|worker| worker.numbers().len() == PARTITIONS / MEMBERS));
+}
+
+fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// When the node stopped, each batch of those that waited was refused within the call of the one before, which filled
+/// the stack.
+#[test]
+fn many_waiting_positions_fail_when_the_session_ends_or_the_node_stops() {
+    const WAITING: usize = 200_000;
+    for ends in [false, true] {
+        let cluster = Cluster::new(3);
+        let session = own_session(&cluster, 0);
+        let mut share = partitions(&session, 1).join("me").unwrap();
+        let partition = share.take().unwrap();
+        cluster.isolate(0);
+        let commit = |number: usize| Box::pin(partition.commit_async(number.to_string()));
+        let mut commits: Vec<_> = (0..WAITING).map(commit).collect();
+        assert!(commits.iter_mut().all(|commit| poll(commit).is_pending()));
+        if ends {
+            cluster.advance(60 * SECOND);
+            assert_eq!(session.state(), SessionState::Expired);
+            commits.push(commit(WAITING));
+        }
+        let before_stop: Vec<_> = commits.iter_mut().map(poll).collect();
+        cluster.stop(0);
+        for (place, (commit, before)) in commits.iter_mut().zip(before_stop).enumerate() {
+            // The first one was sent, and may be stored. The others never will be.
+            if ends && place > 0 {
+                assert!(
+                    matches!(before, Poll::Ready(Err(Error::SessionExpired { .. }))),
+                    "{before:?}"
+                );
+            } else {
+                assert!(before.is_pending());
+                let after = poll(commit);
+                assert!(matches!(after, Poll::Ready(Err(_))), "{after:?}");
+            }
+        }
+    }
 }

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use super::writes::PartitionWrite;
@@ -23,6 +24,20 @@ pub(super) struct Holdings {
     state: Mutex<OwnedPartitions>,
     /// Those who wait for a change of this.
     changed: Arc<Wakers>,
+    /// Where `session_waker` waits for the end of the session.
+    session_place: Mutex<Place>,
+    session_waker: Waker,
+}
+
+/// When the session ends, fails the writes that wait.
+struct SessionEnd(Weak<Holdings>);
+
+impl Wake for SessionEnd {
+    fn wake(self: Arc<Self>) {
+        if let Some(holdings) = self.0.upgrade() {
+            holdings.end_with_session();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,9 +101,22 @@ impl OwnedPartition {
 }
 
 impl Holdings {
-    pub(super) fn new(session: &Session, membership: Membership) -> Holdings {
-        let (session, state) = (session.clone(), Mutex::default());
-        Holdings { session, membership, state, changed: Arc::default() }
+    pub(super) fn new(session: &Session, membership: Membership) -> Arc<Holdings> {
+        Arc::new_cyclic(|holdings| Holdings {
+            session: session.clone(),
+            membership,
+            state: Mutex::default(),
+            changed: Arc::default(),
+            session_place: Mutex::new(Place::new(session.state_wakers())),
+            session_waker: Waker::from(Arc::new(SessionEnd(Weak::clone(holdings)))),
+        })
+    }
+
+    /// Whether the session is over. If it is not, `session_waker` is woken when its state changes.
+    pub(super) fn is_session_over(&self) -> bool {
+        let mut place = self.session_place.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = || self.session.is_over().then_some(());
+        place.poll(&self.session_waker, is_over).is_ready()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OwnedPartitions> {

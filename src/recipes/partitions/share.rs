@@ -93,7 +93,7 @@ impl Share {
         membership: Membership,
         member: PartitionMember,
     ) -> Share {
-        let holdings = Arc::new(Holdings::new(&partitions.session, membership));
+        let holdings = Holdings::new(&partitions.session, membership);
         Share { partitions, member, holdings, driver: None }
     }
 

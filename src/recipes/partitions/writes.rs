@@ -68,12 +68,23 @@ impl OwnedPartitions {
 }
 
 impl Holdings {
-    /// Sends what waits, unless something is in flight: then that does it when it is done.
+    /// Sends what waits, unless something is in flight: then that does it when it is done. What cannot be sent any
+    /// more, since the session is over, fails at once.
     pub(super) fn write(self: &Arc<Self>) {
+        // Writes of a session that is over, and those beyond the limit of waiting requests, are refused at once, each in
+        // its turn. So this is a loop.
+        while let Some((writes, answer)) = self.write_next() {
+            self.written(writes, answer);
+        }
+        self.end_with_session();
+    }
+
+    /// Sends the next writes. Returns them if they are answered already.
+    fn write_next(self: &Arc<Self>) -> Option<(Vec<PartitionWrite>, Result<Answer>)> {
         let writes = {
             let mut state = self.lock();
             if state.is_writing || state.writes.is_empty() {
-                return;
+                return None;
             }
             state.is_writing = true;
             state.next_writes()
@@ -91,11 +102,15 @@ impl Holdings {
             }
         }
         let holdings = Arc::clone(self);
-        multi.submit().then(move |answer| holdings.written(writes, answer));
+        multi.submit().take_or_then(writes, move |writes, answer| {
+            holdings.written(writes, answer);
+            holdings.write();
+        })
     }
 
-    /// The answer to these writes. If one of them has failed, nothing was written: the others are sent again.
-    fn written(self: &Arc<Self>, mut writes: Vec<PartitionWrite>, answer: Result<Answer>) {
+    /// The answer to these writes. If one of them has failed, nothing was written: the others have to be sent again.
+    fn written(&self, mut writes: Vec<PartitionWrite>, answer: Result<Answer>) {
+        let answer = answer.map(drop);
         let failed = match &answer {
             Err(Error::Multi { index, .. }) => {
                 let mut end = 0;
@@ -106,37 +121,47 @@ impl Holdings {
             }
             _ => None,
         };
-        // The share waits for the end of these.
         let releases = writes.iter().any(|write| write.releases);
         let again: Vec<PartitionWrite> = match failed {
             Some(at) => {
                 let again = writes.split_off(at + 1);
                 let failed = writes.split_off(at);
-                failed.into_iter().for_each(|write| self.fail(&write, &answer));
+                failed.iter().for_each(|write| self.finish(write, &answer));
                 writes.into_iter().chain(again).collect()
             }
             None => {
-                for write in &writes {
-                    match &answer {
-                        Ok(_) => write.done.complete(Ok(())),
-                        Err(_) => self.fail(write, &answer),
-                    }
-                }
+                writes.iter().for_each(|write| self.finish(write, &answer));
                 Vec::new()
             }
         };
         let mut state = self.lock();
         state.is_writing = false;
         again.into_iter().rev().for_each(|write| state.writes.push_front(write));
+        // The share waits for the end of releases, and of all writes when it leaves.
+        let is_waited_for = releases || state.leaves;
         drop(state);
-        self.write();
-        if releases {
+        if is_waited_for {
             self.change(|_| ());
         }
     }
 
-    fn fail(&self, write: &PartitionWrite, answer: &Result<Answer>) {
-        let Err(error) = answer else { return };
+    /// Fails what waits if the session is over. If it is not, this is called again when it ends.
+    pub(super) fn end_with_session(&self) {
+        if self.lock().writes.is_empty() || !self.is_session_over() {
+            return;
+        }
+        let Err(over) = self.session.check_alive() else { return };
+        let waiting = std::mem::take(&mut self.lock().writes);
+        let over = Err(over);
+        waiting.iter().for_each(|write| self.finish(write, &over));
+        if waiting.iter().any(|write| write.releases) {
+            self.change(|_| ());
+        }
+    }
+
+    /// Passes the answer to whoever waits for this write.
+    fn finish(&self, write: &PartitionWrite, answer: &Result<()>) {
+        let Err(error) = answer else { return write.done.complete(Ok(())) };
         let error = self.session.root.error(error.clone());
         if write.releases && !error.is_session_lost() {
             // It is given up in any case, without its position.

@@ -277,6 +277,8 @@ bugs! {
         ["a waiting consumer is notified of an item"],
     QueueReturnUnnoticed: "a waiting consumer does not notice an item that is returned to the queue";
         ["a waiting consumer is notified of an item"],
+    QueueClaimsCounted: "an item does not come back beside the claim of a deleted one";
+        ["a waiting consumer is notified of an item"],
     BarrierOpensEarly: "any change of a barrier opens it";
         ["a barrier holds while it is set"],
     DoubleBarrierOpensEarly: "a double barrier opens with one participant too few";

@@ -116,9 +116,16 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         item.fencing_token()
     ));
     kernel.check(kernel.checks.borrow_mut().taken(&item, session));
+    let fate = client.random.below(100);
+    if fate < 10 {
+        // Somebody deletes it. Its consumer works on, with a claim of nothing.
+        kernel.checks.borrow_mut().queues.finishing(&item);
+        handle.session().nonblocking().delete(item.path()).await?;
+        kernel.count_event("items deleted in work");
+    }
     client.think().await;
-    if client.random.percent(30) {
-        // The item goes back to the queue.
+    if fate < 35 {
+        // The item goes back to the queue, unless it was deleted.
         return Ok(());
     }
     kernel.checks.borrow_mut().queues.finishing(&item);

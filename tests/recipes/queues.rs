@@ -679,3 +679,52 @@ fn a_double_barrier_of_zero_participants_is_refused() {
     assert_eq!(setting, "participants");
     assert!(DoubleBarrier::new(&session, "/round", 1).is_ok());
 }
+
+/// The numbers of items in work and of claims are equal, but one item has no claim.
+#[test]
+fn a_dead_consumers_item_returns_beside_the_claim_of_a_deleted_item() {
+    let cluster = Cluster::new(3);
+    for waits in [1, cluster.add_client()] {
+        let session = |node: usize| cluster.node(node).open_session().unwrap();
+        let queue = |session: &Session| Queue::new(session, "/jobs").unwrap();
+        let (works, dies, waits) = (session(0), session(2), session(waits));
+        queue(&works).put_all(["deleted", "good"]).unwrap();
+        let deleted = queue(&works).take().unwrap();
+        let good = queue(&dies).take().unwrap();
+        // An operator deletes an item whose consumer does not come to an end.
+        cluster.node(0).session().delete(deleted.path()).unwrap();
+        let waiting = queue(&waits);
+        let mut taking = Box::pin(waiting.take_async());
+        assert!(settle(&cluster, &mut taking).is_pending());
+        cluster.expire(&dies);
+        match settle(&cluster, &mut taking) {
+            Poll::Ready(item) => assert_eq!(item.unwrap().data(), b"good"),
+            Poll::Pending => panic!("it waits beside {:?}", waits.children("/jobs/claims")),
+        }
+        quiet(&cluster, &waits);
+        assert_eq!(waiting.take().unwrap().data(), b"good");
+        assert!(deleted.is_held());
+        drop(good);
+        quiet(&cluster, &waits);
+        assert!(waiting.pop_timeout(SOON).unwrap().is_some());
+        assert!(waiting.is_empty().unwrap());
+    }
+}
+
+/// Many are in work, and new ones come: the one that has no claim comes first again nevertheless.
+#[test]
+fn a_dead_consumers_item_returns_while_there_are_others_and_many_in_work() {
+    let cluster = Cluster::new(1);
+    let session = || cluster.node(0).open_session().unwrap();
+    let (works, dies) = (session(), session());
+    let queue = |session: &Session| Queue::new(session, "/jobs").unwrap();
+    queue(&works).put_all((0..103).map(|number| number.to_string())).unwrap();
+    let deleted = queue(&works).take().unwrap();
+    let lost = queue(&dies).take().unwrap();
+    let working: Vec<Item> = (0..100).map(|_| queue(&works).take().unwrap()).collect();
+    cluster.node(0).session().delete(deleted.path()).unwrap();
+    cluster.expire(&dies);
+    assert_eq!(queue(&works).take().unwrap().data(), b"1");
+    assert_eq!(working.len(), 100);
+    drop(lost);
+}

@@ -107,6 +107,40 @@ impl Model {
         Ok(())
     }
 
+    fn free_unclaimed(&mut self, by: (SessionId, u64), queue: &str) -> Result<(), OpError> {
+        let (mut of_items, mut of_claims) =
+            (self.names(queue, "taken"), self.names(queue, "claims"));
+        of_items.sort();
+        of_claims.sort();
+        if of_items.len() == of_claims.len() {
+            // Items beyond these wait until nothing else can be taken.
+            let compared = if self.first_item(queue).is_some() {
+                of_items.len().min(64)
+            } else {
+                of_items.len()
+            };
+            if of_items[..compared] == of_claims[..compared] || planted!(QueueClaimsCounted) {
+                return Ok(());
+            }
+        }
+        for name in of_items {
+            if !of_claims.contains(&name) && ItemName::parse(&name).is_some() {
+                self.free(by, queue, &format!("{}/{name}", below(queue, "taken")), &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn first_item(&self, queue: &str) -> Option<String> {
+        let mut names = self.names(queue, "items");
+        names.sort();
+        let items = below(queue, "items");
+        let is_item = |name: &String| {
+            ItemName::parse(name).is_some() && self.children(&format!("{items}/{name}")).is_empty()
+        };
+        names.into_iter().find(is_item)
+    }
+
     fn rename(&mut self, zxid: u64, from: &str, to: &str) {
         let ModelZnode { data, acl, .. } = self.znodes[from].clone();
         self.zxid = zxid;
@@ -147,20 +181,8 @@ impl Model {
             moved += 1;
             self.free(by, queue, &format!("{}/{delayed}", below(queue, "delayed")), name)?;
         }
-        if self.names(queue, "taken").len() != self.names(queue, "claims").len() {
-            for name in self.names(queue, "taken") {
-                let claim = format!("{}/{name}", below(queue, "claims"));
-                if !self.znodes.contains_key(&claim) && ItemName::parse(&name).is_some() {
-                    self.free(by, queue, &format!("{taken}/{name}"), &name)?;
-                }
-            }
-        }
-        let mut names = self.names(queue, "items");
-        names.sort();
-        let is_item = |name: &String| {
-            ItemName::parse(name).is_some() && self.children(&format!("{items}/{name}")).is_empty()
-        };
-        let Some(name) = names.into_iter().find(is_item) else {
+        self.free_unclaimed(by, queue)?;
+        let Some(name) = self.first_item(queue) else {
             return Err(OpError::NoNode { path: items });
         };
         let item = format!("{items}/{name}");

@@ -16,7 +16,7 @@ use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{DATA_BYTES_MAX, Machine};
 use crate::types::acl::Permissions;
 use crate::types::counter::CounterForm;
-use crate::types::queue::QueueOrder;
+use crate::types::queue::{CLAIMS, QueueOrder, TAKEN};
 use crate::types::znode::{Condition, CreateMode};
 
 /// A request without its number, which depends on the session's last one.
@@ -255,8 +255,31 @@ fn finished(draft: Draft, model: &Model) -> Request {
         },
         seq: (next + draft.seq_offset).max(0) as u64,
         acked: (next + draft.acked_offset).max(0) as u64,
-        command: draft.command,
+        command: match draft.command {
+            Command::Op(op) => Command::Op(named(op, model)),
+            Command::Multi(ops) => {
+                Command::Multi(ops.into_iter().map(|op| named(op, model)).collect())
+            }
+            command => command,
+        },
     }
+}
+
+/// Stand for the name of a child that is there.
+const FIRST: &str = "the first";
+const LAST: &str = "the last";
+
+fn named(op: Op, model: &Model) -> Op {
+    let Op::Delete { path, version } = op else { return op };
+    let (parent, name) = path.rsplit_once('/').unwrap_or_default();
+    let mut children = match (name, model.znodes.contains_key(parent)) {
+        (FIRST | LAST, true) => model.children(parent),
+        _ => Vec::new(),
+    };
+    children.sort();
+    let child = if name == FIRST { children.first() } else { children.last() };
+    let path = child.map(|child| format!("{parent}/{child}")).unwrap_or(path);
+    Op::Delete { path, version }
 }
 
 fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
@@ -268,6 +291,99 @@ fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
     machine.expect("chunks of our own")
 }
 
+/// Runs these steps in machines and in the model.
+fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut model = Model::new();
+    let mut machine = Machine::new();
+    // This machine is never cloned or saved.
+    let mut replica = Machine::new();
+    // This machine is sometimes replaced by one that is restored from its chunks.
+    let mut restored = Machine::new();
+    let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
+    let mut published = machine.tree();
+    for (drafts, time, save) in steps {
+        let mut batch = Batch { time: model.time + time - 1.min(model.time), requests: Vec::new() };
+        model.time = model.time.max(batch.time);
+        model.changes.clear();
+        model.session_changes.clear();
+        let mut outcomes = Vec::new();
+        for draft in drafts {
+            let request = finished(draft, &model);
+            let result = model.apply(1, &request);
+            outcomes.push(Outcome {
+                session: request.session,
+                holder: request.holder,
+                seq: request.seq,
+                zxid: model.zxid,
+                result,
+            });
+            batch.requests.push(request);
+        }
+        let before = (published.hash(), published.len());
+        let applied = machine.apply(1, &batch);
+        prop_assert_eq!(before, (published.hash(), published.len()));
+        published.check().unwrap();
+        published = machine.tree();
+
+        prop_assert_eq!(&applied.outcomes, &outcomes);
+        prop_assert_eq!(&applied.changes, &model.changes);
+        prop_assert_eq!(&applied.sessions, &model.session_changes);
+        prop_assert_eq!((machine.zxid(), machine.state.time), (model.zxid, model.time));
+        prop_assert_eq!(published.len(), model.znodes.len());
+        for (path, expected) in &model.znodes {
+            let znode = published.get(path).unwrap();
+            prop_assert_eq!(znode.data(), &expected.data[..]);
+            prop_assert_eq!(znode.is_null(), expected.data.is_null());
+            prop_assert_eq!(znode.stat(), model.stat(path));
+            let acl = znode.acl().map(|acl| acl.entries());
+            prop_assert_eq!(acl, expected.acl.as_deref());
+            let children = znode.children().collect::<Vec<_>>();
+            prop_assert_eq!(children, model.children(path));
+        }
+        machine.check_invariants().unwrap();
+
+        prop_assert_eq!(&replica.apply(1, &batch), &applied);
+        prop_assert_eq!(&restored.apply(1, &batch), &applied);
+        prop_assert_eq!(replica.hash(), machine.hash());
+        prop_assert_eq!(restored.hash(), machine.hash());
+        if save {
+            let dirty = machine.take_dirty();
+            chunks.extend(ChunkWriter::delta(machine.state(), dirty));
+            restored = restore(&chunks, &machine);
+            let full = |machine: &Machine| ChunkWriter::full(machine.state()).collect::<Vec<_>>();
+            prop_assert_eq!(full(&restored), full(&machine));
+            prop_assert_eq!(full(&replica), full(&machine));
+        }
+    }
+    Ok(())
+}
+
+/// Requests of one batch, how long after the last one it comes, and whether a machine is saved after it.
+type Step = (Vec<Draft>, u64, bool);
+
+/// A step of consumers of one queue, and of somebody who deletes what they work on.
+fn queue_step() -> impl Strategy<Value = Step> {
+    let path = || "/a".to_owned();
+    let deleted =
+        (prop::sample::select(vec![TAKEN, CLAIMS]), prop::sample::select(vec![FIRST, LAST]));
+    let delete = deleted
+        .prop_map(|(part, child)| Op::Delete { path: format!("/a/{part}/{child}"), version: None });
+    let put = order().prop_map(move |order| Op::Put {
+        path: path(),
+        data: "".into(),
+        order: Box::new(QueueOrder { max: None, ..order }),
+    });
+    let take = any::<bool>().prop_map(move |claims| Op::Take { path: path(), claims });
+    let op = prop_oneof![3 => put, 4 => take, 3 => delete].prop_map(Command::Op);
+    let command = prop_oneof![20 => op, 1 => Just(Command::Close)];
+    let draft = (1..4u64, command).prop_map(|(session, command)| present(session, command));
+    (vec(draft, 1..4), 0..4u64, any::<bool>())
+}
+
+fn present(session: u64, command: Command) -> Draft {
+    Draft { session, holder: Who::Present, seq_offset: 0, acked_offset: 0, command }
+}
+
 proptest! {
     // 256 cases, or the number in `PROPTEST_CASES`.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -276,67 +392,17 @@ proptest! {
     fn behaves_as_the_model_and_survives_chunks(
         steps in vec((vec(draft(), 1..4), 0..4u64, any::<bool>()), 1..40),
     ) {
-        let mut model = Model::new();
-        let mut machine = Machine::new();
-        // This machine is never cloned or saved.
-        let mut replica = Machine::new();
-        // This machine is sometimes replaced by one that is restored from its chunks.
-        let mut restored = Machine::new();
-        let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
-        let mut published = machine.tree();
-        for (drafts, time, save) in steps {
-            let mut batch = Batch { time: model.time + time - 1.min(model.time), requests: Vec::new() };
-            model.time = model.time.max(batch.time);
-            model.changes.clear();
-            model.session_changes.clear();
-            let mut outcomes = Vec::new();
-            for draft in drafts {
-                let request = finished(draft, &model);
-                let result = model.apply(1, &request);
-                outcomes.push(Outcome {
-                    session: request.session,
-                    holder: request.holder,
-                    seq: request.seq,
-                    zxid: model.zxid,
-                    result,
-                });
-                batch.requests.push(request);
-            }
-            let before = (published.hash(), published.len());
-            let applied = machine.apply(1, &batch);
-            prop_assert_eq!(before, (published.hash(), published.len()));
-            published.check().unwrap();
-            published = machine.tree();
+        agree(steps)?;
+    }
 
-            prop_assert_eq!(&applied.outcomes, &outcomes);
-            prop_assert_eq!(&applied.changes, &model.changes);
-            prop_assert_eq!(&applied.sessions, &model.session_changes);
-            prop_assert_eq!((machine.zxid(), machine.state.time), (model.zxid, model.time));
-            prop_assert_eq!(published.len(), model.znodes.len());
-            for (path, expected) in &model.znodes {
-                let znode = published.get(path).unwrap();
-                prop_assert_eq!(znode.data(), &expected.data[..]);
-                prop_assert_eq!(znode.is_null(), expected.data.is_null());
-                prop_assert_eq!(znode.stat(), model.stat(path));
-                let acl = znode.acl().map(|acl| acl.entries());
-                prop_assert_eq!(acl, expected.acl.as_deref());
-                let children = znode.children().collect::<Vec<_>>();
-                prop_assert_eq!(children, model.children(path));
-            }
-            machine.check_invariants().unwrap();
-
-            prop_assert_eq!(&replica.apply(1, &batch), &applied);
-            prop_assert_eq!(&restored.apply(1, &batch), &applied);
-            prop_assert_eq!(replica.hash(), machine.hash());
-            prop_assert_eq!(restored.hash(), machine.hash());
-            if save {
-                let dirty = machine.take_dirty();
-                chunks.extend(ChunkWriter::delta(machine.state(), dirty));
-                restored = restore(&chunks, &machine);
-                let full = |machine: &Machine| ChunkWriter::full(machine.state()).collect::<Vec<_>>();
-                prop_assert_eq!(full(&restored), full(&machine));
-                prop_assert_eq!(full(&replica), full(&machine));
-            }
-        }
+    #[test]
+    fn queues_behave_as_the_model_whatever_is_deleted(steps in vec(queue_step(), 1..40)) {
+        let open = |session| {
+            let (secret, timeout_ms) = ([1; 16], 1000);
+            present(session, Command::Open { secret, timeout_ms, owner: 1, base: 0 })
+        };
+        let create = Op::Create { path: "/a".to_owned(), data: "".into(), mode: CreateMode::Persistent };
+        let begin = (1..4).map(open).chain([present(1, Command::Op(create))]).collect();
+        agree([vec![(begin, 1, false)], steps].concat())?;
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::take::until_event;
 use super::{NewItem, Queue};
 use crate::api::multi::Multi;
+use crate::api::watch::Watch;
 use crate::recipes::contenders::{PUTTER, predecessor};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
@@ -151,4 +151,14 @@ impl Queue {
         }
         Ok(done)
     }
+}
+
+/// Waits for an event of this kind; `false` if the watch is over.
+async fn until_event(watch: &Watch, is_it: impl Fn(&WatchEvent) -> bool) -> bool {
+    while let Some(event) = watch.recv_async().await {
+        if is_it(&event) {
+            return true;
+        }
+    }
+    false
 }

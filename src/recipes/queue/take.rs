@@ -11,10 +11,11 @@ use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::claimed_in_multi;
 use crate::recipes::errors::{children_or_none, gone, inner};
+use crate::recipes::reads;
 use crate::runtime::either::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::queue::{CLAIMS, DELAYED, ITEMS, TAKEN, split_due};
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, TAKEN, split_due};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::OpResult;
 
@@ -125,7 +126,7 @@ impl Queue {
     async fn look(&self) -> Result<QueueHead> {
         let [items, taken, claims, delayed] = self.counts([ITEMS, TAKEN, CLAIMS, DELAYED]).await?;
         // A claim that has gone leaves its item.
-        let has_item = items > 0 || taken != claims;
+        let has_item = items > 0 || taken > claims || taken > 0 && self.has_unclaimed().await?;
         if delayed == 0 {
             return Ok(QueueHead { has_item, due: None });
         }
@@ -133,6 +134,29 @@ impl Queue {
         let delayed = children_or_none(delayed)?;
         let due = delayed.iter().filter_map(|name| split_due(name)).map(|(due, _)| due).min();
         Ok(QueueHead { has_item, due })
+    }
+
+    /// Whether there is an item that no consumer has any more. The numbers do not show it: a claim may be that of an
+    /// item that somebody has deleted.
+    async fn has_unclaimed(&self) -> Result<bool> {
+        let [taken, claims] = if self.session.reads_at_once() {
+            let shown = self.session.snapshot_soon(&self.path).await?;
+            [TAKEN, CLAIMS].map(|part| shown.children(&self.part(part)))
+        } else {
+            // An item that is done between the two answers seems to have no claim. The take does not find it.
+            let calls = self.session.nonblocking();
+            let [taken, claims] = [TAKEN, CLAIMS].map(|part| calls.children(&self.part(part)));
+            [taken.await, claims.await]
+        };
+        let (taken, claims) = match (children_or_none(taken), children_or_none(claims)) {
+            // Who may not list them may take all the same.
+            (Err(Error::NoAuth { .. }), _) | (_, Err(Error::NoAuth { .. })) => return Ok(true),
+            (taken, claims) => (taken?, claims?),
+        };
+        // They are sorted, and mostly the same.
+        let is_claimed = |name: &String| claims.binary_search(name).is_ok();
+        Ok(taken != claims
+            && taken.iter().any(|name| !is_claimed(name) && ItemName::parse(name).is_some()))
     }
 
     /// Takes the first item if there is one now.
@@ -221,28 +245,28 @@ impl Queue {
 
     /// Waits until there may be more to take; `false` if the watch is over.
     async fn changed(&self, watch: &Watch) -> bool {
-        until_event(watch, |event| self.gives(event)).await
+        while let Some(event) = watch.recv_async().await {
+            if self.gives(&event).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether there may be more to take after this event.
-    fn gives(&self, event: &WatchEvent) -> bool {
+    async fn gives(&self, event: &WatchEvent) -> bool {
         let is_in = |part| path::is_below(&event.path, &self.part(part));
         match event.kind {
             EventKind::Created => is_in(ITEMS) || is_in(DELAYED),
             EventKind::Deleted if planted!(QueueReturnUnnoticed) => false,
-            EventKind::Deleted => is_in(CLAIMS),
-            EventKind::DataChanged | EventKind::ChildrenChanged => false,
+            EventKind::Deleted if is_in(CLAIMS) => {
+                // The claim of an item that is done goes with it.
+                let item = path::join(&self.part(TAKEN), path::name(&event.path));
+                // An error is found again by whoever looks.
+                !matches!(reads::exists(&self.session, &item).await, Ok(None))
+            }
+            EventKind::Deleted | EventKind::DataChanged | EventKind::ChildrenChanged => false,
             _ => true,
         }
     }
-}
-
-/// Waits for an event of this kind; `false` if the watch is over.
-pub(super) async fn until_event(watch: &Watch, is_it: impl Fn(&WatchEvent) -> bool) -> bool {
-    while let Some(event) = watch.recv_async().await {
-        if is_it(&event) {
-            return true;
-        }
-    }
-    false
 }

@@ -61,10 +61,7 @@ impl StorageError {
                 Error::Start(StartError::EncryptionKey { path: dir, reason: what })
             }
             StorageError::Version { what } => {
-                let reason = format!(
-                    "{what}: start it with the version that wrote it, or let this one begin in an empty directory"
-                );
-                Error::Start(StartError::DataDirMismatch { dir, reason })
+                Error::Start(StartError::DataDirMismatch { dir, reason: what })
             }
             other => Error::Start(StartError::DataDirUnusable { dir, reason: other.to_string() }),
         }

@@ -110,7 +110,10 @@ impl Format {
         if format != self.number {
             let Format { name, number, .. } = self;
             return Err(StorageError::Version {
-                what: format!("{name} has format {format}, this version reads {number}"),
+                what: format!(
+                    "{name} has format {format}, this version reads {number}: start it with the version that wrote \
+                     it, or let this one begin in an empty directory"
+                ),
             });
         }
         match postcard::take_from_bytes(body) {

@@ -116,15 +116,15 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         item.fencing_token()
     ));
     kernel.check(kernel.checks.borrow_mut().taken(&item, session));
-    let fate = client.random.below(100);
-    if fate < 10 {
+    let draw = client.random.below(100);
+    if draw < 10 {
         // Somebody deletes it. Its consumer works on, with a claim of nothing.
         kernel.checks.borrow_mut().queues.finishing(&item);
         handle.session().nonblocking().delete(item.path()).await?;
         kernel.count_event("items deleted in work");
     }
     client.think().await;
-    if fate < 35 {
+    if draw < 35 {
         // The item goes back to the queue, unless it was deleted.
         return Ok(());
     }

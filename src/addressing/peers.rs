@@ -102,12 +102,15 @@ impl Peers {
         deadline: &Receiver<T>,
         was: impl Fn(&str) -> bool,
     ) -> Result<(String, TcpListener)> {
-        let mut tried = Vec::new();
+        let (mut tried, mut is_first) = (Vec::new(), true);
         let bound = listening::while_in_use(|| {
             tried.clear();
             let mut failed = ErrorKind::NotFound;
             for peer in &self.peers {
-                names.wait(Some(peer), deadline);
+                // Once only: the deadline may have passed.
+                if is_first {
+                    names.wait(Some(peer), deadline);
+                }
                 match names.get(peer) {
                     Some(Ok(addresses)) => {
                         let bind = || TcpListener::bind(addresses.as_slice());
@@ -126,6 +129,7 @@ impl Peers {
                     None => tried.push(format!("{peer}: looking it up takes too long")),
                 }
             }
+            is_first = false;
             Err(failed.into())
         });
         if let Ok(bound) = bound {

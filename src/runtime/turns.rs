@@ -74,7 +74,7 @@ impl Turns {
         Turn { turns: Arc::clone(self), path, slot }
     }
 
-    /// Gives the turn at this path to the next one, for as long as it is passed on within the notification.
+    /// Gives the turn at this path to the next one, and again if that one passes it on before its notification returns.
     fn pass_on(&self, at: &str) {
         let mut paths = self.lock();
         // It is in the table while it is taken.

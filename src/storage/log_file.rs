@@ -241,12 +241,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
     /// Removes spare segments if the disk has little room.
     pub(super) fn give_back_spare(&self, free: u64) {
         self.files.give_back(free);
     }
 
+    /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
     pub(super) fn dispose(&self, generation: Generation) {
         self.files.send(Order::Dispose(generation));
     }

@@ -215,11 +215,15 @@ impl DiskStore {
     }
 
     /// Lets spare segments of the log go if that is all the room there is.
-    fn give_back_spare(&self, space: Option<Space>) -> Option<Space> {
-        if let (State::Live(live), Some(space)) = (&self.state, &space) {
+    fn give_back_spare(&self, space: Option<&Space>) {
+        if let (State::Live(live), Some(space)) = (&self.state, space) {
             live.log.give_back_spare(space.free);
         }
-        space
+    }
+
+    /// The room on the device of a log that has one of its own.
+    fn log_space_now(&self) -> Option<Space> {
+        self.directory.current()?.log_space()
     }
 
     fn live(&mut self) -> Result<&mut Live> {
@@ -372,11 +376,18 @@ impl Live {
 
 impl LogStore for DiskStore {
     fn space(&self) -> Option<Space> {
-        self.give_back_spare(self.directory.path().space())
+        let space = self.directory.path().space();
+        // A log on a device of its own has its spare segments there.
+        if self.log_space_now().is_none() {
+            self.give_back_spare(space.as_ref());
+        }
+        space
     }
 
     fn log_space(&self) -> Option<Space> {
-        self.give_back_spare(self.directory.current()?.log_space())
+        let space = self.log_space_now();
+        self.give_back_spare(space.as_ref());
+        space
     }
 
     fn identity(&self) -> Option<&Identity> {

@@ -3,10 +3,12 @@
 use std::net::{SocketAddr, TcpListener};
 
 use crate::addressing::discovery::canonical;
+use crate::addressing::listening::while_in_use;
 use crate::addressing::names::{self, LookUps};
 use crate::addressing::peers::Peers;
 use crate::api::builder::Builder;
 use crate::api::builder::address::{NAMES_WAIT, OWN_NAME_PAUSE, bind};
+use crate::api::builder::earlier;
 use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
@@ -113,8 +115,14 @@ impl Builder {
             // IPv4 first, so that instances with one address of each family choose the same family.
             own.sort_unstable();
             // If several instances run on one host, each takes one address.
-            let is_free =
-                |own: &&SocketAddr| self.listen.is_some() || TcpListener::bind(**own).is_ok();
+            let is_free = |own: &&SocketAddr| {
+                let bind = || TcpListener::bind(**own);
+                match earlier::was_here(&own.to_string()) {
+                    _ if self.listen.is_some() => true,
+                    true => while_in_use(bind).is_ok(),
+                    false => bind().is_ok(),
+                }
+            };
             if let Some(free) = own.iter().find(is_free).or(own.first()) {
                 return Ok(*free);
             }

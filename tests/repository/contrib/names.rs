@@ -217,7 +217,7 @@ fn pages_name_existing_types_and_functions() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A path of the repository in code's type, as `docs/storage.md` or `tests/recipes/*`.
+/// A path of the repository in code's type, as `docs/storage.md`.
 fn is_path(code: &str) -> bool {
     let begins = [
         "src/",

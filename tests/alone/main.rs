@@ -10,6 +10,8 @@ mod common;
 mod audit;
 mod checkpoint_memory;
 mod events;
+#[cfg(unix)]
+mod fork;
 mod logs;
 mod port_memory;
 mod quiet;

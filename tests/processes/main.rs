@@ -6,7 +6,6 @@ mod common;
 mod clients;
 mod descriptors;
 mod detach;
-mod fork;
 mod locks;
 mod members;
 mod membership;

@@ -1,0 +1,236 @@
+//! A process that forks has two copies of its handles, but one node.
+//!
+//! Each test is alone in its process: a fork has copies of all sockets and locks of files, also those of other tests.
+
+#![allow(clippy::disallowed_methods, reason = "a deadline for the child to end")]
+
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use crate::alone;
+use crate::common::{PATIENCE, addresses};
+use fork::Fork;
+use quorate::StartError;
+use quorate::recipes::LeaderLatch;
+use quorate::testing::Cluster;
+use quorate::{Coordinator, CreateMode, Error, Result, SessionState, WatchMode};
+
+/// Runs this in a fork with copies of the captured handles, and waits for the fork's end.
+fn in_a_fork(check: impl FnOnce()) {
+    let child = match fork::fork().unwrap() {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            let result = catch_unwind(AssertUnwindSafe(check));
+            if let Err(panic) = &result {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                // Bypasses the output that the harness captures, which is lost with this process.
+                let _ = writeln!(std::io::stderr(), "in the fork: {text:?}");
+            }
+            std::process::exit(i32::from(result.is_err()));
+        }
+    };
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = fork::waitpid_nohang(child).unwrap() {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
+            panic!("the fork hangs");
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(status, 0, "the fork has failed");
+}
+
+/// Checks that an error reports that the node runs in another process, and in which.
+fn check_forked<T: std::fmt::Debug>(result: Result<T>, parent: u32) {
+    match result {
+        Err(error @ Error::Stopped { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains(&format!("process {parent}")) && text.contains("fork"), "{text}");
+            assert!(error.is_session_lost());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// In a fork, a lock still counted as held, calls waited for a thread that did not exist, and dropping the
+/// last handle panicked.
+#[test]
+fn a_fork_has_no_session_and_no_lock() {
+    alone(concat!(module_path!(), "::a_fork_has_no_session_and_no_lock"), || {
+        let (peers, dir) = (addresses(2), tempfile::tempdir().unwrap());
+        let join = |place: usize| {
+            let dir = dir.path().join(place.to_string());
+            Coordinator::builder().data_dir(dir).join([&peers[place]])
+        };
+        let coordinator = join(0).unwrap();
+        let session = coordinator.session();
+        session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+        let guard = session.lock("/lock").unwrap().acquire().unwrap();
+        let leadership = LeaderLatch::new(&session, "/leader", b"").unwrap().campaign().unwrap();
+        let watch = session.watch("/mine", WatchMode::Persistent).unwrap();
+        let states = session.states();
+        assert!(guard.is_held() && leadership.is_held());
+
+        let parent = std::process::id();
+        let handles = (coordinator, session, guard, leadership, watch, states);
+        in_a_fork(|| {
+            let (coordinator, session, guard, leadership, ..) = &handles;
+            assert!(!session.is_alive() && !guard.is_held() && !leadership.is_held());
+            assert_eq!(session.state(), SessionState::Expired);
+            check_forked(session.set("/mine", b"1"), parent);
+            check_forked(session.sync(), parent);
+            check_forked(session.nonblocking().delete("/mine").wait(), parent);
+            check_forked(session.lock("/lock").unwrap().acquire(), parent);
+            check_forked(coordinator.wait_ready(PATIENCE), parent);
+            check_forked(coordinator.leave(PATIENCE), parent);
+            check_forked(coordinator.resume(session.id(), session.password()), parent);
+            assert!(coordinator.status().stopped.is_some());
+            assert!(!coordinator.is_ready() && !coordinator.safe_to_stop());
+            check_forked(coordinator.sessions(), parent);
+            check_forked(coordinator.reports(), parent);
+            let _ = guard.wait_lost();
+            coordinator.close();
+            // The error advises this.
+            let client = Coordinator::builder().client().join(&peers[..1]).unwrap();
+            client.wait_ready(PATIENCE).unwrap();
+            client.session().create("/own", b"", CreateMode::Persistent).unwrap();
+            client.close();
+            // The error advises against this.
+            let refused = join(1).unwrap_err();
+            assert!(
+                matches!(refused, Error::Start(StartError::DataDirUnusable { .. })),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(&format!("process {parent}")), "{refused}");
+            // The parent listens at its own address, which is not the reason.
+            let refused = join(0).unwrap_err().to_string();
+            assert!(refused.contains(&format!("a fork of process {parent}")), "{refused}");
+        });
+
+        let (coordinator, session, guard, leadership, watch, states) = handles;
+        assert!(guard.is_held() && leadership.is_held() && session.is_alive());
+        session.set("/mine", b"2").unwrap();
+        assert_eq!(watch.recv().map(|event| event.path).as_deref(), Some("/mine"));
+        assert_eq!(states.events().try_iter().last(), Some(SessionState::Connected));
+
+        // The last handles of the child's copies, in all orders.
+        let mut handles = Some((coordinator, session, guard, leadership, watch, states));
+        let moved = &mut handles;
+        in_a_fork(|| drop(moved.take()));
+        let (coordinator, session, guard, ..) = handles.as_ref().unwrap();
+        assert!(guard.is_held());
+        assert!(
+            session.exists("/mine").unwrap().is_some() && session.exists("/own").unwrap().is_some()
+        );
+        assert_eq!(coordinator.sessions().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_fork_has_no_cluster_in_memory() {
+    alone(concat!(module_path!(), "::a_fork_has_no_cluster_in_memory"), || {
+        let cluster = Cluster::new(3);
+        let session = cluster.node(0).session();
+        session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+        cluster.isolate(0);
+        let parent = std::process::id();
+        let waiting = session.nonblocking().set("/mine", b"1");
+        let mut handles = Some((cluster, session, waiting));
+        let copies = &mut handles;
+        in_a_fork(|| {
+            let (cluster, session, waiting) = copies.take().unwrap();
+            check_forked(waiting.wait(), parent);
+            assert!(!session.is_alive());
+            check_forked(session.set("/mine", b"2"), parent);
+            drop((cluster, session));
+        });
+        let (cluster, session, waiting) = handles.take().unwrap();
+        cluster.heal();
+        assert_eq!(waiting.wait().unwrap().version, 1);
+        assert!(session.is_alive());
+    });
+}
+
+/// A child that was forked while its parent was a member keeps the parent's socket and data directory. When
+/// the parent joined again, the errors sent its user to look for another process, or for `Builder::advertise`.
+#[test]
+fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
+    alone(
+        concat!(module_path!(), "::a_join_beside_a_forked_child_says_what_is_in_the_way"),
+        || {
+            let (own, dir) = (addresses(2), tempfile::tempdir().unwrap());
+            let join =
+                |address: &String| Coordinator::builder().data_dir(dir.path()).join([address]);
+            let advertised = |address: &String| {
+                Coordinator::builder().advertise(address).data_dir(dir.path()).join([address])
+            };
+            let coordinator = join(&own[0]).unwrap();
+            coordinator.wait_ready(PATIENCE).unwrap();
+            // It lives until the pipe is closed.
+            let (alive, closes) = std::io::pipe().unwrap();
+            let child = match fork::fork().unwrap() {
+                Fork::Parent(child) => child,
+                Fork::Child => {
+                    drop(closes);
+                    let _ = std::io::Read::read(&mut &alive, &mut [0]);
+                    std::process::exit(0);
+                }
+            };
+            coordinator.close();
+            drop(coordinator);
+            for error in [join(&own[0]), advertised(&own[0]), join(&own[1])].map(Result::unwrap_err)
+            {
+                let text = error.to_string();
+                assert!(text.contains("a child that this process has forked"), "{text}");
+            }
+            drop(closes);
+            while fork::waitpid_nohang(child).unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            join(&own[0]).unwrap().wait_ready(PATIENCE).unwrap();
+        },
+    );
+}
+
+/// As a child of `std::process::Command` between its fork and its exec: it has the sockets for a moment.
+#[test]
+fn a_join_waits_for_a_child_that_has_the_address_for_a_moment() {
+    alone(
+        concat!(module_path!(), "::a_join_waits_for_a_child_that_has_the_address_for_a_moment"),
+        || {
+            let (own, dir) = (addresses(2), tempfile::tempdir().unwrap());
+            let join =
+                || Coordinator::builder().data_dir(dir.path().join("data")).join(&own).unwrap();
+            for _ in 0..3 {
+                let coordinator = join();
+                assert_eq!(coordinator.address(), own[0]);
+                let (mut reader, mut writer) = std::io::pipe().unwrap();
+                let child = match fork::fork().unwrap() {
+                    Fork::Parent(child) => child,
+                    Fork::Child => {
+                        drop(writer);
+                        let _ = reader.read(&mut [0]);
+                        // So that the next member comes first.
+                        std::thread::sleep(std::time::Duration::from_millis(100));
+                        std::process::exit(0);
+                    }
+                };
+                coordinator.close();
+                drop(coordinator);
+                // The child ends while the next member waits for its address, and does not take the other one.
+                writer.write_all(&[1]).unwrap();
+                let coordinator = join();
+                assert_eq!(coordinator.address(), own[0]);
+                coordinator.close();
+                while fork::waitpid_nohang(child).unwrap().is_none() {
+                    std::thread::yield_now();
+                }
+            }
+        },
+    );
+}

@@ -129,7 +129,7 @@ def reads(output, count, most):
 
 
 def sets(output, of, count):
-    return output.number(rf"^ +(\d+) sets a second, pipelined, {of}", section(count))
+    return output.number(rf"^ +(\d+) \[\S+\] sets a second, pipelined, {of}", section(count))
 
 
 def set_ratio(output, of, count, least):
@@ -270,7 +270,7 @@ BUSY = [
     ("memory of a znode of 100 B, of 1,000,000 just created", "spread",
      lambda o: amount(o.number(r"^ +(\d+) B of memory for each$", section(1000000)), "B", 330), "330 B"),
     ("the same after a restart", "spread",
-     lambda o: amount(o.number(r"^ +(\d+) B of memory for each, then$", section(1000000)), "B", 330), "330 B"),
+     lambda o: amount(o.number(r"^ +(\d+) B of memory for each, then$", section(1000000)), "B", 350), "350 B"),
     ("restart with 1,000,000 znodes after SIGKILL, to the first read through the gateway: etcd / quorate", "restart",
      lambda o: after_kill(o, "etcd"), "2.5"),
     ("the same, ZooKeeper / quorate", "restart", lambda o: after_kill(o, "zookeeper"), "2.5"),
@@ -325,7 +325,7 @@ MORE = [
     ("sets of these writers meanwhile / before", "rejoin", lambda o: meanwhile(o, 1000), "0.5"),
     ("a permit of a `RateLimiter` that has enough, 15 callers on three members", "recipes", enough, "-"),
     ("the same limit at 10,000 a second, whose callers wait", "recipes",
-     lambda o: f"{permits(o, 'the same, at most 10,000 a second'):g} writes for a thousand permits", "-"),
+     lambda o: f"{permits(o, 'the same, at most 10,000 a second'):.2g} writes for a thousand permits", "-"),
 ]
 CALLS = [
     ("read of a znode, local replica", "cluster", "read"),

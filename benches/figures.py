@@ -12,7 +12,7 @@ PAGE, README, FIGURES = "docs/performance.md", "benches/README.md", "benches/fig
 # The table of the first page has these columns.
 FRONT, SYSTEMS = "README.md", ("quorate", "zookeeper", "etcd")
 
-# What is run, how often, and what the tables call it.
+# What is run, and how often.
 COMMANDS = {
     "peers": ("benches/peers/run.py --runs 3 --seconds 4 --failovers 2 --page --plots docs/performance", 1),
     "gateway": ("benches/peers/gateway.py --runs 2", 1),

@@ -21,7 +21,7 @@ class Gateway(systems.System):
 
     def server(self, i):
         members = [f"127.0.0.1:{port}" for port in self.ports[MEMBERS:]]
-        return [os.path.join(ROOT, "target/release/quorate"), "serve", "--peers", ",".join(members),
+        return [os.path.join(systems.RELEASE, "quorate"), "serve", "--peers", ",".join(members),
                 "--listen", members[i], "--data-dir", os.path.join(self.dirs[i], "data"),
                 "--zookeeper", self.address(i), "--max-client-cnxns", "0", "--max-cnxns", "20000"]
 

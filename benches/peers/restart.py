@@ -7,7 +7,7 @@ the same client, in ZooKeeper's protocol; etcd by its HTTP gateway, for a read t
 import argparse, base64, http.client, json, os, shutil, signal, socket, statistics, struct, subprocess, sys, tempfile, time
 
 sys.dont_write_bytecode = True
-from systems import JAVA, ROOT, ZK_JARS, die_with_parent, write
+from systems import JAVA, RELEASE, ROOT, ZK_JARS, die_with_parent, write
 
 DATA = bytes([7]) * 100
 PARENTS = 1000
@@ -197,7 +197,7 @@ def main():
     if not options.program:
         subprocess.run(["cargo", "build", "--release", "--locked", "--features", "cli,gateway", "--bin", "quorate"],
                        check=True, cwd=ROOT)
-    Quorate.program = os.path.abspath(options.program or os.path.join(ROOT, "target/release/quorate"))
+    Quorate.program = os.path.abspath(options.program or os.path.join(RELEASE, "quorate"))
     folder = tempfile.mkdtemp(prefix="quorate-restart-", dir=options.data)
     try:
         servers = [each(folder, options.port_base + 10 * place)

@@ -4,6 +4,8 @@ import ctypes, json, os, re, shutil, signal, socket, subprocess, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "target", "peers", "build")
+# Where Cargo builds.
+RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
 CARGO_TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", BUILD))
 PROGRAM = os.path.join(CARGO_TARGET, "release", "quorate-peers")
 

@@ -45,6 +45,12 @@ pub(crate) fn while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io:
     }
 }
 
+/// Listens at one of these addresses. `waits`: also if it is in use for a moment.
+pub(crate) fn bind(addresses: &[SocketAddr], waits: bool) -> io::Result<TcpListener> {
+    let attempt = || TcpListener::bind(addresses);
+    if waits { while_in_use(attempt) } else { attempt() }
+}
+
 impl ListenAttempt {
     /// The outcome of binding the addresses of a name.
     pub(crate) fn of(bound: io::Result<TcpListener>, found: &[SocketAddr]) -> ListenAttempt {
@@ -133,7 +139,7 @@ impl Listening {
                  Builder::security",
                 outside.ip()
             )),
-            None => ListenAttempt::of(TcpListener::bind(found), found),
+            None => ListenAttempt::of(bind(found, false), found),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The list of peers: their addresses, and which of them is this process.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 
 use crossbeam_channel::Receiver;
@@ -102,36 +102,11 @@ impl Peers {
         deadline: &Receiver<T>,
         was: impl Fn(&str) -> bool,
     ) -> Result<(String, TcpListener)> {
-        let (mut tried, mut is_first) = (Vec::new(), true);
-        let bound = listening::while_in_use(|| {
-            tried.clear();
-            let mut failed = ErrorKind::NotFound;
-            for peer in &self.peers {
-                // Once only: the deadline may have passed.
-                if is_first {
-                    names.wait(Some(peer), deadline);
-                }
-                match names.get(peer) {
-                    Some(Ok(addresses)) => {
-                        let bind = || TcpListener::bind(addresses.as_slice());
-                        let bound = if was(peer) { listening::while_in_use(bind) } else { bind() };
-                        match bound {
-                            Ok(listener) => return Ok((peer.clone(), listener)),
-                            Err(error) => {
-                                if error.kind() == ErrorKind::AddrInUse {
-                                    failed = ErrorKind::AddrInUse;
-                                }
-                                tried.push(format!("{peer}: {error}"));
-                            }
-                        }
-                    }
-                    Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
-                    None => tried.push(format!("{peer}: looking it up takes too long")),
-                }
-            }
-            is_first = false;
-            Err(failed.into())
-        });
+        let mut tried = Vec::new();
+        // It delivers one message only, so names are waited for once.
+        let mut deadline = Some(deadline);
+        let bound =
+            listening::while_in_use(|| self.bind_first(names, deadline.take(), &was, &mut tried));
         if let Ok(bound) = bound {
             return Ok(bound);
         }
@@ -143,6 +118,37 @@ impl Peers {
                 tried.join("; ")
             ),
         }))
+    }
+
+    /// Binds the first address that is free. `tried`: why each one is not.
+    fn bind_first<T>(
+        &self,
+        names: &mut LookUps,
+        deadline: Option<&Receiver<T>>,
+        was: impl Fn(&str) -> bool,
+        tried: &mut Vec<String>,
+    ) -> io::Result<(String, TcpListener)> {
+        tried.clear();
+        let mut failed = ErrorKind::NotFound;
+        for peer in &self.peers {
+            if let Some(deadline) = deadline {
+                names.wait(Some(peer), deadline);
+            }
+            let reason = match names.get(peer) {
+                Some(Ok(addresses)) => match listening::bind(addresses, was(peer)) {
+                    Ok(listener) => return Ok((peer.clone(), listener)),
+                    Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                        failed = ErrorKind::AddrInUse;
+                        error.to_string()
+                    }
+                    Err(error) => error.to_string(),
+                },
+                Some(Err(reason)) => reason.clone(),
+                None => "looking it up takes too long".to_owned(),
+            };
+            tried.push(format!("{peer}: {reason}"));
+        }
+        Err(failed.into())
     }
 }
 

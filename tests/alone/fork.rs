@@ -4,8 +4,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a deadline for the child to end")]
 
-use std::io::{Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::time::Instant;
 
 use crate::alone;
@@ -43,6 +44,25 @@ fn in_a_fork(check: impl FnOnce()) {
         std::thread::yield_now();
     };
     assert_eq!(status, 0, "the fork has failed");
+}
+
+/// A fork that only has what this process has, until the pipe is closed.
+fn idle_child() -> (i32, PipeWriter) {
+    let (mut alive, closes) = std::io::pipe().unwrap();
+    match fork::fork().unwrap() {
+        Fork::Parent(child) => (child, closes),
+        Fork::Child => {
+            drop(closes);
+            let _ = alive.read(&mut [0]);
+            std::process::exit(0);
+        }
+    }
+}
+
+fn await_end(child: i32) {
+    while fork::waitpid_nohang(child).unwrap().is_none() {
+        std::thread::yield_now();
+    }
 }
 
 /// Checks that an error reports that the node runs in another process, and in which.
@@ -171,16 +191,7 @@ fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
             };
             let coordinator = join(&own[0]).unwrap();
             coordinator.wait_ready(PATIENCE).unwrap();
-            // It lives until the pipe is closed.
-            let (alive, closes) = std::io::pipe().unwrap();
-            let child = match fork::fork().unwrap() {
-                Fork::Parent(child) => child,
-                Fork::Child => {
-                    drop(closes);
-                    let _ = std::io::Read::read(&mut &alive, &mut [0]);
-                    std::process::exit(0);
-                }
-            };
+            let (child, closes) = idle_child();
             coordinator.close();
             drop(coordinator);
             for error in [join(&own[0]), advertised(&own[0]), join(&own[1])].map(Result::unwrap_err)
@@ -189,9 +200,7 @@ fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
                 assert!(text.contains("a child that this process has forked"), "{text}");
             }
             drop(closes);
-            while fork::waitpid_nohang(child).unwrap().is_none() {
-                std::thread::yield_now();
-            }
+            await_end(child);
             join(&own[0]).unwrap().wait_ready(PATIENCE).unwrap();
         },
     );
@@ -209,27 +218,22 @@ fn a_join_waits_for_a_child_that_has_the_address_for_a_moment() {
             for _ in 0..3 {
                 let coordinator = join();
                 assert_eq!(coordinator.address(), own[0]);
-                let (mut reader, mut writer) = std::io::pipe().unwrap();
-                let child = match fork::fork().unwrap() {
-                    Fork::Parent(child) => child,
-                    Fork::Child => {
-                        drop(writer);
-                        let _ = reader.read(&mut [0]);
-                        // So that the next member comes first.
-                        std::thread::sleep(std::time::Duration::from_millis(100));
-                        std::process::exit(0);
-                    }
-                };
+                let (child, closes) = idle_child();
                 coordinator.close();
                 drop(coordinator);
                 // The child ends while the next member waits for its address, and does not take the other one.
-                writer.write_all(&[1]).unwrap();
-                let coordinator = join();
-                assert_eq!(coordinator.address(), own[0]);
-                coordinator.close();
-                while fork::waitpid_nohang(child).unwrap().is_none() {
-                    std::thread::yield_now();
-                }
+                let begins = Barrier::new(2);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        begins.wait();
+                        let coordinator = join();
+                        assert_eq!(coordinator.address(), own[0]);
+                        coordinator.close();
+                    });
+                    begins.wait();
+                    drop(closes);
+                });
+                await_end(child);
             }
         },
     );

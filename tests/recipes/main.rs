@@ -4,6 +4,7 @@
 mod common;
 
 mod agreement;
+mod barriers;
 mod election;
 mod isolation;
 mod locks;

@@ -105,8 +105,7 @@ pub(super) fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListe
     let failed = |reason| {
         Err(Error::Start(StartError::CannotListen { address: address.to_owned(), reason }))
     };
-    let bound = listening::while_in_use(|| TcpListener::bind(found.as_slice()));
-    match ListenAttempt::of(bound, found) {
+    match ListenAttempt::of(listening::bind(found, true), found) {
         ListenAttempt::Listens(listener) => Ok(Some(listener)),
         ListenAttempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
         ListenAttempt::Elsewhere(reason) | ListenAttempt::Failed(reason) => failed(reason),

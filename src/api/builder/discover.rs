@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use crate::addressing::discovery::canonical;
-use crate::addressing::listening::while_in_use;
+use crate::addressing::listening;
 use crate::addressing::names::{self, LookUps};
 use crate::addressing::peers::Peers;
 use crate::api::builder::Builder;
@@ -116,12 +116,8 @@ impl Builder {
             own.sort_unstable();
             // If several instances run on one host, each takes one address.
             let is_free = |own: &&SocketAddr| {
-                let bind = || TcpListener::bind(**own);
-                match earlier::was_here(&own.to_string()) {
-                    _ if self.listen.is_some() => true,
-                    true => while_in_use(bind).is_ok(),
-                    false => bind().is_ok(),
-                }
+                let waits = earlier::was_here(&own.to_string());
+                self.listen.is_some() || listening::bind(&[**own], waits).is_ok()
             };
             if let Some(free) = own.iter().find(is_free).or(own.first()) {
                 return Ok(*free);

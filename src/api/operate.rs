@@ -18,6 +18,9 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// How often an action is requested again while it is not complete.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// A refusal is reported if the leader repeats it for this time. After a pause of its process, or of the
+/// machine, a leader takes the living for silent; and for a moment, a member that has died for alive.
+const REFUSED_FOR: Duration = Duration::from_secs(3);
 
 /// The role of a member in its cluster.
 ///
@@ -442,7 +445,7 @@ impl Coordinator {
     /// fail. The leader writes a line to the audit log, with `by` as the name of the requester.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is no voter at this address, or it does not respond;
+    /// [`Error::Refused`] if there is no voter at this address, or it does not respond for 3 seconds;
     /// [`Error::Timeout`] if it does not lead in time, for example because it lacks much of the log.
     ///
     /// ```
@@ -470,7 +473,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Refused`] if the member is alive, or if no majority of the remaining voters
-    /// responds. [`Error::Timeout`] if the member is not removed in time.
+    /// responds, for 3 seconds. [`Error::Timeout`] if the member is not removed in time.
     ///
     /// ```
     /// use quorate::{Error, testing::Cluster};
@@ -516,31 +519,40 @@ impl Coordinator {
     fn act(&self, action: &Action, by: &str, operation: &str) -> Result<()> {
         let shared = self.shared();
         let waited = shared.limits.request_timeout;
-        let until = shared.clock.now().saturating_add(waited);
+        let from = shared.clock.now();
+        let until = from.saturating_add(waited);
         let mut last = "no member has a leader that could do it; look at `status`".to_owned();
-        let mut begun = false;
+        let (mut begun, mut again) = (false, false);
         loop {
-            let asked =
-                AdminRequest::Act { action: action.clone(), by: by.to_owned(), again: begun };
+            let asked = AdminRequest::Act { action: action.clone(), by: by.to_owned(), again };
             let replies = match self.ask(asked, operation) {
                 Err(Error::Timeout { .. }) => Vec::new(),
                 replies => replies?,
             };
-            // There may be no leader for a moment, also because of the action itself.
-            let has_acted = |reply: &AdminReply| !matches!(reply, AdminReply::NoLeader);
-            match replies.into_iter().map(|(_, reply)| reply).find(has_acted) {
+            // There may be no leader for a moment, also because of the action itself; or two, of which one
+            // does not know yet that it is not the leader any more.
+            let rank = |reply: &AdminReply| match reply {
+                AdminReply::Gone => 3,
+                AdminReply::Begun => 2,
+                AdminReply::Refused { .. } => 1,
+                _ => 0,
+            };
+            let now = shared.clock.now();
+            match replies.into_iter().map(|(_, reply)| reply).max_by_key(rank) {
                 Some(AdminReply::Gone) => return Ok(()),
                 Some(AdminReply::Begun) => {
-                    begun = true;
+                    (begun, again) = (true, true);
                     last = "it has begun, and is not complete".to_owned();
                 }
-                Some(AdminReply::Refused { reason }) if begun => last = reason,
                 Some(AdminReply::Refused { reason }) => {
-                    return Err(Error::Refused { operation: operation.to_owned(), reason });
+                    if !begun && now >= until.min(from.saturating_add(REFUSED_FOR)) {
+                        return Err(Error::Refused { operation: operation.to_owned(), reason });
+                    }
+                    (again, last) = (true, reason);
                 }
                 _ => {}
             }
-            if shared.clock.now() >= until {
+            if now >= until {
                 let operation = operation.to_owned();
                 return Err(Error::Timeout { operation, waited, reason: last });
             }

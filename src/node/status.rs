@@ -304,7 +304,7 @@ impl Node {
                     Action::MoveLeader { .. } | Action::Remove { .. } => None,
                 };
                 let reply = self.act(action);
-                if *again && matches!(reply, AdminReply::Begun | AdminReply::NoLeader) {
+                if *again && reply != AdminReply::Gone {
                     return reply;
                 }
                 tracing::info!(

@@ -151,6 +151,19 @@ fn a_dead_member_is_removed_and_a_living_one_is_not() {
 }
 
 #[test]
+fn what_was_true_a_moment_ago_refuses_no_action() {
+    let cluster = Cluster::new(3);
+    let here = cluster.node(0);
+    here.session().sync().unwrap();
+    // Its leader still takes it for alive.
+    let dead = (1..3).find(|at| cluster.leader() != Some(*at)).unwrap();
+    let address = cluster.node(dead).address();
+    cluster.stop(dead);
+    here.remove_member(&address, "a test").unwrap();
+    assert_eq!((here.reports().unwrap().len(), voters(&here)), (2, 2));
+}
+
+#[test]
 fn no_removal_costs_the_quorum() {
     let cluster =
         Cluster::with_settings(5, Coordinator::builder().request_timeout(Duration::from_secs(3)));

@@ -32,8 +32,8 @@ pub(crate) enum AdminRequest {
     /// A piece of a member's state, by its number, in the transfer of this number. `of`: the member
     /// that has sent the first piece and has the others; 0: any member.
     Image { of: NodeId, transfer: u64, piece: u32 },
-    /// For the leader alone. `again`: the leader has replied that the action has begun, and is asked
-    /// for its progress.
+    /// For the leader alone. `again`: the leader has replied that the action has begun, or why it cannot,
+    /// and is asked again.
     Act { action: Action, by: String, again: bool },
 }
 

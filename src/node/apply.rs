@@ -127,6 +127,18 @@ impl Node {
         Ok(number)
     }
 
+    /// At the start of the node: applies the entries of its log that its disk knows to be committed, up to
+    /// the next change of the voters. Nobody reads the tree yet, so nothing of it is copied.
+    pub(super) fn apply_known(&mut self) -> Result<(), String> {
+        loop {
+            self.applying.applied_now = 0;
+            self.go_on_applying()?;
+            if !self.applying.goes_on {
+                return Ok(());
+            }
+        }
+    }
+
     /// Applies the entries that raft-rs has handed out, which are on this member's own disk, and then
     /// other committed entries up to the next change of the voters. One step applies a bounded number
     /// of requests, and only a part of an entry that deletes very many znodes.

@@ -199,7 +199,8 @@ impl Node {
             node.belong_to(founded.ok_or("a state of no cluster")?);
         }
         node.raft.pace();
-        if voting.voters == [id] {
+        node.guarded(Node::apply_known);
+        if voting.voters == [id] && node.cx.stopped.is_none() {
             // No other node could lead or vote.
             node.raft.campaign()?;
         }
@@ -218,18 +219,7 @@ impl Node {
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         let mut inputs = inputs.into_iter();
         if self.cx.stopped.is_none() {
-            // raft-rs panics on states that it considers impossible. The node is not used after a
-            // panic.
-            match catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs))) {
-                Ok(Ok(())) => {}
-                Ok(Err(reason)) => self.stop(reason),
-                Err(panic) => {
-                    let what = panic.downcast_ref::<String>().map(String::as_str);
-                    let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
-                    let what = what.unwrap_or("no message");
-                    self.stop(format!("a broken invariant: {what}"));
-                }
-            }
+            self.guarded(|node| node.try_step(now, &mut inputs));
         }
         if let Some(reason) = self.cx.stopped.clone() {
             // There is nothing left to wake up for.
@@ -241,6 +231,21 @@ impl Node {
             }
         }
         std::mem::take(&mut self.cx.effects)
+    }
+
+    /// Stops the node if this fails. raft-rs panics on states that it considers impossible. The node is not
+    /// used after a panic.
+    fn guarded(&mut self, work: impl FnOnce(&mut Node) -> Result<(), String>) {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => self.stop(reason),
+            Err(panic) => {
+                let what = panic.downcast_ref::<String>().map(String::as_str);
+                let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
+                let what = what.unwrap_or("no message");
+                self.stop(format!("a broken invariant: {what}"));
+            }
+        }
     }
 
     fn try_step(

@@ -72,7 +72,7 @@ impl Node {
 
     /// How many entries of its log it has not applied.
     pub(crate) fn unapplied(&self) -> u64 {
-        self.raft.last_index().saturating_sub(self.raft.handed_out())
+        self.raft.last_index().saturating_sub(self.raft.log().applied().index)
     }
 
     /// The end of the log.

@@ -207,8 +207,8 @@ impl DataDirectory {
         }
         self.known().log = store.log();
         let node = boot(&mut store, config.clone(), now)?;
-        let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
-        tracing::info!(dir = %self.path, znodes, replay, "the data directory is open");
+        let (unapplied, znodes) = (node.unapplied(), node.machine().tree().len());
+        tracing::info!(dir = %self.path, znodes, unapplied, "the data directory is open");
         Ok((Box::new(store), node))
     }
 

@@ -19,9 +19,12 @@ pub(super) struct Children {
 }
 
 /// Consecutive names, separated by slashes, which no name contains. Pages are ordered by their first
-/// names.
+/// names, so the length of that one is known without a search for its end.
 #[derive(Clone, Debug)]
-struct NamePage(Arc<str>);
+struct NamePage {
+    names: Arc<str>,
+    first: u32,
+}
 
 impl Children {
     pub(super) fn len(&self) -> usize {
@@ -45,7 +48,7 @@ impl Children {
     /// Does nothing if the name is in the set.
     pub(super) fn insert(&mut self, name: &str) {
         let Some(page) = self.page_for(name).cloned() else {
-            self.pages.insert_mut(NamePage(Arc::from(name)));
+            self.pages.insert_mut(NamePage::of([name]));
             self.len += 1;
             return;
         };
@@ -57,7 +60,7 @@ impl Children {
         if before.is_empty() {
             self.pages.remove_mut(page.first());
         }
-        if page.0.len() + 1 + name.len() <= PAGE_BYTES {
+        if page.names.len() + 1 + name.len() <= PAGE_BYTES {
             self.pages.insert_mut(NamePage::of([before, name, from]));
         } else if from.is_empty() {
             // Names often grow: the page before stays full, and a new one begins.
@@ -78,10 +81,10 @@ impl Children {
             return names.into_iter().for_each(|name| self.insert(name));
         }
         self.len += names.len();
-        let mut page = last.map_or(String::new(), |last| last.0.to_string());
+        let mut page = last.map_or(String::new(), |last| last.names.to_string());
         for name in names {
             if page.len() + 1 + name.len() > PAGE_BYTES && !page.is_empty() {
-                self.pages.insert_mut(NamePage(Arc::from(&*page)));
+                self.pages.insert_mut(NamePage::of([&page]));
                 page.clear();
             }
             if !page.is_empty() {
@@ -90,7 +93,7 @@ impl Children {
             page.push_str(name);
         }
         if !page.is_empty() {
-            self.pages.insert_mut(NamePage(Arc::from(page)));
+            self.pages.insert_mut(NamePage::of([&page]));
         }
     }
 
@@ -121,22 +124,31 @@ impl Children {
 }
 
 impl NamePage {
+    /// Some of the parts may be empty.
     fn of<const N: usize>(parts: [&str; N]) -> NamePage {
-        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        NamePage(Arc::from(parts.join("/")))
+        let mut names = String::with_capacity(parts.iter().map(|part| part.len() + 1).sum());
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            if !names.is_empty() {
+                names.push('/');
+            }
+            names.push_str(part);
+        }
+        // A name is not longer than a request, whose length is a `u32`.
+        let first = first_of(&names).len() as u32;
+        NamePage { names: Arc::from(names), first }
     }
 
     fn names(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.0.split('/')
+        self.names.split('/')
     }
 
     fn first(&self) -> &str {
-        first_of(&self.0)
+        &self.names[..self.first as usize]
     }
 
     /// The names before this one, and the others.
     fn divide(&self, name: &str) -> (&str, &str) {
-        let bytes = self.0.as_bytes();
+        let bytes = self.names.as_bytes();
         // The names that begin before `low` are smaller, and those from `high` on are not.
         let (mut low, mut high) = (0, bytes.len());
         while low < high {
@@ -151,8 +163,8 @@ impl NamePage {
             }
         }
         match low {
-            0 => ("", &self.0),
-            end => (&self.0[..end - 1], self.0.get(end..).unwrap_or_default()),
+            0 => ("", &self.names),
+            end => (&self.names[..end - 1], self.names.get(end..).unwrap_or_default()),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::node::timings::ELECTION_TICKS;
 use crate::types::membership::NodeId;
+use crate::types::znode::CreateMode;
 
 /// The heartbeats until this holds, with disks that take a heartbeat for each write, or no time.
 fn heartbeats(cluster: &mut Cluster, slow: bool, done: impl Fn(&Cluster) -> bool) -> usize {
@@ -31,6 +32,30 @@ fn has_leader(cluster: &Cluster) -> bool {
 fn is_ready(cluster: &Cluster, node: NodeId) -> bool {
     let status = cluster.node(node).status();
     status.is_placed && status.fresh_at.is_some() && status.leader.is_some()
+}
+
+/// The first tree had only the last checkpoint. The rest was applied while readers had that tree, so each
+/// part of it was copied.
+#[test]
+fn a_node_starts_with_all_that_its_disk_knows_to_be_decided() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, Duration::from_secs(60));
+    // More than one step applies.
+    let paths: Vec<String> = (0..5000).map(|n| format!("/{n}")).collect();
+    for path in &paths {
+        cluster.create(leader, session, path, CreateMode::Persistent).unwrap();
+    }
+    let follower = cluster.follower();
+    // The followers have the commit of the last write with the next one.
+    for node in [leader, follower] {
+        cluster.set(leader, session, "/0", "last");
+        cluster.settle();
+        cluster.kill(node);
+        cluster.start(node);
+        let applied = |path: &String| cluster.data(node, path).is_some();
+        assert!(paths.iter().all(applied), "on {node}");
+    }
 }
 
 /// The first one that had a cluster told the others when they asked again, a second later, and then all

@@ -238,7 +238,7 @@ impl Clients {
                 self.touched.insert(number);
             }
         }
-        if now.saturating_sub(self.turned) > SWEEP {
+        if now.saturating_sub(self.turned) > SWEEP * 2 {
             // This thread was delayed. Bytes that clients have sent in the meantime are still to be
             // read, so their silence proves nothing.
             self.connected.values_mut().for_each(|client| client.connection.last_received = now);
@@ -248,9 +248,9 @@ impl Clients {
         self.bound_memory(now);
     }
 
-    /// Whether it is time for a [`sweep`](Self::sweep).
-    pub(super) fn is_sweep_due(&self, now: Duration) -> bool {
-        now.saturating_sub(self.swept) >= SWEEP
+    /// The time until the next [`sweep`](Self::sweep).
+    pub(super) fn next_sweep(&self, now: Duration) -> Duration {
+        (self.swept + SWEEP).saturating_sub(now)
     }
 
     /// Looks whether there is a quorum, and ends the sessions of clients that are silent.

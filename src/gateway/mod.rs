@@ -272,7 +272,5 @@ impl GatewayBuilder {
     }
 }
 
-/// The thread wakes at least this often.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How often connections are checked for silent clients.
+/// How often connections are checked for silent clients. The thread wakes at least this often.
 const SWEEP: Duration = Duration::from_millis(500);

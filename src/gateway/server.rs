@@ -9,6 +9,7 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Events, Token};
 
+use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::clients::{Clients, Readiness};
 use super::ending::Ending;
@@ -16,7 +17,6 @@ use super::files;
 use super::stream::ClientStream;
 #[cfg(feature = "tls")]
 use super::tls::CertificateRenewal;
-use super::{GatewayBuilder, PAUSE};
 use crate::api::support::{Mailbox, NodeShared};
 use crate::runtime::port::{LISTENER, Port};
 use crate::types::warnings::Warnings;
@@ -71,7 +71,10 @@ impl Server {
             );
         }
         while !self.port.is_stopped() && self.shared.stopped().is_none() {
-            let pause = if self.clients.is_busy() { Duration::ZERO } else { PAUSE };
+            let pause = match self.clients.is_busy() {
+                true => Duration::ZERO,
+                false => self.clients.next_sweep(self.shared.clock.now()),
+            };
             if let Err(error) = self.port.wait(&mut events, pause) {
                 tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
                 break;
@@ -85,7 +88,7 @@ impl Server {
             let now = self.shared.clock.now();
             self.clients.turn(now, &mut self.streams, &mut self.port.scratch);
             // Also done while some clients are busy.
-            if self.clients.is_sweep_due(now) {
+            if self.clients.next_sweep(now).is_zero() {
                 self.sweep(now);
             }
             self.close_ended();

@@ -11,10 +11,10 @@ use crossbeam_channel::Receiver;
 
 use super::history::History;
 use crate::Builder;
+use crate::gateway::GatewayBuilder;
 use crate::gateway::authentication::{Authenticator, Checks};
 use crate::gateway::clients::{ByteStream, Clients, Readiness};
 use crate::gateway::output::{Output, PIECES_MAX};
-use crate::gateway::{GatewayBuilder, PAUSE};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{Input, Now, Problem, WatchId};
 use crate::node::message::PeerMessage;
@@ -141,7 +141,6 @@ pub(super) struct Member {
     pub(super) pipes: BTreeMap<u64, Pipe>,
     woken: Arc<AtomicBool>,
     turn_at: Option<Duration>,
-    turned: Duration,
     is_cut: bool,
 }
 
@@ -412,14 +411,14 @@ impl Members {
         if is_due {
             member.turn_at.get_or_insert(now + delay);
         }
-        let at = member.turn_at.unwrap_or(member.turned + PAUSE);
+        let at = member.turn_at.unwrap_or(now + member.clients.next_sweep(now));
         if at > now {
             return;
         }
-        (member.turn_at, member.turned) = (None, now);
+        member.turn_at = None;
         member.clients.turn(now, &mut member.pipes, scratch);
         member.clients.check_bounds();
-        if member.clients.is_sweep_due(now) {
+        if member.clients.next_sweep(now).is_zero() {
             member.clients.sweep(now, &mut member.pipes, scratch);
         }
         for number in member.clients.take_over() {
@@ -502,7 +501,6 @@ fn member(
         pipes: BTreeMap::new(),
         woken,
         turn_at: None,
-        turned: Duration::ZERO,
         is_cut: false,
     }
 }

@@ -183,7 +183,6 @@ impl Node {
         let index = at.index;
         let change = entry.voting_change();
         let of_voters = change.is_some();
-        let mut requests = 0;
         if let Some(change) = change {
             self.apply_voting(index, &change?);
         }
@@ -204,8 +203,7 @@ impl Node {
                 self.applying.preparing = Some((index, batch));
                 return Ok(false);
             }
-            requests = batch.requests.len();
-            self.applying.applied_now += requests + data.len() / REQUEST_BYTES;
+            self.applying.applied_now += batch.requests.len() + data.len() / REQUEST_BYTES;
             if !strikes!(EntrySkipped, 97) {
                 self.apply_batch(at.term, batch);
             }
@@ -216,7 +214,7 @@ impl Node {
             self.cx.metrics.commit.record(self.cx.now.mono.saturating_sub(proposed_at));
         }
         self.raft.log_mut().set_applied(at);
-        self.raft.persistence.applied(entry.bytes(), requests);
+        self.raft.persistence.applied(entry.bytes());
         if of_voters && !self.bootstrap.joins && !self.raft.is_own_member() {
             return Err(REMOVED.to_owned());
         }
@@ -340,6 +338,7 @@ impl Node {
     /// `before`: the tree before the one write that was applied, if a watch needs it.
     fn take_applied(&mut self, applied: Applied, before: Option<&Tree>) {
         self.cx.effects.zxid = self.machine.zxid();
+        self.raft.persistence.worked(&applied);
         let mut fired = Fired::default();
         for change in &applied.changes {
             let count = match change.kind {

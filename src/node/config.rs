@@ -78,10 +78,10 @@ impl TimeoutBounds {
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// The most bytes and the most requests of the log after a checkpoint, however large the state is. A start
-    /// has the bytes in memory and applies the requests once more.
+    /// The most bytes and the most changes of the log after a checkpoint, however large the state is. A start
+    /// has the bytes in memory and makes the changes once more. A create or a delete counts as two.
     pub(crate) checkpoint_bytes_max: u64,
-    pub(crate) checkpoint_requests_max: u64,
+    pub(crate) checkpoint_changes_max: u64,
     pub(crate) checkpoint_age: Duration,
     /// The log's newest entries stay in memory up to this many bytes. Entries that are not durable or
     /// not applied stay in any case.
@@ -104,7 +104,7 @@ impl Default for LogLimits {
             checkpoint_entries: 20_000,
             checkpoint_bytes: 16 << 20,
             checkpoint_bytes_max: 256 << 20,
-            checkpoint_requests_max: 250_000,
+            checkpoint_changes_max: 500_000,
             checkpoint_age: Duration::from_secs(600),
             memory_bytes: 16 << 20,
             retained_bytes_min: 64 << 20,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::machine::State;
+use crate::machine::command::{Applied, Change, ChangeKind};
 use crate::node::config::LogLimits;
 use crate::node::io::Time;
 use crate::node::raft::log::Position;
@@ -48,9 +49,9 @@ pub(in crate::node) struct Persistence {
     /// The last checkpoint that was requested or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
     pub(in crate::node) checkpoint_at: Time,
-    /// The bytes of the entries that were applied since, and their requests.
+    /// The bytes of the entries that were applied since, and their changes.
     applied_bytes: u64,
-    applied_requests: u64,
+    applied_changes: u64,
     /// The index of the checkpoint being written.
     checkpointing: Option<u64>,
     /// When the last checkpoint was complete.
@@ -99,16 +100,26 @@ impl Persistence {
         self.state_bytes = bytes;
         self.checkpoint = at;
         self.checkpoint_at = now;
-        (self.applied_bytes, self.applied_requests) = (0, 0);
+        (self.applied_bytes, self.applied_changes) = (0, 0);
         self.checkpointing = None;
         self.rotten_below = 0;
         self.keeps_from = 0;
     }
 
-    /// An entry of this many bytes and requests was applied.
-    pub(in crate::node) fn applied(&mut self, bytes: u64, requests: usize) {
+    /// An entry of this many bytes was applied.
+    pub(in crate::node) fn applied(&mut self, bytes: u64) {
         self.applied_bytes += bytes;
-        self.applied_requests += requests as u64;
+    }
+
+    /// A batch was applied, or a part of one. A request that changes nothing counts as one change.
+    pub(in crate::node) fn worked(&mut self, applied: &Applied) {
+        let cost = |change: &Change| match change.kind {
+            ChangeKind::DataChanged => 1,
+            // The parent changes, too.
+            ChangeKind::Created | ChangeKind::Deleted => 2,
+        };
+        let changes: u64 = applied.changes.iter().map(cost).sum();
+        self.applied_changes += changes.max(applied.outcomes.len() as u64);
     }
 
     /// Whether a checkpoint is due for node `id`, with the log applied up to `applied`. `state_bytes`: how
@@ -130,7 +141,7 @@ impl Persistence {
         let due = entries >= of(limits.due_entries(state_bytes))
             || (entries > 0 && (old || makes_room))
             || self.applied_bytes >= of(limits.due_bytes(state_bytes))
-            || self.applied_requests >= of(limits.checkpoint_requests_max)
+            || self.applied_changes >= of(limits.checkpoint_changes_max)
             // The damaged entries must be applied first.
             || (self.rotten_below > 0 && applied.index + 1 >= self.rotten_below);
         due && self.checkpointing.is_none()
@@ -141,7 +152,7 @@ impl Persistence {
         self.checkpoint_image = image;
         self.checkpoint = at;
         self.checkpoint_at = now;
-        (self.applied_bytes, self.applied_requests) = (0, 0);
+        (self.applied_bytes, self.applied_changes) = (0, 0);
         self.checkpointing = Some(at.index);
         if at.index + 1 >= self.rotten_below {
             self.rotten_below = 0;
@@ -189,16 +200,22 @@ mod tests {
 
     /// A start applies them once more, and a large state alone would let gigabytes of them gather.
     #[test]
-    fn very_many_small_requests_make_a_checkpoint_due() {
-        let limits = LogLimits { checkpoint_requests_max: 1000, ..LogLimits::default() };
+    fn very_many_small_changes_make_a_checkpoint_due() {
+        let limits = LogLimits { checkpoint_changes_max: 1000, ..LogLimits::default() };
         let mut persistence = Persistence::default();
         let applied = Position { index: 1, term: 1 };
         let is_due = |persistence: &Persistence| {
             persistence.is_checkpoint_due(1, &limits, applied, Time::ZERO, 1 << 40, false)
         };
-        persistence.applied(0, 749);
+        let changes = |kind, count| {
+            let path = "/a".to_owned();
+            let change = Change { zxid: 1, kind, path, position: 0, acl: None, parent_acl: None };
+            Applied { changes: vec![change; count], ..Applied::default() }
+        };
+        // A multi's changes count, and not the one request.
+        persistence.worked(&changes(ChangeKind::Created, 374));
         assert!(!is_due(&persistence));
-        persistence.applied(0, 501);
+        persistence.worked(&changes(ChangeKind::DataChanged, 501));
         assert!(is_due(&persistence));
         persistence.checkpoint_begun(applied, 0, Time::ZERO);
         persistence.checkpoint_done(1, 0, Time::ZERO);

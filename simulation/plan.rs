@@ -235,7 +235,7 @@ impl Plan {
             // So few bytes that the size of the state decides when a checkpoint is due.
             plan.log.checkpoint_bytes = 1 << checkpoints.within(8..16);
             plan.log.checkpoint_bytes_max = plan.log.checkpoint_bytes << checkpoints.within(0..6);
-            plan.log.checkpoint_requests_max = checkpoints.within(50..5_000);
+            plan.log.checkpoint_changes_max = checkpoints.within(50..5_000);
         }
         plan
     }

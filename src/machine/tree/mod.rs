@@ -153,6 +153,11 @@ impl Tree {
         self.znodes.get(path.as_bytes())
     }
 
+    /// Has the processor read what writes of these paths will need.
+    pub(crate) fn warm<'a>(&self, paths: impl Iterator<Item = &'a str>) {
+        self.znodes.warm(paths.map(str::as_bytes));
+    }
+
     /// The last write that this tree shows.
     pub(crate) fn zxid(&self) -> Zxid {
         self.zxid

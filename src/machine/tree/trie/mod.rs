@@ -8,7 +8,8 @@
 //! reads only two places outside of the caches: its bucket, which has one byte of each hash beside the
 //! pointers, and the entry itself, which is one allocation. Before a node is copied, the counters of all
 //! its targets are read (`read_counters`), since the processor reads many places at a time but increments
-//! them one after the other.
+//! them one after the other. And before some entries are changed, the ways to all of them are read together
+//! (`warm`): one way alone is a chain of reads, each of which waits for the one before.
 //!
 //! To copy a bucket for one changed entry is expensive in a large tree: its entries are in no cache. So each inner
 //! node at one depth has a buffer, as those of a Bε-tree (`buffer`): a bucket of entries that are changed again and
@@ -53,6 +54,8 @@ const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
 /// The depth at which no bits are left.
 const DEPTH_MAX: u32 = u64::BITS / BITS;
+/// A table with fewer entries is in the caches.
+const WARM_MIN: usize = if cfg!(test) { 8 } else { 32_768 };
 /// A bucket with more entries becomes an inner node with [`WIDTH`] buckets.
 const BUCKET_MAX: usize = 32;
 
@@ -139,6 +142,34 @@ impl<T: TrieEntry> Trie<T> {
             let entry = bucket.entries().get(place)?.as_ref()?;
             Some(Found { entry, in_buffer, place })
         })
+    }
+
+    /// Has the processor read what changes of these entries will need, level by level for all of them. Changes
+    /// nothing.
+    pub(super) fn warm<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        if self.len < WARM_MIN {
+            return;
+        }
+        let mut ways: Vec<(u64, &TrieNode<T>)> = keys.map(|key| (hash(key), &self.root)).collect();
+        // The ends of the ways, and the inner nodes above, whose copies count one more of each child.
+        let (mut buckets, mut last) = (Vec::new(), Vec::new());
+        for depth in 0..DEPTH_MAX {
+            ways.retain_mut(|(hash, node)| {
+                let Some(children) = node.children_below_buffer(*hash) else { return false };
+                *node = &children[branch(*hash, depth)];
+                if let TrieNode::Bucket(bucket) = node {
+                    buckets.push(bucket);
+                    last.push(children);
+                }
+                true
+            });
+            if ways.is_empty() {
+                break;
+            }
+        }
+        read_counters(last.into_iter().flatten().map(TrieNode::count));
+        let entries = buckets.into_iter().flat_map(|bucket| bucket.entries().iter().flatten());
+        read_counters(entries.map(T::count));
     }
 
     /// Inserts one entry. Only in a buffer may it have a former one below it.

@@ -189,6 +189,19 @@ impl<T: TrieEntry> TrieNode<T> {
         matches!(self, TrieNode::Empty)
     }
 
+    /// The children of an inner node, unless its buffer may have the entry with this hash.
+    pub(super) fn children_below_buffer(&self, hash: u64) -> Option<&[TrieNode<T>; WIDTH]> {
+        match self {
+            TrieNode::Inner(children) => Some(children),
+            TrieNode::Buffered(node) => {
+                let is_tagged = |buffer: &Bucket<T>| buffer.tagged(hash).next().is_some();
+                let is_above = node.buffer.as_ref().is_some_and(is_tagged);
+                (!is_above).then_some(&*node.children)
+            }
+            TrieNode::Empty | TrieNode::Bucket(_) => None,
+        }
+    }
+
     pub(super) fn count(&self) -> usize {
         match self {
             TrieNode::Empty => 0,

@@ -214,7 +214,7 @@ impl World {
         let place = self.random.index(self.processes.len() + self.client_places().len());
         let coordinator = self.kernel.coordinators.borrow()[place].clone()?;
         let node = self.processes[self.random.index(self.processes.len())].member.node;
-        let act = |action| AdminRequest::Act { action, by: "an operator".to_owned(), again: false };
+        let act = |action| AdminRequest::Act { action, by: "an operator".to_owned(), after: None };
         let (transfer, piece) = (self.random.below(3), self.random.below(3) as u32);
         let asked = match self.random.index(7) {
             0 | 1 => act(Action::MoveLeader { to: node }),

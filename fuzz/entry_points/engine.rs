@@ -369,7 +369,7 @@ impl<'a> World<'a> {
             4 => Action::Remove { member },
             _ => Action::Expire { session: self.session() },
         };
-        AdminRequest::Act { action, by: "somebody\n".to_owned(), again: false }
+        AdminRequest::Act { action, by: "somebody\n".to_owned(), after: None }
     }
 
     fn request(&mut self) -> Input {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::node::admin::message::{
-    Action, AdminReply, AdminRequest, LatencySummary as Taken, Report, SessionReport,
+    Action, AdminReply, AdminRequest, LatencySummary as Taken, Progress, Report, SessionReport,
 };
 use crate::node::io::Problem;
 use crate::runtime::own_thread;
@@ -18,8 +18,7 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// How often an action is requested again while it is not complete.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// A refusal is reported if the leader repeats it for this time. After a pause of its process, or of the
-/// machine, a leader takes the living for silent; and for a moment, a member that has died for alive.
+/// A reason that may pass is reported as a refusal if the leader repeats it for this time.
 const REFUSED_FOR: Duration = Duration::from_secs(3);
 
 /// The role of a member in its cluster.
@@ -445,8 +444,8 @@ impl Coordinator {
     /// fail. The leader writes a line to the audit log, with `by` as the name of the requester.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is no voter at this address, or it does not respond for 3 seconds;
-    /// [`Error::Timeout`] if it does not lead in time, for example because it lacks much of the log.
+    /// [`Error::Refused`] if there is no voter at this address; or if it does not respond or lacks much of the
+    /// log, and still does after 3 seconds. [`Error::Timeout`] if it does not lead in time.
     ///
     /// ```
     /// use quorate::operate::Role;
@@ -472,8 +471,8 @@ impl Coordinator {
     /// see [`guide::membership`](crate::guide::membership).
     ///
     /// # Errors
-    /// [`Error::Refused`] if the member is alive, or if no majority of the remaining voters
-    /// responds, for 3 seconds. [`Error::Timeout`] if the member is not removed in time.
+    /// [`Error::Refused`] if the member is alive, or no majority of the remaining voters responds, and
+    /// that is still so after 3 seconds. [`Error::Timeout`] if the member is not removed in time.
     ///
     /// ```
     /// use quorate::{Error, testing::Cluster};
@@ -519,12 +518,11 @@ impl Coordinator {
     fn act(&self, action: &Action, by: &str, operation: &str) -> Result<()> {
         let shared = self.shared();
         let waited = shared.limits.request_timeout;
-        let from = shared.clock.now();
-        let until = from.saturating_add(waited);
+        let until = shared.clock.now().saturating_add(waited);
         let mut last = "no member has a leader that could do it; look at `status`".to_owned();
-        let (mut begun, mut again) = (false, false);
+        let (mut after, mut refused_since) = (None, None);
         loop {
-            let asked = AdminRequest::Act { action: action.clone(), by: by.to_owned(), again };
+            let asked = AdminRequest::Act { action: action.clone(), by: by.to_owned(), after };
             let replies = match self.ask(asked, operation) {
                 Err(Error::Timeout { .. }) => Vec::new(),
                 replies => replies?,
@@ -532,8 +530,9 @@ impl Coordinator {
             // There may be no leader for a moment, also because of the action itself; or two, of which one
             // does not know yet that it is not the leader any more.
             let rank = |reply: &AdminReply| match reply {
-                AdminReply::Gone => 3,
-                AdminReply::Begun => 2,
+                AdminReply::Gone => 4,
+                AdminReply::Begun => 3,
+                AdminReply::NotYet { .. } => 2,
                 AdminReply::Refused { .. } => 1,
                 _ => 0,
             };
@@ -541,16 +540,23 @@ impl Coordinator {
             match replies.into_iter().map(|(_, reply)| reply).max_by_key(rank) {
                 Some(AdminReply::Gone) => return Ok(()),
                 Some(AdminReply::Begun) => {
-                    (begun, again) = (true, true);
+                    (after, refused_since) = (Some(Progress::Begun), None);
                     last = "it has begun, and is not complete".to_owned();
                 }
-                Some(AdminReply::Refused { reason }) => {
-                    if !begun && now >= until.min(from.saturating_add(REFUSED_FOR)) {
+                Some(AdminReply::NotYet { reason }) => {
+                    let since: Duration = *refused_since.get_or_insert(now);
+                    if now >= until.min(since.saturating_add(REFUSED_FOR)) {
                         return Err(Error::Refused { operation: operation.to_owned(), reason });
                     }
-                    (again, last) = (true, reason);
+                    (after, last) = (Some(Progress::NotYet), reason);
                 }
-                _ => {}
+                Some(AdminReply::Refused { reason }) if after == Some(Progress::Begun) => {
+                    last = reason
+                }
+                Some(AdminReply::Refused { reason }) => {
+                    return Err(Error::Refused { operation: operation.to_owned(), reason });
+                }
+                _ => refused_since = None,
             }
             if now >= until {
                 let operation = operation.to_owned();

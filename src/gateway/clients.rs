@@ -238,7 +238,7 @@ impl Clients {
                 self.touched.insert(number);
             }
         }
-        if now.saturating_sub(self.turned) > SWEEP * 2 {
+        if now.saturating_sub(self.turned) > SWEEP * 3 / 2 {
             // This thread was delayed. Bytes that clients have sent in the meantime are still to be
             // read, so their silence proves nothing.
             self.connected.values_mut().for_each(|client| client.connection.last_received = now);

@@ -127,13 +127,15 @@ impl Node {
         Ok(number)
     }
 
-    /// At the start of the node: applies the entries of its log that its disk knows to be committed, up to
-    /// the next change of the voters. Nobody reads the tree yet, so nothing of it is copied.
+    /// At the start of the node: applies the entries of its log that are known to be committed, up to the next
+    /// change of the voters. Nobody reads the tree yet, so nothing of it is copied. If there are more than usual,
+    /// steps apply the others, between which the node hears its peers.
     pub(super) fn apply_known(&mut self) -> Result<(), String> {
+        let most = self.cx.config.log.checkpoint_changes_max * 2;
         loop {
             self.applying.applied_now = 0;
             self.go_on_applying()?;
-            if !self.applying.goes_on {
+            if !self.applying.goes_on || self.raft.persistence.applied_changes >= most {
                 return Ok(());
             }
         }

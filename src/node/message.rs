@@ -290,6 +290,7 @@ mod tests {
             AdminReply::Gone,
             AdminReply::Refused { reason: "reason".to_owned() },
             AdminReply::NoLeader,
+            AdminReply::NotYet { reason: "reason".to_owned() },
         ];
         replies.map(|reply| (300, reply)).to_vec()
     }
@@ -447,7 +448,7 @@ mod tests {
                     asked: AdminRequest::Act {
                         action: Action::Expire { session: SessionId(300) },
                         by: "somebody".to_owned(),
-                        again: false,
+                        after: None,
                     },
                 },
             ),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::machine::Machine;
 use crate::node::Node;
 use crate::node::admin::message::{
-    Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport,
+    Action, AdminReply, AdminRequest, Progress, Report, SESSIONS_LISTED, SessionReport,
 };
 use crate::node::admin::{GATHERED_MAX, GATHERED_OF_CLIENTS_MAX, ReplyReceiver};
 use crate::node::bootstrap::Founding;
@@ -297,14 +297,21 @@ impl Node {
                 let right = self.replica.clients.rights.of(from);
                 self.administration.images.piece(of, *piece, || machine.state(), right, now)
             }
-            AdminRequest::Act { action, by, again } => {
+            AdminRequest::Act { action, by, after } => {
                 let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
                 let held_by = match action {
                     Action::Expire { session } => self.holder_of(*session),
                     Action::MoveLeader { .. } | Action::Remove { .. } => None,
                 };
                 let reply = self.act(action);
-                if *again && reply != AdminReply::Gone {
+                let is_repeated = match (after, &reply) {
+                    (None, _) => false,
+                    (Some(Progress::NotYet), AdminReply::NotYet { .. })
+                    | (Some(Progress::Begun), AdminReply::Begun)
+                    | (Some(_), AdminReply::NoLeader) => true,
+                    (Some(_), _) => false,
+                };
+                if is_repeated {
                     return reply;
                 }
                 tracing::info!(

@@ -20,6 +20,7 @@ impl Leading {
         cx: &Context,
     ) -> AdminReply {
         let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
+        let not_yet = |reason: &str| AdminReply::NotYet { reason: reason.to_owned() };
         if to == cx.id {
             return AdminReply::Gone;
         }
@@ -30,16 +31,16 @@ impl Leading {
             return refused("it has no vote, and only voters can lead");
         }
         if !membership.answers(to, cx) {
-            return refused("it does not answer the leader");
+            return not_yet("it does not answer the leader");
         }
         if membership.closing.is_closing(to) {
-            return refused("it is being closed");
+            return not_yet("it is being closed");
         }
         // Writes wait until the new leader has all of the log, and fail if that takes long.
         let last = raft.last_index();
         let matched = raft.progress(to).map_or(0, |progress| progress.matched);
         if last.saturating_sub(matched) > LACKED_MAX {
-            return refused("it lacks much of the log; try again when it has caught up");
+            return not_yet("it lacks much of the log; try again when it has caught up");
         }
         self.hand_over_to(to, raft, cx.now.mono);
         AdminReply::Begun
@@ -53,12 +54,14 @@ impl Leading {
         membership: &Membership,
         cx: &Context,
     ) -> AdminReply {
-        let refused = |reason: String| AdminReply::Refused { reason };
+        // After a pause of its process, or of its machine, a leader takes living members for dead; and for a
+        // moment, a member that has just died for a living one.
+        let not_yet = |reason: String| AdminReply::NotYet { reason };
         if !raft.is_member(member) {
             return AdminReply::Gone;
         }
         if member == cx.id || !self.is_silent(member, membership, cx) {
-            return refused(
+            return not_yet(
                 "it is alive, or was a moment ago: have it leave (Coordinator::leave), or stop it and \
                  try again after some seconds"
                     .to_owned(),
@@ -69,7 +72,7 @@ impl Leading {
         let alive =
             left.iter().filter(|node| **node == cx.id || membership.answers(**node, cx)).count();
         if 2 * alive <= left.len() {
-            return refused(format!(
+            return not_yet(format!(
                 "of the {} voters that would be left only {alive} answer, so the cluster would have no \
                  quorum; start the others first",
                 left.len()

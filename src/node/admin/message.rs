@@ -32,9 +32,8 @@ pub(crate) enum AdminRequest {
     /// A piece of a member's state, by its number, in the transfer of this number. `of`: the member
     /// that has sent the first piece and has the others; 0: any member.
     Image { of: NodeId, transfer: u64, piece: u32 },
-    /// For the leader alone. `again`: the leader has replied that the action has begun, or why it cannot,
-    /// and is asked again.
-    Act { action: Action, by: String, again: bool },
+    /// For the leader alone. `after`: what it replied when it was last asked for this.
+    Act { action: Action, by: String, after: Option<Progress> },
 }
 
 impl AdminRequest {
@@ -55,6 +54,15 @@ impl AdminRequest {
             AdminRequest::Image { .. } | AdminRequest::Act { .. } => Right::Operator,
         }
     }
+}
+
+/// How far the leader is with an action that it is asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Progress {
+    /// [`AdminReply::NotYet`]
+    NotYet,
+    /// [`AdminReply::Begun`]
+    Begun,
 }
 
 /// An operator's action, which the leader carries out.
@@ -112,6 +120,10 @@ pub(crate) enum AdminReply {
     },
     /// Nothing was done: this member does not lead and knows no leader.
     NoLeader,
+    /// Nothing was done for now, for this reason, which may pass.
+    NotYet {
+        reason: String,
+    },
 }
 
 /// The zxid and the hash of the whole state, sent with its last piece.

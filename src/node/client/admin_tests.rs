@@ -97,7 +97,7 @@ fn reports(from: NodeId, reached: &[NodeId]) -> Replies {
 
 fn removal() -> AdminRequest {
     let action = Action::Remove { member: 3 };
-    AdminRequest::Act { action, by: "a test".to_owned(), again: false }
+    AdminRequest::Act { action, by: "a test".to_owned(), after: None }
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(in crate::node) struct Persistence {
     pub(in crate::node) checkpoint_at: Time,
     /// The bytes of the entries that were applied since, and their changes.
     applied_bytes: u64,
-    applied_changes: u64,
+    pub(in crate::node) applied_changes: u64,
     /// The index of the checkpoint being written.
     checkpointing: Option<u64>,
     /// When the last checkpoint was complete.
@@ -111,7 +111,7 @@ impl Persistence {
         self.applied_bytes += bytes;
     }
 
-    /// A batch was applied, or a part of one. A request that changes nothing counts as one change.
+    /// A batch was applied. It counts as at least as many changes as it has requests.
     pub(in crate::node) fn worked(&mut self, applied: &Applied) {
         let cost = |change: &Change| match change.kind {
             ChangeKind::DataChanged => 1,

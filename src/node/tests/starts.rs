@@ -37,7 +37,7 @@ fn is_ready(cluster: &Cluster, node: NodeId) -> bool {
 /// The first tree had only the last checkpoint. The rest was applied while readers had that tree, so each
 /// part of it was copied.
 #[test]
-fn a_node_starts_with_all_that_its_disk_knows_to_be_decided() {
+fn a_node_starts_with_all_that_its_log_has_as_committed() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, Duration::from_secs(60));

@@ -8,8 +8,8 @@
 //! reads only two places outside of the caches: its bucket, which has one byte of each hash beside the
 //! pointers, and the entry itself, which is one allocation. Before a node is copied, the counters of all
 //! its targets are read (`read_counters`), since the processor reads many places at a time but increments
-//! them one after the other. And before some entries are changed, the ways to all of them are read together
-//! (`warm`): one way alone is a chain of reads, each of which waits for the one before.
+//! them one after the other. And before some entries are changed, all of them are looked up together (`warm`): one
+//! look-up alone is a chain of reads, each of which waits for the one before.
 //!
 //! To copy a bucket for one changed entry is expensive in a large tree: its entries are in no cache. So each inner
 //! node at one depth has a buffer, as those of a Bε-tree (`buffer`): a bucket of entries that are changed again and
@@ -150,25 +150,32 @@ impl<T: TrieEntry> Trie<T> {
         if self.len < WARM_MIN {
             return;
         }
-        let mut ways: Vec<(u64, &TrieNode<T>)> = keys.map(|key| (hash(key), &self.root)).collect();
-        // The ends of the ways, and the inner nodes above, whose copies count one more of each child.
-        let (mut buckets, mut last) = (Vec::new(), Vec::new());
+        let mut lookups: Vec<(u64, &TrieNode<T>, bool)> =
+            keys.map(|key| (hash(key), &self.root, false)).collect();
+        if lookups.len() < 2 {
+            return;
+        }
+        let (mut own, mut shared) = (Vec::new(), Vec::new());
         for depth in 0..DEPTH_MAX {
-            ways.retain_mut(|(hash, node)| {
+            lookups.retain_mut(|(hash, node, is_shared)| {
                 let Some(children) = node.children_below_buffer(*hash) else { return false };
+                *is_shared |= node.count() > 1;
                 *node = &children[branch(*hash, depth)];
-                if let TrieNode::Bucket(bucket) = node {
-                    buckets.push(bucket);
-                    last.push(children);
+                match node {
+                    TrieNode::Bucket(bucket) if *is_shared => shared.push((children, bucket)),
+                    TrieNode::Bucket(bucket) => own.push((*hash, bucket)),
+                    _ => {}
                 }
                 true
             });
-            if ways.is_empty() {
+            if lookups.is_empty() {
                 break;
             }
         }
-        read_counters(last.into_iter().flatten().map(TrieNode::count));
-        let entries = buckets.into_iter().flat_map(|bucket| bucket.entries().iter().flatten());
+        read_counters(own.iter().flat_map(|(hash, bucket)| bucket.tagged(*hash)).map(T::count));
+        // A copy of a node counts one more of each target.
+        read_counters(shared.iter().flat_map(|(children, _)| *children).map(TrieNode::count));
+        let entries = shared.iter().flat_map(|(_, bucket)| bucket.entries().iter().flatten());
         read_counters(entries.map(T::count));
     }
 

@@ -112,6 +112,8 @@ proptest! {
                     }
                 }
                 Step::InsertAll(numbers) => {
+                    let keys: Vec<_> = numbers.iter().map(|n| key(*n)).collect();
+                    trie.warm(keys.iter().map(Vec::as_slice));
                     let places = numbers.iter().zip(0..);
                     let new =
                         places.map(|(n, place)| New::of(Arc::new((key(*n), value)), place));

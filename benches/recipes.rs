@@ -187,20 +187,41 @@ fn queues(members: &[Coordinator], time: Duration) {
             queue.put("some data").unwrap();
             queue.pop().unwrap();
         });
+        // The two writes of which it consists, without a queue: the bound.
+        let parent = format!("/plain-{length}");
+        session.create(&parent, b"", CreateMode::Persistent).unwrap();
+        for hundred in 0..length / 100 {
+            let multi = (0..100).fold(session.multi(), |multi, n| {
+                multi.create(
+                    &format!("{parent}/{hundred}-{n}"),
+                    b"some data",
+                    CreateMode::Persistent,
+                )
+            });
+            multi.commit().unwrap();
+        }
+        let path = format!("{parent}/one");
+        repeat(&format!("create and delete, {length} siblings"), time, || {
+            session.create(&path, b"some data", CreateMode::Persistent).unwrap();
+            session.delete(&path).unwrap();
+        });
     }
-    setters("a set of 32 callers, each of its own znode", members, time);
+    for callers in [CONTENDERS, 2 * CONTENDERS] {
+        let name = format!("a set of {callers} callers, each of its own znode");
+        setters(&name, callers, members, time);
+    }
     crowd("a pop of 16 consumers beside 16 producers", members, time);
 }
 
-/// As many callers as [`crowd`] has, for comparison.
-fn setters(name: &str, members: &[Coordinator], time: Duration) {
+/// As many callers as [`crowd`] or a counter has, for comparison.
+fn setters(name: &str, callers: usize, members: &[Coordinator], time: Duration) {
     let start = Instant::now();
     let (done, sets) = channel();
     std::thread::scope(|scope| {
-        for at in 0..2 * CONTENDERS {
+        for at in 0..callers {
             let (session, done) = (members[at % members.len()].session(), done.clone());
             scope.spawn(move || {
-                let path = format!("/set-{at}");
+                let path = format!("/set-{callers}-{at}");
                 session.create(&path, b"", CreateMode::Persistent).unwrap();
                 let mut first = true;
                 while std::mem::take(&mut first) || start.elapsed() < time {

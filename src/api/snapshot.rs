@@ -174,7 +174,7 @@ impl Snapshot {
 
 impl Coordinator {
     /// Returns all znodes as this instance's replica has them, **whatever its age**: without a session, with or
-    /// without a quorum, at any time. Just after a start, the replica has what its own log had as committed, or less, or is empty;
+    /// without a quorum, at any time. Just after a start, the replica is at most as new as its own log, or empty;
     /// [`Status::stale_by`](crate::operate::Status::stale_by) tells what is known of its age. It is for diagnostics, and
     /// for programs that have a use for old data. All calls of a session instead wait until the session is open,
     /// and show everything that was acknowledged before, to anybody.

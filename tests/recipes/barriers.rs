@@ -154,21 +154,30 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
     assert!(leaving.is_empty(), "all have left, but some still wait");
 }
 
+/// All of them enter; the last one opens the barrier.
+fn all_enter(cluster: &Cluster, barriers: &[(Session, DoubleBarrier)]) -> Vec<Inside> {
+    let mut entering: Vec<_> =
+        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+    for future in &mut entering[..barriers.len() - 1] {
+        assert!(settle(cluster, future).is_pending());
+    }
+    let mut inside = Vec::new();
+    for future in entering.iter_mut().rev() {
+        let Poll::Ready(entered) = settle(cluster, future) else { panic!("not opened") };
+        inside.insert(0, entered.unwrap());
+    }
+    inside
+}
+
 #[test]
 fn the_barrier_closes_again_when_all_have_died_inside() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
-    let mut entering: Vec<_> =
-        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
-    for future in &mut entering[..2] {
-        assert!(settle(&cluster, future).is_pending());
-    }
-    let inside: Vec<_> = entering.iter_mut().rev().map(|future| settle(&cluster, future)).collect();
+    let inside = all_enter(&cluster, &barriers);
     for (session, _) in &barriers {
         cluster.expire(session);
     }
-    for entered in inside {
-        let Poll::Ready(Ok(inside)) = entered else { panic!("not opened") };
+    for inside in inside {
         assert!(done(&cluster, inside.leave_async()).unwrap_err().is_session_lost());
     }
     // They enter again, with new sessions.
@@ -186,16 +195,7 @@ fn the_barrier_closes_again_when_all_have_died_inside() {
 fn participants_that_leave_go_on_when_the_first_dies() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
-    let mut entering: Vec<_> =
-        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
-    for future in &mut entering[..2] {
-        assert!(settle(&cluster, future).is_pending());
-    }
-    let mut inside: Vec<Inside> = Vec::new();
-    for future in entering.iter_mut().rev() {
-        let Poll::Ready(entered) = settle(&cluster, future) else { panic!("not opened") };
-        inside.insert(0, entered.unwrap());
-    }
+    let mut inside = all_enter(&cluster, &barriers);
     let third = inside.pop().unwrap();
     let mut second = Box::pin(inside.pop().unwrap().leave_async());
     assert!(settle(&cluster, &mut second).is_pending());

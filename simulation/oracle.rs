@@ -288,7 +288,7 @@ impl Oracle {
                 ));
             }
             let touched: Vec<String> =
-                self.model.changes[seen..].iter().map(|change| change.path.clone()).collect();
+                self.model.changes[seen..].iter().map(|change| change.path.to_string()).collect();
             let acls = acls_set(request, &result);
             let changes = self.model.changes.len() > seen || !acls.is_empty();
             acls.into_iter().for_each(|path| self.record(path));
@@ -406,7 +406,7 @@ fn acls_set<'a>(request: &'a Request, result: &Result<Reply, OpError>) -> Vec<&'
         _ => &[],
     };
     let set = ops.iter().filter(|op| matches!(op, Op::SetAcl { .. }));
-    set.map(Op::path).collect()
+    set.map(|op| &**op.path()).collect()
 }
 
 /// A hash of everything in an entry that must be equal on all nodes.

@@ -314,16 +314,16 @@ impl<'a> World<'a> {
         let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
         match self.choices.below(8) {
             0 | 1 => Op::Create {
-                path,
+                path: path.into(),
                 data: data.into(),
                 mode: modes[usize::from(self.choices.below(5))],
             },
-            2 => Op::Set { path, data: data.into(), version: None },
-            3 if self.choices.below(4) == 0 => Op::DeleteTree { path },
-            3 => Op::Delete { path, version: None },
-            4 => Op::SetAcl { path, acl: self.acl(), version: None },
+            2 => Op::Set { path: path.into(), data: data.into(), version: None },
+            3 if self.choices.below(4) == 0 => Op::DeleteTree { path: path.into() },
+            3 => Op::Delete { path: path.into(), version: None },
+            4 => Op::SetAcl { path: path.into(), acl: self.acl(), version: None },
             5 if self.choices.below(2) == 0 => {
-                Op::TakeOver { path, data: data.into(), from: self.session() }
+                Op::TakeOver { path: path.into(), data: data.into(), from: self.session() }
             }
             6 => self.queue_op(data.into()),
             7 if self.choices.below(2) == 0 => {
@@ -331,27 +331,36 @@ impl<'a> World<'a> {
                 let form = forms[usize::from(self.choices.below(3))];
                 let within =
                     (self.choices.byte() < 64).then(|| u64::from(self.choices.byte()) << 20);
-                Op::Add { path, number: i64::from(self.choices.byte()) - 128, form, within }
+                Op::Add {
+                    path: path.into(),
+                    number: i64::from(self.choices.byte()) - 128,
+                    form,
+                    within,
+                }
             }
             5 => Op::CreateOrSet {
-                path,
+                path: path.into(),
                 data: data.into(),
                 mode: modes[usize::from(self.choices.below(5))],
             },
-            _ => Op::Check { path, condition: crate::types::znode::Condition::Exists },
+            _ => Op::Check { path: path.into(), condition: crate::types::znode::Condition::Exists },
         }
     }
 
     fn queue_op(&mut self, data: Data) -> Op {
         let path = self.path();
         if self.choices.below(2) == 0 {
-            return Op::Take { path, claims: self.choices.below(2) == 0 };
+            return Op::Take { path: path.into(), claims: self.choices.below(2) == 0 };
         }
         let priority = i32::from(self.choices.below(3)) - 1;
         let delay_ms = u64::from(self.choices.below(3)) * 1_000;
         let id = if self.choices.below(2) == 0 { "ix" } else { "" }.to_owned();
         let max = (self.choices.below(4) == 0).then_some(2);
-        Op::Put { path, data, order: QueueOrder { priority, delay_ms, id, max }.into() }
+        Op::Put {
+            path: path.into(),
+            data,
+            order: QueueOrder { priority, delay_ms, id, max }.into(),
+        }
     }
 
     /// A report or an operator's action.

@@ -70,7 +70,7 @@ impl Queues {
             let time = oracle.at(&change.path, change.zxid).map_or(0, |known| known.stat.mtime);
             self.passed_to(time, now);
             let Some(below) = change.path.strip_prefix("/queues/") else { continue };
-            let (zxid, path) = (change.zxid, change.path.as_str());
+            let (zxid, path) = (change.zxid, &*change.path);
             let mut parts = below.split('/');
             let name = (parts.next(), parts.next(), parts.next());
             match (change.kind, name) {

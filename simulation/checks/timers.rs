@@ -49,7 +49,7 @@ impl Timers {
     pub(crate) fn committed(&mut self, oracle: &Oracle, now: Nanos) -> Result<(), Violation> {
         for change in &oracle.changes()[self.seen..] {
             self.seen += 1;
-            let (zxid, path) = (change.zxid, change.path.as_str());
+            let (zxid, path) = (change.zxid, &*change.path);
             let Some(timer) = path::parent(path) else { continue };
             if !(path::is_below(timer, FIRED) || path::is_below(timer, RUN)) {
                 continue;

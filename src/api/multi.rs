@@ -144,7 +144,10 @@ impl<'a> Multi<'a> {
     /// ```
     pub fn fence(self, fence: &Fence) -> Multi<'a> {
         fence.checks.iter().fold(self, |multi, (path, condition)| {
-            multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
+            multi.push_in_all(
+                Ok(()),
+                Op::Check { path: path.as_str().into(), condition: *condition },
+            )
         })
     }
 

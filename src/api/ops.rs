@@ -19,7 +19,7 @@ pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<
 }
 
 pub(crate) fn create_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: root.new_path(path, mode), data: data.into(), mode }
+    Op::Create { path: root.new_path(path, mode).into(), data: data.into(), mode }
 }
 
 pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
@@ -36,12 +36,12 @@ pub(crate) fn create_with_acl_op(
     mode: CreateMode,
     acl: &[Acl],
 ) -> Op {
-    let (path, data) = (root.new_path(path, mode), data.into());
+    let (path, data) = (root.new_path(path, mode).into(), data.into());
     Op::CreateWithAcl { path, data, mode, acl: acl.to_vec() }
 }
 
 pub(crate) fn create_or_set_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::CreateOrSet { path: root.new_path(path, mode), data: data.into(), mode }
+    Op::CreateOrSet { path: root.new_path(path, mode).into(), data: data.into(), mode }
 }
 
 pub(crate) fn take_over_op(root: &Root, path: &str, data: &[u8], from: SessionId) -> Op {

@@ -23,7 +23,7 @@ impl ClientConnection {
                     // An operation before the refused one may fail, too; then that error counts. So the
                     // refused one is replaced by a check that always fails.
                     let condition = Condition::Version(u64::MAX);
-                    all.push(Op::Check { path: "/".to_owned(), condition });
+                    all.push(Op::Check { path: "/".into(), condition });
                     refused = Some((place, code));
                 }
             }
@@ -58,7 +58,7 @@ impl ClientConnection {
                     Some(version) => Condition::Version(version),
                     None => Condition::Exists,
                 };
-                Op::Check { path: written(path)?, condition }
+                Op::Check { path: written(path)?.into(), condition }
             }
             MultiOp::GetChildren(_) | MultiOp::GetData(_) => {
                 return Err(ErrorCode::MarshallingError);

@@ -121,7 +121,7 @@ impl ClientConnection {
                 let path = written(path)?;
                 let acl = acl_asked(body.acl)?;
                 self.check_acl(&path, &acl)?;
-                let op = Op::SetAcl { path, acl, version: expected(body.version) };
+                let op = Op::SetAcl { path: path.into(), acl, version: expected(body.version) };
                 self.write(xid, ReplyKind::Stat, Write::Op(op));
             }
             Request::Exists(body) => {
@@ -229,7 +229,7 @@ impl ClientConnection {
         if valid.is_err() {
             return Err(self.invalid(&path));
         }
-        let data = body.data.into();
+        let (path, data) = (path.into(), body.data.into());
         Ok(match is_open(&acl) {
             true => Op::Create { path, data, mode },
             false => Op::CreateWithAcl { path, data, mode, acl },
@@ -239,7 +239,7 @@ impl ClientConnection {
     pub(super) fn delete_op(body: request::Delete) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::MarshallingError)?;
         match path::validate(&path) {
-            Ok(()) => Ok(Op::Delete { path, version: expected(body.version) }),
+            Ok(()) => Ok(Op::Delete { path: path.into(), version: expected(body.version) }),
             Err(_) if has_no_parent(&path) => Err(ErrorCode::BadArguments),
             Err(_) => Err(ErrorCode::NoNode),
         }
@@ -248,7 +248,7 @@ impl ClientConnection {
     pub(super) fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::BadArguments)?;
         let data = body.data.into();
-        Ok(Op::Set { path: written(path)?, data, version: expected(body.version) })
+        Ok(Op::Set { path: written(path)?.into(), data, version: expected(body.version) })
     }
 
     /// The error of a create at an invalid path: ZooKeeper looks for the parent first.

@@ -180,26 +180,41 @@ impl Command {
 pub(crate) enum Op {
     /// Creates a znode that does not exist yet. In a sequential mode, its number is appended to the path.
     Create {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
     /// Sets the data of a znode, which must have this version if one is given.
-    Set { path: String, data: Data, version: Option<u64> },
+    Set {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+        data: Data,
+        version: Option<u64>,
+    },
     /// Deletes a znode without children, which must have this version if one is given.
-    Delete { path: String, version: Option<u64> },
+    Delete {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+        version: Option<u64>,
+    },
     /// Checks a condition. Changes nothing.
     Check {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         #[serde(with = "LogForm")]
         condition: Condition,
     },
     /// Deletes the znode and everything below it.
-    DeleteTree { path: String },
+    DeleteTree {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+    },
     /// As [`Op::Create`], with an access list.
     CreateWithAcl {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
@@ -208,7 +223,8 @@ pub(crate) enum Op {
     },
     /// Sets the access list of a znode, which must have this aversion if one is given.
     SetAcl {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         #[serde(with = "LogForm")]
         acl: Vec<Acl>,
         version: Option<u64>,
@@ -216,28 +232,40 @@ pub(crate) enum Op {
     /// Sets the data of the znode if it exists, and creates it otherwise. In a sequential mode, always a
     /// create.
     CreateOrSet {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
     /// Makes the znode an ephemeral of this session, if it is an ephemeral of `from` or does not exist.
     TakeOver {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         data: Data,
         #[serde(with = "LogForm")]
         from: SessionId,
     },
     /// Puts an item into the queue at this path, which exists: see `machine::queue`.
-    Put { path: String, data: Data, order: Box<QueueOrder> },
+    Put {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+        data: Data,
+        order: Box<QueueOrder>,
+    },
     /// Takes the first item of the queue at this path: with a claim, or else for good.
-    Take { path: String, claims: bool },
+    Take {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+        claims: bool,
+    },
     /// Adds to the number that the data of this znode show in this form.
     ///
     /// With `within`, the number is a time in nanoseconds since the Unix epoch. It counts as the log's time if that
     /// is later, and the sum must be at most so much later than the log's time.
     Add {
-        path: String,
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
         number: i64,
         #[serde(with = "LogForm")]
         form: CounterForm,
@@ -245,7 +273,11 @@ pub(crate) enum Op {
     },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
-    Invented { path: String, data: Data },
+    Invented {
+        #[serde(with = "LogForm")]
+        path: Arc<str>,
+        data: Data,
+    },
 }
 
 impl Op {
@@ -289,7 +321,7 @@ impl Op {
         }
     }
 
-    pub(crate) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &Arc<str> {
         match self {
             Op::Create { path, .. }
             | Op::Set { path, .. }
@@ -531,7 +563,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Change {
     pub(crate) zxid: Zxid,
     pub(crate) kind: ChangeKind,
-    pub(crate) path: String,
+    pub(crate) path: Arc<str>,
     /// Its place among the changes of its write.
     pub(crate) position: u32,
     /// The access lists that determine who sees the change: the znode's, and the parent's for the change of
@@ -571,13 +603,12 @@ mod tests {
     use crate::types::membership::Member;
 
     fn commands() -> Vec<(&'static str, Command)> {
-        let create = |mode| Op::Create { path: "/a".to_owned(), data: "data".into(), mode };
-        let check = |condition| Op::Check { path: "/a".to_owned(), condition };
+        let create = |mode| Op::Create { path: "/a".into(), data: "data".into(), mode };
+        let check = |condition| Op::Check { path: "/a".into(), condition };
         let ttl = Duration::from_millis(1500);
         let member = Member { zone: "east".to_owned(), ..Member::new(300, "here:7400") };
         let form = CounterForm::Int;
-        let add =
-            |number, within| Command::Op(Op::Add { path: "/a".to_owned(), number, form, within });
+        let add = |number, within| Command::Op(Op::Add { path: "/a".into(), number, form, within });
         let configure =
             Command::Configure { version: 300, seats: vec![Seat { member, votes: true }] };
         vec![
@@ -588,9 +619,9 @@ mod tests {
             ("create", Command::Op(create(CreateMode::Persistent))),
             (
                 "set",
-                Command::Op(Op::Set { path: "/a".to_owned(), data: "".into(), version: Some(300) }),
+                Command::Op(Op::Set { path: "/a".into(), data: "".into(), version: Some(300) }),
             ),
-            ("delete", Command::Op(Op::Delete { path: "/a".to_owned(), version: None })),
+            ("delete", Command::Op(Op::Delete { path: "/a".into(), version: None })),
             (
                 "multi",
                 Command::Multi(vec![
@@ -610,25 +641,25 @@ mod tests {
                     check(Condition::Aversion(6)),
                 ]),
             ),
-            ("delete tree", Command::Op(Op::DeleteTree { path: "/a".to_owned() })),
+            ("delete tree", Command::Op(Op::DeleteTree { path: "/a".into() })),
             ("reap", Command::Reap { path: "/a".to_owned() }),
             ("authenticate", Command::Authenticate { ids: vec![Id::digest("alice", "secret")] }),
             (
                 "acls",
                 Command::Multi(vec![
                     Op::CreateWithAcl {
-                        path: "/a".to_owned(),
+                        path: "/a".into(),
                         data: "data".into(),
                         mode: CreateMode::Persistent,
                         acl: Acl::creator_all(),
                     },
-                    Op::SetAcl { path: "/a".to_owned(), acl: Acl::read_only(), version: Some(7) },
+                    Op::SetAcl { path: "/a".into(), acl: Acl::read_only(), version: Some(7) },
                 ]),
             ),
             (
                 "create or set",
                 Command::Op(Op::CreateOrSet {
-                    path: "/a".to_owned(),
+                    path: "/a".into(),
                     data: "data".into(),
                     mode: CreateMode::Persistent,
                 }),
@@ -636,7 +667,7 @@ mod tests {
             (
                 "take over",
                 Command::Op(Op::TakeOver {
-                    path: "/a".to_owned(),
+                    path: "/a".into(),
                     data: "data".into(),
                     from: SessionId(300),
                 }),
@@ -644,7 +675,7 @@ mod tests {
             (
                 "put",
                 Command::Op(Op::Put {
-                    path: "/a".to_owned(),
+                    path: "/a".into(),
                     data: "data".into(),
                     order: Box::new(QueueOrder {
                         priority: -1,
@@ -654,7 +685,7 @@ mod tests {
                     }),
                 }),
             ),
-            ("take", Command::Op(Op::Take { path: "/a".to_owned(), claims: true })),
+            ("take", Command::Op(Op::Take { path: "/a".into(), claims: true })),
             ("add", add(-300, None)),
             ("add to a time", add(300, Some(300))),
             ("raise version", Command::RaiseVersion { version: 300 }),

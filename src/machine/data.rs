@@ -1,19 +1,22 @@
 //! The data of a write.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::types::log_form::LogForm;
+
 /// The new data of a znode. ZooKeeper's own clients may write null and read it back as null; all others
-/// read it as empty. As a slice, null is empty too.
+/// read it as empty. As a slice, null is empty too. A clone shares the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Data(Option<Bytes>);
+pub(crate) struct Data(#[serde(with = "LogForm")] Option<Arc<[u8]>>);
 
 /// Empty.
 impl Default for Data {
     fn default() -> Data {
-        Data(Some(Bytes::new()))
+        Data::from(&[][..])
     }
 }
 
@@ -33,19 +36,13 @@ impl Deref for Data {
 
 impl From<Option<Bytes>> for Data {
     fn from(data: Option<Bytes>) -> Data {
-        Data(data)
-    }
-}
-
-impl From<Bytes> for Data {
-    fn from(data: Bytes) -> Data {
-        Data(Some(data))
+        Data(data.as_deref().map(Arc::from))
     }
 }
 
 impl From<&[u8]> for Data {
     fn from(data: &[u8]) -> Data {
-        Data(Some(Bytes::copy_from_slice(data)))
+        Data(Some(Arc::from(data)))
     }
 }
 
@@ -53,21 +50,27 @@ impl From<&[u8]> for Data {
 mod for_tests {
     use super::*;
 
+    impl From<Bytes> for Data {
+        fn from(data: Bytes) -> Data {
+            Data::from(&data[..])
+        }
+    }
+
     impl From<Vec<u8>> for Data {
         fn from(data: Vec<u8>) -> Data {
-            Data(Some(data.into()))
+            Data::from(&data[..])
         }
     }
 
     impl From<String> for Data {
         fn from(data: String) -> Data {
-            Data(Some(data.into()))
+            Data::from(data.as_bytes())
         }
     }
 
-    impl From<&'static str> for Data {
-        fn from(data: &'static str) -> Data {
-            Data(Some(data.into()))
+    impl From<&str> for Data {
+        fn from(data: &str) -> Data {
+            Data::from(data.as_bytes())
         }
     }
 }

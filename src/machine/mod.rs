@@ -64,15 +64,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use self::command::{
-    Applied, Batch, ChangeKind, Command, Op, OpError, Outcome, Reply, Request, SessionChange,
-    TIMEOUT_KEPT,
+    Applied, Batch, Change, ChangeKind, Command, Op, OpError, Outcome, Reply, Request,
+    SessionChange, TIMEOUT_KEPT,
 };
 use self::ops::WriteInProgress;
 use self::prepare::Prepared;
 use self::sessions::{DuplicateCheck, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
-use self::tree::{UNDOS_KEPT_MAX, hash_words};
+use self::tree::{KEPT_MAX, hash_words};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -95,6 +95,8 @@ pub(crate) struct Machine {
     changed: Option<(Zxid, Vec<Znode>)>,
     /// See [`Machine::take_undos`].
     undos: Vec<Undo>,
+    /// Empty: the memory for the changes of the next write.
+    changes: Vec<Change>,
 }
 
 /// The whole state at one moment. A clone is cheap, and can be encoded while the machine continues.
@@ -175,12 +177,13 @@ impl Machine {
 
     pub(crate) fn from_state(mut state: State) -> Machine {
         state.dirty_epoch += 1;
-        Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos: Vec::new() }
+        let (undos, changes) = (Vec::new(), Vec::new());
+        Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos, changes }
     }
 
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
-        if self.undos.is_empty() && self.undos.capacity() > UNDOS_KEPT_MAX {
+        if self.undos.is_empty() && self.undos.capacity() > KEPT_MAX {
             self.undos = Vec::new();
         }
         self.state.time = self.state.time.max(batch.time);
@@ -191,7 +194,7 @@ impl Machine {
             if at.is_multiple_of(WARMED) {
                 let next = batch.requests[at..].iter().take(WARMED);
                 let ops = next.flat_map(|request| request.command.ops()).take(WARMED);
-                self.state.tree.warm(ops.map(Op::path));
+                self.state.tree.warm(ops.map(|op| &**op.path()));
             }
             let result = self.apply_request(term, request, &mut applied);
             applied.outcomes.push(Outcome {
@@ -498,7 +501,7 @@ impl Machine {
             return Err(OpError::StaleReap);
         }
         let mut write = WriteInProgress::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
-        write.delete(&mut self.state.tree, path);
+        write.delete(&mut self.state.tree, &path.into());
         self.commit(write, applied);
         Ok(Reply::Done)
     }
@@ -539,6 +542,7 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let mut write = WriteInProgress::new(id, self.next_zxid(), self.state.time, ops);
         write.ids = self.session(id).map(|record| Arc::clone(&record.ids));
+        write.changes = std::mem::take(&mut self.changes);
         let tree = &mut self.state.tree;
         let reply = match ops {
             // An operation that fails has changed nothing, so a single one needs no rollback.
@@ -597,7 +601,7 @@ impl Machine {
     }
 
     /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
-    fn commit(&mut self, write: WriteInProgress, applied: &mut Applied) {
+    fn commit(&mut self, mut write: WriteInProgress, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
         self.state.tree.take_undos(write.zxid, &mut self.undos);
         for change in &write.ephemerals {
@@ -616,9 +620,12 @@ impl Machine {
             }
         }
         if applied.changes.is_empty() {
-            applied.changes = write.changes;
+            std::mem::swap(&mut applied.changes, &mut write.changes);
         } else {
-            applied.changes.extend(write.changes);
+            applied.changes.append(&mut write.changes);
+        }
+        if write.changes.capacity() <= KEPT_MAX {
+            self.changes = write.changes;
         }
     }
 }

@@ -123,14 +123,14 @@ impl Model {
         let (acl, path) = (acl(path), path.to_owned());
         let of_write = self.changes.iter().rev().take_while(|change| change.zxid == zxid);
         let position = of_write.count() as u32;
-        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
+        self.changes.push(Change { zxid, kind, path: path.into(), position, acl, parent_acl });
     }
 
     /// Sets the access list of the change that created a znode to the list that the znode has now.
     fn relist(&mut self, zxid: u64, path: &str) {
         let acl = self.znodes[path].acl.clone().map(|acl| Arc::new(AccessList::stored(acl)));
         let created = |change: &&mut Change| {
-            change.zxid == zxid && change.path == path && change.kind == ChangeKind::Created
+            change.zxid == zxid && change.path == path.into() && change.kind == ChangeKind::Created
         };
         if let Some(change) = self.changes.iter_mut().rev().find(created) {
             change.acl = acl;

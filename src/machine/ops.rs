@@ -52,7 +52,7 @@ pub(super) struct WriteInProgress {
     pub(super) ids: Option<Arc<Vec<Id>>>,
     pub(super) changes: Vec<Change>,
     /// The znodes that changed in a way that no watch reports: their access lists, or their usage.
-    pub(super) unwatched: Vec<String>,
+    pub(super) unwatched: Vec<Arc<str>>,
     pub(super) ephemerals: Vec<EphemeralChange>,
     /// See [`Op::content_bytes`]: of the whole request, and of its operations so far.
     content_bytes: u64,
@@ -107,7 +107,7 @@ impl WriteInProgress {
                 if planted!(SequenceTwice) {
                     number -= u64::from(number > 0 && !is_there(number - 1))
                 }
-                let path = format!("{path}{number:010}");
+                let path = Arc::from(format!("{path}{number:010}"));
                 // With a number of more than ten digits, the path may be too long.
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, kind, acl)
@@ -119,23 +119,23 @@ impl WriteInProgress {
             }
             Op::Delete { path, version } => {
                 path::validate(path).map_err(invalid_path)?;
-                if RESERVED.contains(&path.as_str()) {
+                if RESERVED.contains(&&**path) {
                     return Err(reserved(path));
                 }
                 self.permitted_in_parent(tree, path, Permissions::DELETE)?;
                 check_version(tree, path, *version)?;
                 if tree.get(path).is_some_and(|znode| znode.has_children()) {
-                    return Err(OpError::NotEmpty { path: path.clone() });
+                    return Err(OpError::NotEmpty { path: path.to_string() });
                 }
                 self.delete(tree, path);
                 Ok(OpResult::Deleted)
             }
             Op::DeleteTree { path } => {
                 self.check_tree(tree, path)?;
-                let mut below: Vec<String> = Vec::new();
+                let mut below: Vec<Arc<str>> = Vec::new();
                 for (path, znode) in tree.below(path) {
                     self.check_below(tree, path, znode)?;
-                    below.push(path.to_owned());
+                    below.push(path.into());
                 }
                 // Each after its children.
                 for path in below.iter().rev() {
@@ -173,7 +173,7 @@ impl WriteInProgress {
             }
             Op::SetAcl { path, acl, version } => {
                 path::validate(path).map_err(invalid_path)?;
-                if path == CONFIG {
+                if **path == *CONFIG {
                     return Err(reserved(path));
                 }
                 self.check_size(op)?;
@@ -191,11 +191,11 @@ impl WriteInProgress {
     fn set(
         &mut self,
         tree: &mut Tree,
-        path: &str,
+        path: &Arc<str>,
         data: &Data,
         version: Option<u64>,
     ) -> Result<Stat, OpError> {
-        if path == CONFIG || quota::of_stats(path).is_some() {
+        if **path == *CONFIG || quota::of_stats(path).is_some() {
             return Err(reserved(path));
         }
         let more = (0, data.len() as i64 - find(tree, path)?.data().len() as i64);
@@ -213,7 +213,7 @@ impl WriteInProgress {
     fn add(
         &mut self,
         tree: &mut Tree,
-        path: &str,
+        path: &Arc<str>,
         (number, form): (i64, CounterForm),
         within: Option<u64>,
     ) -> Result<OpResult, OpError> {
@@ -228,11 +228,11 @@ impl WriteInProgress {
         };
         let after = from.and_then(|from| from.checked_add(number));
         let Some((after, data)) = after.and_then(|after| Some((after, form.encode(after)?))) else {
-            return Err(OpError::NotAdded { path: path.to_owned(), before });
+            return Err(OpError::NotAdded { path: path.to_string(), before });
         };
         let needed = u64::try_from(after.saturating_sub(now)).unwrap_or(0);
         if let Some(limit) = within.filter(|limit| needed > *limit) {
-            return Err(OpError::TooLate { path: path.to_owned(), limit, needed });
+            return Err(OpError::TooLate { path: path.to_string(), limit, needed });
         }
         let is_lost = planted!(AdditionLost) && after % 8 == 0;
         let kept = if is_lost { znode.data().into() } else { Data::from(&data[..]) };
@@ -269,7 +269,7 @@ impl WriteInProgress {
         check_version(tree, CONFIG, Some(version))?;
         let more = (0, text.len() as i64 - find(tree, CONFIG)?.data().len() as i64);
         tree.set(CONFIG, &Data::from(text), self.zxid, self.time);
-        self.note(tree, ChangeKind::DataChanged, CONFIG);
+        self.note(tree, ChangeKind::DataChanged, &Arc::from(CONFIG));
         self.count(tree, CONFIG, more);
         Ok(self)
     }
@@ -341,21 +341,21 @@ impl WriteInProgress {
         &mut self,
         tree: &mut Tree,
         op: &Op,
-        (path, data, from): (&str, &Data, SessionId),
+        (path, data, from): (&Arc<str>, &Data, SessionId),
     ) -> Result<OpResult, OpError> {
         path::validate(path).map_err(invalid_path)?;
         let Some(znode) = tree.get(path) else {
-            let (path, data, mode) = (path.to_owned(), data.clone(), CreateMode::Ephemeral);
+            let (path, data, mode) = (path.clone(), data.clone(), CreateMode::Ephemeral);
             return self.execute(tree, &Op::Create { path, data, mode });
         };
         let owner = znode.fields().owner();
         if owner == Some(self.session) {
-            let (path, data, version) = (path.to_owned(), data.clone(), None);
+            let (path, data, version) = (path.clone(), data.clone(), None);
             return self.execute(tree, &Op::Set { path, data, version });
         }
         self.check_size(op)?;
         if !owner.is_some_and(|owner| owner == from || planted!(TakenFromAnybody)) {
-            return Err(OpError::NodeExists { path: path.to_owned() });
+            return Err(OpError::NodeExists { path: path.to_string() });
         }
         // Everything that could make the create fail is checked before the delete.
         let more = (0, data.len() as i64 - znode.data().len() as i64);
@@ -387,12 +387,12 @@ impl WriteInProgress {
     pub(super) fn create(
         &mut self,
         tree: &mut Tree,
-        path: &str,
+        path: &Arc<str>,
         data: &Data,
         kind: ZnodeKind,
         acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
-        let exists = || OpError::NodeExists { path: path.to_owned() };
+        let exists = || OpError::NodeExists { path: path.to_string() };
         let parent = path::parent(path).ok_or_else(exists)?;
         let parent_owner = find(tree, parent)?.fields().owner();
         if parent == CONFIG {
@@ -414,7 +414,7 @@ impl WriteInProgress {
     pub(super) fn insert(
         &mut self,
         tree: &mut Tree,
-        path: &str,
+        path: &Arc<str>,
         data: &Data,
         kind: ZnodeKind,
         acl: Option<AccessList>,
@@ -425,20 +425,20 @@ impl WriteInProgress {
         let data = usage.as_ref().unwrap_or(data);
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let ZnodeKind::Ephemeral(owner) = kind {
-            self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
+            self.ephemerals.push(EphemeralChange { owner, path: Arc::clone(path), exists: true });
         }
         self.note(tree, ChangeKind::Created, path);
         self.count(tree, path, more);
-        OpResult::Created(Created { path: path.to_owned(), stat })
+        OpResult::Created(Created { path: path.to_string(), stat })
     }
 
     /// Deletes a znode that has no children. Does nothing if there is no such znode.
-    pub(super) fn delete(&mut self, tree: &mut Tree, path: &str) {
+    pub(super) fn delete(&mut self, tree: &mut Tree, path: &Arc<str>) {
         let Some(znode) = tree.get(path) else {
             return;
         };
         if let Some(owner) = znode.fields().owner() {
-            self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: false });
+            self.ephemerals.push(EphemeralChange { owner, path: Arc::clone(path), exists: false });
         }
         // Before the delete, which removes its access list.
         self.note(tree, ChangeKind::Deleted, path);
@@ -471,21 +471,21 @@ impl WriteInProgress {
             let data = after.to_string();
             if quota.overstepped(before) == quota.overstepped(after) {
                 tree.set_quietly(&stats, data.as_bytes());
-                self.unwatched.push(stats);
+                self.unwatched.push(stats.into());
             } else {
                 tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
-                self.note(tree, ChangeKind::DataChanged, &stats);
+                self.note(tree, ChangeKind::DataChanged, &stats.into());
             }
         }
     }
 
-    fn note(&mut self, tree: &Tree, kind: ChangeKind, path: &str) {
+    fn note(&mut self, tree: &Tree, kind: ChangeKind, path: &Arc<str>) {
         let acl = |path: &str| tree.get(path).and_then(|znode| znode.acl().cloned());
         let (acl, parent_acl) = match path::parent(path) {
             _ if tree.is_open() => (None, None),
             parent => (acl(path), parent.and_then(acl)),
         };
-        let (zxid, path) = (self.zxid, path.to_owned());
+        let (zxid, path) = (self.zxid, Arc::clone(path));
         let position = u32::try_from(self.changes.len()).unwrap_or(u32::MAX);
         self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
@@ -497,7 +497,7 @@ impl WriteInProgress {
             return Ok(());
         }
         Err(OpError::TooLarge {
-            path: op.path().to_owned(),
+            path: op.path().to_string(),
             size: self.content_bytes,
             limit: DATA_BYTES_MAX as u64,
         })

@@ -42,7 +42,7 @@ enum Rest {
     /// The session's ephemerals after this one.
     Ephemerals(Option<Arc<str>>),
     /// This znode and those below it, each before its children. First all of them are listed.
-    Tree { root: String, paths: Vec<String>, is_listed: bool },
+    Tree { root: Arc<str>, paths: Vec<Arc<str>>, is_listed: bool },
     /// The request may not delete all of them.
     Refused(OpError),
 }
@@ -165,7 +165,7 @@ impl Prepared {
                         self.rest = Rest::Refused(error);
                         return PART;
                     }
-                    paths.push(path.to_owned());
+                    paths.push(path.into());
                 }
                 *is_listed = paths.len() == before;
                 paths.len() - before
@@ -226,14 +226,14 @@ mod tests {
         }
 
         fn create(&mut self, path: &str, mode: CreateMode) {
-            let path = path.to_owned();
+            let path = path.into();
             let applied = self.apply(Command::Op(Op::Create { path, data: "d".into(), mode }));
             assert!(applied.outcomes[0].result.is_ok(), "{applied:?}");
         }
     }
 
     fn large() -> [Command; 4] {
-        let delete = |path: &str| Command::Op(Op::DeleteTree { path: path.to_owned() });
+        let delete = |path: &str| Command::Op(Op::DeleteTree { path: path.into() });
         [delete("/tree"), delete("/other"), Command::Expire { term: 1 }, Command::Close]
     }
 
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_refused_request_fails_when_it_is_prepared_too() {
         let mut one = Replica::new();
-        let batch = one.batch(Command::Op(Op::DeleteTree { path: "/none".to_owned() }));
+        let batch = one.batch(Command::Op(Op::DeleteTree { path: "/none".into() }));
         assert!(one.machine.prepare(&batch));
         let applied = one.apply(batch.requests[0].command.clone());
         assert!(applied.outcomes[0].result.is_err());

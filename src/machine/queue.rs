@@ -18,6 +18,8 @@
 //! take that finds nothing else compares all names. (The numbers alone do not show it beside the claim of an item that
 //! somebody has deleted.)
 
+use std::sync::Arc;
+
 use super::command::{Op, OpError};
 use super::data::Data;
 use super::ops::{WriteInProgress, find, invalid_path, no_node};
@@ -62,8 +64,8 @@ impl WriteInProgress {
             0 => (ITEMS, name),
             delay => (DELAYED, due_name(self.time.saturating_add(delay), &name)),
         };
-        let parent = path::join(queue, parent);
-        let item = path::join(&parent, &name);
+        let parent = join(queue, parent);
+        let item = join(&parent, &name);
         self.container(tree, &parent)?;
         path::validate(&item).map_err(invalid_path)?;
         self.create(tree, &item, data, ZnodeKind::Persistent, None)
@@ -77,25 +79,25 @@ impl WriteInProgress {
         claims: bool,
     ) -> Result<OpResult, OpError> {
         path::validate(queue).map_err(invalid_path)?;
-        let [items, taken, claim] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
+        let [items, taken, claim] = [ITEMS, TAKEN, CLAIMS].map(|name| join(queue, name));
         find(tree, queue)?;
         self.permitted(tree, &items, Permissions::DELETE)?;
         self.free_due(tree, queue)?;
         self.free_unclaimed(tree, queue)?;
         let name = first_item(tree, &items).ok_or_else(|| no_node(&items))?;
-        let item = path::join(&items, &name);
+        let item = join(&items, &name);
         self.permitted(tree, &item, Permissions::READ)?;
         let znode = find(tree, &item)?;
         let data = znode.data().to_vec();
         if !claims {
             self.delete(tree, &item);
-            return Ok(OpResult::Taken { path: item, data, claim: None });
+            return Ok(OpResult::Taken { path: item.to_string(), data, claim: None });
         }
         self.container(tree, &taken)?;
         self.container(tree, &claim)?;
-        let (mut to, mut claim) = (path::join(&taken, &name), path::join(&claim, &name));
+        let (mut to, mut claim) = (join(&taken, &name), join(&claim, &name));
         if planted!(QueueItemTwice) {
-            (to, claim) = (item.clone(), format!("{claim}-{}", self.session));
+            (to, claim) = (item.clone(), format!("{claim}-{}", self.session).into());
         }
         let nothing = Data::from(&b""[..]);
         let created =
@@ -109,7 +111,7 @@ impl WriteInProgress {
             OpResult::Created(claim) => Some(claim),
             _ => None,
         };
-        Ok(OpResult::Taken { path: to, data, claim })
+        Ok(OpResult::Taken { path: to.to_string(), data, claim })
     }
 
     /// The number of items, of all kinds.
@@ -120,22 +122,20 @@ impl WriteInProgress {
 
     /// Moves items that are due to those that may be taken.
     fn free_due(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
-        let [items, delayed] = [ITEMS, DELAYED].map(|name| path::join(queue, name));
+        let [items, delayed] = [ITEMS, DELAYED].map(|name| join(queue, name));
         let Some(parent) = tree.get(&delayed) else { return Ok(()) };
         let is_due = |due: u64| due <= self.time || planted!(QueueDelayIgnored);
         let due = parent.children().filter_map(split_due);
         let due = due.take_while(|(due, _)| is_due(*due)).take(DUE_MAX);
-        let due: Vec<(String, String)> = due
-            .map(|(due, name)| {
-                (path::join(&delayed, &due_name(due, name)), path::join(&items, name))
-            })
+        let due = due
+            .map(|(due, name)| (join(&delayed, &due_name(due, name)), join(&items, name)))
             .collect();
         self.rename_all(tree, &items, due)
     }
 
     /// Moves items that no consumer has any more to those that may be taken.
     fn free_unclaimed(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
-        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
+        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| join(queue, name));
         let Some(parent) = tree.get(&taken) else { return Ok(()) };
         if let Some(claims) = tree.get(&claims)
             && parent.child_count() == claims.child_count()
@@ -151,15 +151,15 @@ impl WriteInProgress {
         let is_claimed = |name: &str| tree.get(&path::join(&claims, name)).is_some();
         let free = parent.children().filter(|name| !is_claimed(name));
         let free = free.filter(|name| ItemName::parse(name).is_some());
-        let free = free.map(|name| (path::join(&taken, name), path::join(&items, name))).collect();
+        let free = free.map(|name| (join(&taken, name), join(&items, name))).collect();
         self.rename_all(tree, &items, free)
     }
 
     fn rename_all(
         &mut self,
         tree: &mut Tree,
-        items: &str,
-        all: Vec<(String, String)>,
+        items: &Arc<str>,
+        all: Vec<(Arc<str>, Arc<str>)>,
     ) -> Result<(), OpError> {
         if !all.is_empty() {
             self.container(tree, items)?;
@@ -175,7 +175,7 @@ impl WriteInProgress {
     }
 
     /// Deletes a znode, and creates it at another path. The parent exists.
-    fn rename(&mut self, tree: &mut Tree, from: &str, to: &str) -> Result<(), OpError> {
+    fn rename(&mut self, tree: &mut Tree, from: &Arc<str>, to: &Arc<str>) -> Result<(), OpError> {
         let znode = find(tree, from)?;
         let data = if znode.is_null() { Data::from(None) } else { Data::from(znode.data()) };
         let acl = znode.acl().map(|acl| (**acl).clone());
@@ -185,12 +185,16 @@ impl WriteInProgress {
     }
 
     /// Creates a container, unless there is a znode.
-    fn container(&mut self, tree: &mut Tree, path: &str) -> Result<(), OpError> {
+    fn container(&mut self, tree: &mut Tree, path: &Arc<str>) -> Result<(), OpError> {
         if tree.get(path).is_some() {
             return Ok(());
         }
         self.create(tree, path, &Data::from(&b""[..]), ZnodeKind::Container, None).map(drop)
     }
+}
+
+fn join(parent: &str, name: &str) -> Arc<str> {
+    path::join(parent, name).into()
 }
 
 /// The name of the first item that may be taken.

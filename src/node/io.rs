@@ -218,8 +218,8 @@ impl Write {
     }
 }
 
-/// Longer lists of effects are not kept for later ones.
-const REUSED_MAX: usize = 64;
+/// Longer lists of effects are not kept for later ones. A busy session has about so many answers in a step.
+const REUSED_MAX: usize = 1024;
 
 /// What the host must do after a step, in the order of the fields.
 #[derive(Debug, Default)]

@@ -479,7 +479,7 @@ mod tests {
             member.turn(&mut Outbox::default()).unwrap();
         }
         // The node stops after the call was sent and before it handles the call.
-        let set = Op::Set { path: "/a".to_owned(), data: "a".into(), version: None };
+        let set = Op::Set { path: "/a".into(), data: "a".into(), version: None };
         let mut answer = shared.ask(RequestOrigin::Holder(session), Ask::set(set), None, Ok);
         member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
         let _ = member.turn(&mut Outbox::default());

@@ -5,10 +5,11 @@
 //! compiler compares each form here with its type. `tests/golden` has the bytes, and `version` the
 //! rules for changing them.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::types::acl::{Acl, Id, Permissions};
@@ -69,7 +70,46 @@ impl LogForm for Arc<[u8]> {
     }
 
     fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
-        Ok(Arc::from(&Bytes::deserialize(deserializer)?[..]))
+        deserializer.deserialize_bytes(Copied)
+    }
+}
+
+/// Copied once: serde's own form makes a `Box` first.
+impl LogForm for Arc<str> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+        deserializer.deserialize_str(CopiedText)
+    }
+}
+
+struct Copied;
+
+impl Visitor<'_> for Copied {
+    type Value = Arc<[u8]>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Arc<[u8]>, E> {
+        Ok(Arc::from(bytes))
+    }
+}
+
+struct CopiedText;
+
+impl Visitor<'_> for CopiedText {
+    type Value = Arc<str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Arc<str>, E> {
+        Ok(Arc::from(text))
     }
 }
 

@@ -17,13 +17,14 @@ impl Session {
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
-            shared.ask_and_forget(RequestOrigin::Holder(session), deletion(path, czxid, None));
+            shared
+                .ask_and_forget(RequestOrigin::Holder(session), deletion(path.into(), czxid, None));
         }
     }
 
     /// As [`Session::discarding`], but deletes another znode with it: both or neither.
     pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
-        let in_all = |path: &str| self.root.full(path).into_owned();
+        let in_all = |path: &str| self.root.full(path).into();
         let delete = deletion(in_all(path), czxid, Some(in_all(other)));
         self.inner.shared.ask_and_forget(self.asker(), delete);
     }
@@ -32,7 +33,7 @@ impl Session {
     /// [`Error::Unmet`] if the znode is already gone.
     pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
         self.check_alive()?;
-        let delete = deletion(self.root.full(path).into_owned(), czxid, None);
+        let delete = deletion(self.root.full(path).into(), czxid, None);
         let shared = &self.inner.shared;
         let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, |_| Ok(()));
         let root = self.root.clone();
@@ -47,9 +48,9 @@ impl Session {
 
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
-fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Ask<Vec<OpResult>> {
+fn deletion(path: Arc<str>, czxid: Zxid, other: Option<Arc<str>>) -> Ask<Vec<OpResult>> {
     let own = unless!(ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
-    let check = Op::Check { path: path.clone(), condition: own };
+    let check = Op::Check { path: Arc::clone(&path), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });
     Ask::multi(std::iter::once(check).chain(deletes).collect())

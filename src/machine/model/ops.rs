@@ -22,7 +22,7 @@ impl Model {
         op: &Op,
         so_far: &[Op],
     ) -> Result<OpResult, OpError> {
-        let path = op.path().to_owned();
+        let path = op.path().to_string();
         let valid = match op {
             Op::Create { mode, .. }
             | Op::CreateWithAcl { mode, .. }
@@ -57,9 +57,9 @@ impl Model {
             Op::CreateOrSet { data, mode, .. } => {
                 let (data, mode) = (data.clone(), *mode);
                 let op = if self.znodes.contains_key(&path) && !mode.is_sequential() {
-                    Op::Set { path, data, version: None }
+                    Op::Set { path: path.into(), data, version: None }
                 } else {
-                    Op::Create { path, data, mode }
+                    Op::Create { path: path.into(), data, mode }
                 };
                 self.op(id, zxid, &op, so_far)
             }
@@ -79,9 +79,12 @@ impl Model {
             Op::CreateWithAcl { data, mode, acl, .. } => {
                 self.create((id, zxid), path, data, *mode, Some(acl))
             }
-            Op::Invented { data, .. } => {
-                self.op(id, zxid, &Op::Set { path, data: data.clone(), version: None }, so_far)
-            }
+            Op::Invented { data, .. } => self.op(
+                id,
+                zxid,
+                &Op::Set { path: path.into(), data: data.clone(), version: None },
+                so_far,
+            ),
             Op::Set { .. } if path == "/zookeeper/config" || shows_usage(&path) => {
                 Err(OpError::Reserved { path })
             }
@@ -120,7 +123,7 @@ impl Model {
         }
         let is_lost = planted!(AdditionLost) && after % 8 == 0;
         let data = if is_lost { data.into() } else { sum.into() };
-        match self.op(id, zxid, &Op::Set { path, data, version: None }, &[])? {
+        match self.op(id, zxid, &Op::Set { path: path.into(), data, version: None }, &[])? {
             OpResult::Set(stat) => Ok(OpResult::Added { after, stat }),
             _ => unreachable!(),
         }
@@ -138,8 +141,8 @@ impl Model {
         let data = data.clone();
         let owner = self.znodes.get(&path).map(|znode| znode.stat.ephemeral_owner);
         let op = match owner {
-            None => Op::Create { path, data, mode: CreateMode::Ephemeral },
-            Some(owner) if owner == Some(id) => Op::Set { path, data, version: None },
+            None => Op::Create { path: path.into(), data, mode: CreateMode::Ephemeral },
+            Some(owner) if owner == Some(id) => Op::Set { path: path.into(), data, version: None },
             Some(owner) if owner == Some(from) => {
                 let parent = path::parent(&path).unwrap_or("/").to_owned();
                 self.need(id, &parent, Permissions::DELETE)?;
@@ -149,7 +152,8 @@ impl Model {
                 let acl = self.znodes[&path].acl.clone();
                 self.zxid = zxid;
                 self.delete(zxid, &path);
-                let create = Op::Create { path: path.clone(), data, mode: CreateMode::Ephemeral };
+                let create =
+                    Op::Create { path: path.clone().into(), data, mode: CreateMode::Ephemeral };
                 // The delete has just freed what the create needs.
                 self.exempt = true;
                 let created = self.op(id, zxid, &create, so_far);

@@ -46,7 +46,7 @@ impl Model {
         data: &Data,
         mode: CreateMode,
     ) -> Result<Stat, OpError> {
-        let create = Op::Create { path: path.to_owned(), data: data.clone(), mode };
+        let create = Op::Create { path: path.into(), data: data.clone(), mode };
         match self.op(id, zxid, &create, &[])? {
             OpResult::Created(created) => Ok(created.stat),
             other => unreachable!("a create came to {other:?}"),

@@ -132,29 +132,29 @@ fn op() -> BoxedStrategy<Op> {
     ]);
     prop_oneof![
         4 => (paths(), data(), mode.clone())
-            .prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+            .prop_map(|(path, data, mode)| Op::Create { path: path.into(), data, mode }),
         1 => (paths(), data(), mode.clone(), acl())
-            .prop_map(|(path, data, mode, acl)| Op::CreateWithAcl { path, data, mode, acl }),
+            .prop_map(|(path, data, mode, acl)| Op::CreateWithAcl { path: path.into(), data, mode, acl }),
         1 => (paths(), acl(), version())
-            .prop_map(|(path, acl, version)| Op::SetAcl { path, acl, version }),
-        1 => (paths(), data()).prop_map(|(path, data)| Op::Invented { path, data }),
+            .prop_map(|(path, acl, version)| Op::SetAcl { path: path.into(), acl, version }),
+        1 => (paths(), data()).prop_map(|(path, data)| Op::Invented { path: path.into(), data }),
         2 => (paths(), data(), version())
-            .prop_map(|(path, data, version)| Op::Set { path, data, version }),
-        3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
-        1 => paths().prop_map(|path| Op::DeleteTree { path }),
+            .prop_map(|(path, data, version)| Op::Set { path: path.into(), data, version }),
+        3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path: path.into(), version }),
+        1 => paths().prop_map(|path| Op::DeleteTree { path: path.into() }),
         2 => (paths(), data(), mode)
-            .prop_map(|(path, data, mode)| Op::CreateOrSet { path, data, mode }),
+            .prop_map(|(path, data, mode)| Op::CreateOrSet { path: path.into(), data, mode }),
         2 => (paths(), data(), 1..4u64).prop_map(|(path, data, from)| {
-            Op::TakeOver { path, data, from: SessionId(from) }
+            Op::TakeOver { path: path.into(), data, from: SessionId(from) }
         }),
         6 => (queues(), data(), order())
-            .prop_map(|(path, data, order)| Op::Put { path, data, order: order.into() }),
-        6 => (queues(), any::<bool>()).prop_map(|(path, claims)| Op::Take { path, claims }),
+            .prop_map(|(path, data, order)| Op::Put { path: path.into(), data, order: order.into() }),
+        6 => (queues(), any::<bool>()).prop_map(|(path, claims)| Op::Take { path: path.into(), claims }),
         3 => (paths(), number(), form())
-            .prop_map(|(path, number, form)| Op::Add { path, number, form, within: None }),
+            .prop_map(|(path, number, form)| Op::Add { path: path.into(), number, form, within: None }),
         2 => (paths(), number(), form(), prop::option::of(0..3_000_000u64))
-            .prop_map(|(path, number, form, within)| Op::Add { path, number: number.saturating_mul(300_000), form, within }),
-        2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
+            .prop_map(|(path, number, form, within)| Op::Add { path: path.into(), number: number.saturating_mul(300_000), form, within }),
+        2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path: path.into(), condition }),
     ]
     .boxed()
 }
@@ -192,7 +192,7 @@ fn quota() -> impl Strategy<Value = Command> {
     (prop::sample::select(vec!["", "/a", "/b"]), limits()).prop_map(|(of, limits)| {
         let mode = CreateMode::Persistent;
         let create = |path: &str, data: String| Op::Create {
-            path: format!("/zookeeper/quota{path}"),
+            path: format!("/zookeeper/quota{path}").into(),
             data: data.into(),
             mode,
         };
@@ -278,8 +278,8 @@ fn named(op: Op, model: &Model) -> Op {
     };
     children.sort();
     let child = if name == FIRST { children.first() } else { children.last() };
-    let path = child.map(|child| format!("{parent}/{child}")).unwrap_or(path);
-    Op::Delete { path, version }
+    let named = child.map(|child| format!("{parent}/{child}").into());
+    Op::Delete { path: named.unwrap_or(path), version }
 }
 
 fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
@@ -366,14 +366,16 @@ fn queue_step() -> impl Strategy<Value = Step> {
     let path = || "/a".to_owned();
     let deleted =
         (prop::sample::select(vec![TAKEN, CLAIMS]), prop::sample::select(vec![FIRST, LAST]));
-    let delete = deleted
-        .prop_map(|(part, child)| Op::Delete { path: format!("/a/{part}/{child}"), version: None });
+    let delete = deleted.prop_map(|(part, child)| Op::Delete {
+        path: format!("/a/{part}/{child}").into(),
+        version: None,
+    });
     let put = order().prop_map(move |order| Op::Put {
-        path: path(),
+        path: path().into(),
         data: "".into(),
         order: Box::new(QueueOrder { max: None, ..order }),
     });
-    let take = any::<bool>().prop_map(move |claims| Op::Take { path: path(), claims });
+    let take = any::<bool>().prop_map(move |claims| Op::Take { path: path().into(), claims });
     let op = prop_oneof![3 => put, 4 => take, 3 => delete].prop_map(Command::Op);
     let command = prop_oneof![20 => op, 1 => Just(Command::Close)];
     let draft = (1..4u64, command).prop_map(|(session, command)| present(session, command));
@@ -401,7 +403,7 @@ proptest! {
             let (secret, timeout_ms) = ([1; 16], 1000);
             present(session, Command::Open { secret, timeout_ms, owner: 1, base: 0 })
         };
-        let create = Op::Create { path: "/a".to_owned(), data: "".into(), mode: CreateMode::Persistent };
+        let create = Op::Create { path: "/a".into(), data: "".into(), mode: CreateMode::Persistent };
         let begin = (1..4).map(open).chain([present(1, Command::Op(create))]).collect();
         agree([vec![(begin, 1, false)], steps].concat())?;
     }

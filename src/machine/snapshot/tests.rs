@@ -30,11 +30,11 @@ fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
 }
 
 fn create_op(path: &str, data: Vec<u8>, mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: data.into(), mode }
+    Op::Create { path: path.into(), data: data.into(), mode }
 }
 
 fn delete(path: &str) -> Command {
-    Command::Op(Op::Delete { path: path.to_owned(), version: None })
+    Command::Op(Op::Delete { path: path.into(), version: None })
 }
 
 /// A machine with an ephemeral, results of all kinds and a former holder.
@@ -345,9 +345,8 @@ fn rich() -> Machine {
         assert!(!matches!(applied.outcomes[0].result, Err(OpError::OutOfOrder)));
     };
     let open = || Command::Open { secret: [9; 16], timeout_ms: 4000, owner: 1, base: 0 };
-    let create = |path: &str, mode| {
-        Command::Op(Op::Create { path: path.to_owned(), data: path.to_owned().into(), mode })
-    };
+    let create =
+        |path: &str, mode| Command::Op(Op::Create { path: path.into(), data: path.into(), mode });
     run(1, open());
     run(2, open());
     run(1, create("/p", CreateMode::Persistent));
@@ -356,7 +355,7 @@ fn rich() -> Machine {
     run(1, create("/c", CreateMode::Container));
     run(1, create("/t", CreateMode::PersistentWithTtl(std::time::Duration::from_secs(60))));
     run(1, create("/t", CreateMode::Persistent));
-    let missing = Op::Delete { path: "/missing".to_owned(), version: Some(3) };
+    let missing = Op::Delete { path: "/missing".into(), version: Some(3) };
     run(1, Command::Multi(vec![missing]));
     run(2, Command::Close);
     machine
@@ -378,7 +377,12 @@ fn golden_snapshot_with_acls() {
     let ids = vec![Id::digest("alice", "secret"), Id::superuser()];
     apply(&mut machine, 0, 0, open());
     apply(&mut machine, 1, 1, Command::Authenticate { ids });
-    apply(&mut machine, 2, 2, Command::Op(Op::CreateWithAcl { path, data, mode, acl }));
+    apply(
+        &mut machine,
+        2,
+        2,
+        Command::Op(Op::CreateWithAcl { path: path.into(), data, mode, acl }),
+    );
     assert_eq!(machine.zxid(), 2);
     golden("snapshot_with_acls", machine);
 }
@@ -527,7 +531,7 @@ proptest! {
                 let command = match step {
                     Step::Create(path, bytes, mode) => create(&path, vec![1; bytes], mode),
                     Step::Set(path, bytes) => {
-                        Command::Op(Op::Set { path, data: vec![2; bytes].into(), version: None })
+                        Command::Op(Op::Set { path: path.into(), data: vec![2; bytes].into(), version: None })
                     }
                     Step::Delete(path) => delete(&path),
                     Step::Close => {

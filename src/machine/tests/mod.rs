@@ -97,7 +97,7 @@ impl Script {
 
     fn changes(&self) -> Vec<(u64, ChangeKind, &str)> {
         let changes = self.last.changes.iter();
-        changes.map(|change| (change.zxid, change.kind, change.path.as_str())).collect()
+        changes.map(|change| (change.zxid, change.kind, &*change.path)).collect()
     }
 }
 
@@ -110,16 +110,16 @@ fn resume(secret: [u8; 16]) -> Command {
 }
 
 fn create(path: &str, mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: "".into(), mode }
+    Op::Create { path: path.into(), data: "".into(), mode }
 }
 
 fn set(path: &str, data: &'static [u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: data.into(), version }
+    Op::Set { path: path.into(), data: data.into(), version }
 }
 
 fn delete(path: &str, version: Option<u64>) -> Op {
     let path = path.to_owned();
-    Op::Delete { path, version }
+    Op::Delete { path: path.into(), version }
 }
 
 fn check(path: &str, version: Option<u64>) -> Op {
@@ -128,7 +128,7 @@ fn check(path: &str, version: Option<u64>) -> Op {
 
 fn require(path: &str, condition: Condition) -> Op {
     let path = path.to_owned();
-    Op::Check { path, condition }
+    Op::Check { path: path.into(), condition }
 }
 
 fn no_node(path: &str) -> OpError {
@@ -235,7 +235,7 @@ fn create_is_refused_in_zookeepers_order() {
     }
     // The path is checked before the size, and the size before the tree.
     let large = |path: &str| Op::Create {
-        path: path.to_owned(),
+        path: path.into(),
         data: vec![0; DATA_BYTES_MAX + 1].into(),
         mode: Persistent,
     };
@@ -315,7 +315,7 @@ fn the_longest_path_and_the_largest_data_fit() {
     let sequential = &longest[..PATH_BYTES_MAX - 10];
     assert_eq!(s.make(sequential, PersistentSequential).len(), PATH_BYTES_MAX);
     let largest = vec![1; DATA_BYTES_MAX];
-    s.op(Op::Set { path: longest.clone(), data: largest.into(), version: None }).unwrap();
+    s.op(Op::Set { path: longest.clone().into(), data: largest.into(), version: None }).unwrap();
     assert_eq!(s.stat(&longest).data_length as usize, DATA_BYTES_MAX);
 }
 
@@ -466,8 +466,7 @@ fn a_znode_is_listed_once_between_two_checkpoints() {
 fn the_data_of_a_multi_is_limited_as_a_whole() {
     let mut s = Script::new();
     s.make("/a", Persistent);
-    let half =
-        |bytes| Op::Set { path: "/a".to_owned(), data: vec![0; bytes].into(), version: None };
+    let half = |bytes| Op::Set { path: "/a".into(), data: vec![0; bytes].into(), version: None };
     let fits = vec![half(DATA_BYTES_MAX / 2), half(DATA_BYTES_MAX / 2)];
     s.run(A, Command::Multi(fits)).unwrap();
     let over = vec![half(DATA_BYTES_MAX / 2), half(DATA_BYTES_MAX / 2 + 1), half(7)];
@@ -521,7 +520,7 @@ fn a_tree_is_deleted_at_once_children_before_their_parents() {
     }
     s.make("/a/e", Ephemeral);
     let zxid = s.machine.zxid() + 1;
-    let tree = |path: &str| Op::DeleteTree { path: path.to_owned() };
+    let tree = |path: &str| Op::DeleteTree { path: path.into() };
     assert_eq!(s.op(tree("/a")), Ok(Reply::Done));
     let expected = ["/a/e", "/a/b-", "/a/b/c", "/a/b", "/a"].map(|path| (zxid, Deleted, path));
     assert_eq!(s.changes(), expected);

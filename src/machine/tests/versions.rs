@@ -5,7 +5,7 @@ use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::types::version::{INVENTED, VERSION};
 
 fn invented(path: &str) -> Op {
-    Op::Invented { path: path.to_owned(), data: "new".into() }
+    Op::Invented { path: path.into(), data: "new".into() }
 }
 
 fn unsupported() -> OpError {

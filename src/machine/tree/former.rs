@@ -17,7 +17,7 @@ use crate::types::path;
 use crate::types::znode::{Stat, Zxid};
 
 /// An empty list of more than so many is not kept for the next write.
-pub(in crate::machine) const UNDOS_KEPT_MAX: usize = 4096;
+pub(in crate::machine) const KEPT_MAX: usize = 4096;
 
 /// What one change has replaced.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ impl Tree {
         }
         recorder.bytes = 0;
         undos.extend(recorder.formers.drain(..).map(|former| Undo { zxid, former }));
-        if recorder.formers.capacity() > UNDOS_KEPT_MAX {
+        if recorder.formers.capacity() > KEPT_MAX {
             recorder.formers = Vec::new();
         }
     }

@@ -143,8 +143,7 @@ impl Storm {
             storm.ask(id, open);
         }
         let request = storm.number();
-        let op =
-            Op::Create { path: "/n".to_owned(), data: "".into(), mode: CreateMode::Persistent };
+        let op = Op::Create { path: "/n".into(), data: "".into(), mode: CreateMode::Persistent };
         let command = Write::Op(op);
         let session = SessionId(FIRST_CLIENT);
         storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
@@ -317,7 +316,7 @@ impl Storm {
                 self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
                 let data = Bytes::from(request.0.to_string());
                 let command =
-                    Write::Op(Op::Set { path: "/n".to_owned(), data: data.into(), version: None });
+                    Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
                 self.ask(id, ClientRequest::Write { request, session, command });
             }
             6..=8 => {
@@ -441,7 +440,7 @@ fn replaced(seed: u64) {
             storm.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
             let data = Bytes::from(request.0.to_string());
             let command =
-                Write::Op(Op::Set { path: "/n".to_owned(), data: data.into(), version: None });
+                Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
             storm.ask(id, ClientRequest::Write { request, session, command });
         }
         storm.advance(Duration::from_secs(5));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn write(holder: u64, seq: u64) -> Request {
-        let op = Op::Set { path: "/".to_owned(), data: "".into(), version: None };
+        let op = Op::Set { path: "/".into(), data: "".into(), version: None };
         request(holder, seq, Command::Op(op))
     }
 
@@ -339,7 +339,7 @@ mod tests {
 
     /// A request of some session that writes this many bytes.
     fn of(session: u64, seq: u64, bytes: usize) -> Request {
-        let op = Op::Set { path: "/".to_owned(), data: vec![0; bytes].into(), version: None };
+        let op = Op::Set { path: "/".into(), data: vec![0; bytes].into(), version: None };
         let session = SessionId(session);
         Request { session, holder: session.0, seq, acked: seq, command: Command::Op(op) }
     }

@@ -84,13 +84,14 @@ mod tests {
             |seq, command| Request { session: SessionId(7), holder: 1, seq, acked: 0, command };
         let open = Command::Open { secret: [0; 16], timeout_ms: 1000, owner: 1, base: 0 };
         let mut requests = vec![request(0, open)];
-        let create = |path: String, mode| Op::Create { path, data: Vec::new().into(), mode };
+        let create =
+            |path: String, mode| Op::Create { path: path.into(), data: Vec::new().into(), mode };
         let mut ops = Vec::new();
         for number in 0..containers {
             let child = format!("/c{number}/x");
             ops.push(create(format!("/c{number}"), CreateMode::Container));
             ops.push(create(child.clone(), CreateMode::Persistent));
-            ops.push(Op::Delete { path: child, version: None });
+            ops.push(Op::Delete { path: child.into(), version: None });
         }
         let ttl = CreateMode::PersistentWithTtl(Duration::from_millis(1));
         ops.extend((0..short_lived).map(|number| create(format!("/t{number}"), ttl)));

@@ -209,7 +209,14 @@ mod tests {
         };
         let changes = |kind, count| {
             let path = "/a".to_owned();
-            let change = Change { zxid: 1, kind, path, position: 0, acl: None, parent_acl: None };
+            let change = Change {
+                zxid: 1,
+                kind,
+                path: path.into(),
+                position: 0,
+                acl: None,
+                parent_acl: None,
+            };
             Applied { changes: vec![change; count], ..Applied::default() }
         };
         // A multi's changes count, and not the one request.

@@ -346,7 +346,11 @@ mod tests {
         let open = Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1, base: 0 };
         let creates = (0..300).map(|n| {
             let data = vec![7; 40 << 10].into();
-            Command::Op(Op::Create { path: format!("/{n}"), data, mode: CreateMode::Persistent })
+            Command::Op(Op::Create {
+                path: format!("/{n}").into(),
+                data,
+                mode: CreateMode::Persistent,
+            })
         });
         for (seq, command) in (0..).zip(std::iter::once(open).chain(creates)) {
             let request = Request { session: id, holder: 1, seq, acked: seq, command };

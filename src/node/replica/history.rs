@@ -27,7 +27,7 @@ fn size(change: &Change) -> usize {
     let lists = [&change.acl, &change.parent_acl].into_iter().flatten();
     // The access lists may belong to no znode any more.
     let lists: usize = lists.map(|list| list.bytes()).sum();
-    size_of::<Change>() + change.path.capacity() + lists
+    size_of::<Change>() + change.path.len() + lists
 }
 
 impl History {
@@ -87,7 +87,7 @@ mod tests {
 
     fn change(zxid: Zxid) -> Change {
         let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));
-        Change { zxid, kind, path, position: 0, acl: None, parent_acl: None }
+        Change { zxid, kind, path: path.into(), position: 0, acl: None, parent_acl: None }
     }
 
     fn after(history: &History, zxid: Zxid) -> Result<Vec<Zxid>, Zxid> {
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(history.changes.len(), 10);
         assert!(history.changes.capacity() < 100, "{}", history.changes.capacity());
         assert_eq!((history.bytes, history.oldest), (10 * one, 1));
-        let long = Change { path: "x".repeat(11 * one), ..change(2) };
+        let long = Change { path: "x".repeat(11 * one).into(), ..change(2) };
         history.note(vec![long]);
         assert_eq!((history.changes.len(), history.bytes), (0, 0));
         assert_eq!(after(&history, 1), Err(2));

@@ -164,11 +164,11 @@ mod tests {
 
     fn create(machine: &mut Machine, path: &str) {
         let (path, mode) = (path.to_owned(), CreateMode::Persistent);
-        apply(machine, Command::Op(Op::Create { path, data: "".into(), mode }));
+        apply(machine, Command::Op(Op::Create { path: path.into(), data: "".into(), mode }));
     }
 
     fn delete(machine: &mut Machine, path: &str) {
-        apply(machine, Command::Op(Op::Delete { path: path.to_owned(), version: None }));
+        apply(machine, Command::Op(Op::Delete { path: path.into(), version: None }));
     }
 
     /// Each recursive watch compared all znodes below it on the node's thread, which took seconds with a million
@@ -178,7 +178,7 @@ mod tests {
         let mut machine = machine();
         let old = machine.tree();
         let data = "new".into();
-        apply(&mut machine, Command::Op(Op::Set { path: "/3/4".to_owned(), data, version: None }));
+        apply(&mut machine, Command::Op(Op::Set { path: "/3/4".into(), data, version: None }));
         create(&mut machine, "/5/new");
         for m in 0..50 {
             delete(&mut machine, &format!("/7/{m}"));

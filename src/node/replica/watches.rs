@@ -346,7 +346,7 @@ impl WatchTable {
         if self.watchers.is_empty() {
             return;
         }
-        let path = change.path.as_str();
+        let path = &*change.path;
         let notification = of_znode(change);
         self.fire_at(path, WatchKind::is_data, notification, &may_read, fired);
         let mut above = (self.recursive > 0).then_some(path);
@@ -461,7 +461,7 @@ mod tests {
     fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
         let mut fired = Fired::default();
         let (path, acl, parent_acl) = (path.to_owned(), None, None);
-        let change = Change { zxid: 9, kind, path, position: 0, acl, parent_acl };
+        let change = Change { zxid: 9, kind, path: path.into(), position: 0, acl, parent_acl };
         table.fire(&change, |_, _| true, &mut fired);
         assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
         fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
@@ -538,7 +538,7 @@ mod tests {
         let change = |((kind, path), zxid): (&(ChangeKind, &str), Zxid)| Change {
             zxid,
             kind: *kind,
-            path: (*path).to_owned(),
+            path: (*path).into(),
             position: 0,
             acl: None,
             parent_acl: None,
@@ -576,7 +576,14 @@ mod tests {
             let mut changes = changes(&vec![set; count]);
             let (kind, path) = (ChangeKind::Created, "/b".to_owned());
             let (acl, parent_acl) = (None, None);
-            changes.push(Change { zxid: 9999, kind, path, position: 0, acl, parent_acl });
+            changes.push(Change {
+                zxid: 9999,
+                kind,
+                path: path.into(),
+                position: 0,
+                acl,
+                parent_acl,
+            });
             let mut fired = Fired::default();
             let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
             WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);

@@ -189,7 +189,7 @@ mod tests {
         let mut effects = Effects::default();
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, open, &mut effects);
-        let op = Op::Delete { path: "/a".to_owned(), version: None };
+        let op = Op::Delete { path: "/a".into(), version: None };
         sessions.write(RequestId(2), session, Write::Op(op), &mut effects);
         let gate = Gate { version: FIRST, possible: FIRST };
         let outcome = |seq, result| Outcome { session, holder, seq, zxid: 0, result };

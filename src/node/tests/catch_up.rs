@@ -47,7 +47,11 @@ fn a_large_state_makes_checkpoints_rare_unless_the_disk_is_nearly_full() {
     let data = "x".repeat(64 << 10);
     for n in 0..32 {
         let path = format!("/{n}");
-        let create = Op::Create { path, data: data.clone().into(), mode: CreateMode::Persistent };
+        let create = Op::Create {
+            path: path.into(),
+            data: data.clone().into(),
+            mode: CreateMode::Persistent,
+        };
         let create = cluster.write(leader, session, Write::Op(create));
         cluster.answer(create).unwrap();
     }

@@ -25,7 +25,7 @@ fn run(crash: Crash) -> bool {
     for n in 0..WRITES {
         for (id, session) in sessions {
             let (path, data) = ("/q/n-".to_owned(), format!("{id}:{n}").into());
-            let op = Op::Create { path, data, mode: CreateMode::PersistentSequential };
+            let op = Op::Create { path: path.into(), data, mode: CreateMode::PersistentSequential };
             requests.push((id, cluster.write(id, session, Write::Op(op))));
         }
         if n % 2 == 1 {

@@ -20,7 +20,7 @@ fn space(cluster: &mut Cluster, node: NodeId, free: u64) {
 
 fn create(cluster: &mut Cluster, node: NodeId, session: SessionId, path: &str) -> RequestId {
     let (data, mode) = ("d".into(), CreateMode::Persistent);
-    cluster.write(node, session, Write::Op(Op::Create { path: path.to_owned(), data, mode }))
+    cluster.write(node, session, Write::Op(Op::Create { path: path.into(), data, mode }))
 }
 
 fn refused(cluster: &mut Cluster, request: RequestId, low: &[NodeId]) {
@@ -80,8 +80,8 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
         for (node, session) in sessions {
             let request = create(&mut cluster, node, session, "/b");
             refused(&mut cluster, request, &low);
-            let op = |path: &str| Op::Delete { path: path.to_owned(), version: None };
-            let set = Op::Set { path: "/".to_owned(), data: "x".into(), version: None };
+            let op = |path: &str| Op::Delete { path: path.into(), version: None };
+            let set = Op::Set { path: "/".into(), data: "x".into(), version: None };
             let multi = Write::Multi(vec![op("/none"), set]);
             let request = cluster.write(node, session, multi);
             refused(&mut cluster, request, &low);
@@ -96,7 +96,11 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
     // Operations that make room go on, and those that sessions need.
     for (node, session) in sessions {
         let path = format!("/{node}");
-        let request = cluster.write(node, session, Write::Op(Op::Delete { path, version: None }));
+        let request = cluster.write(
+            node,
+            session,
+            Write::Op(Op::Delete { path: path.into(), version: None }),
+        );
         cluster.answer(request).unwrap();
     }
     let third = (1..=3).find(|node| !low.contains(node)).unwrap();
@@ -213,7 +217,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     cluster.advance(3 * SECOND);
     let create = |path: &str| {
         let (path, data) = (path.to_owned(), vec![1; 1 << 20].into());
-        Write::Op(Op::Create { path, data, mode: CreateMode::Persistent })
+        Write::Op(Op::Create { path: path.into(), data, mode: CreateMode::Persistent })
     };
     for count in 0..20 {
         let request = cluster.write(1, session, create(&format!("/{count}")));
@@ -227,7 +231,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     space(&mut cluster, 1, 1 << 20);
     cluster.advance(3 * SECOND);
     let delete = |cluster: &mut Cluster, count: usize| {
-        let op = Op::Delete { path: format!("/{count}"), version: None };
+        let op = Op::Delete { path: format!("/{count}").into(), version: None };
         let request = cluster.write(1, session, Write::Op(op));
         cluster.answer(request).unwrap();
         cluster.advance(SECOND);

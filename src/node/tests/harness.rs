@@ -732,7 +732,7 @@ impl Cluster {
         path: &str,
         mode: CreateMode,
     ) -> Result<String, Error> {
-        let op = Op::Create { path: path.to_owned(), data: "d".into(), mode };
+        let op = Op::Create { path: path.into(), data: "d".into(), mode };
         let request = self.write(id, session, Write::Op(op));
         match self.answer(request)? {
             Answer::Reply(Reply::Created(created)) => Ok(created.path),
@@ -747,8 +747,8 @@ impl Cluster {
         path: &str,
         data: &str,
     ) -> RequestId {
-        let data = data.to_owned().into();
-        let op = Op::Set { path: path.to_owned(), data, version: None };
+        let data = data.into();
+        let op = Op::Set { path: path.into(), data, version: None };
         self.write(id, session, Write::Op(op))
     }
 

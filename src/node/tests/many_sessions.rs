@@ -102,7 +102,7 @@ fn the_end_of_a_session_with_many_ephemerals_takes_several_steps() {
     let creates: Vec<_> = (0..EPHEMERALS)
         .map(|n| {
             let (path, mode) = (format!("/e{n}"), CreateMode::Ephemeral);
-            let op = Op::Create { path, data: "d".into(), mode };
+            let op = Op::Create { path: path.into(), data: "d".into(), mode };
             cluster.write(node, session, Write::Op(op))
         })
         .collect();

@@ -103,7 +103,7 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
             let path = "/q/n-".to_owned();
             let data = format!("{round}:{n}").into();
             let mode = CreateMode::PersistentSequential;
-            let op = Op::Create { path, data, mode };
+            let op = Op::Create { path: path.into(), data, mode };
             requests.push(cluster.write(writer, session, Write::Op(op)));
         }
         match round {
@@ -297,11 +297,11 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     // Big entries, so that few of them make a checkpoint due.
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
-        let op = Op::Set { path: "/a".to_owned(), data, version: None };
+        let op = Op::Set { path: "/a".into(), data, version: None };
         cluster.write(leader, session, Write::Op(op));
         cluster.settle();
     }
-    let delete = Op::Delete { path: "/gone".to_owned(), version: None };
+    let delete = Op::Delete { path: "/gone".into(), version: None };
     let delete = cluster.write(leader, session, Write::Op(delete));
     cluster.answer(delete).unwrap();
     cluster.advance(HEARTBEAT * 4);
@@ -332,7 +332,7 @@ fn members_do_not_write_their_checkpoints_together() {
     let mut at: BTreeMap<NodeId, BTreeSet<u64>> = BTreeMap::new();
     for n in 0..2_000 {
         let data = vec![n as u8; 40_000].into();
-        let op = Op::Set { path: "/a".to_owned(), data, version: None };
+        let op = Op::Set { path: "/a".into(), data, version: None };
         cluster.write(leader, session, Write::Op(op));
         cluster.settle();
         for id in 1..=3 {
@@ -560,8 +560,7 @@ fn caught_up_by_snapshot(cluster: &mut Cluster) -> u64 {
     cluster.isolate(laggard);
     let mut last = None;
     for n in 0..600 {
-        let op =
-            Op::Set { path: "/".to_owned(), data: vec![n as u8; 40_000].into(), version: None };
+        let op = Op::Set { path: "/".into(), data: vec![n as u8; 40_000].into(), version: None };
         last = Some(cluster.write(leader, session, Write::Op(op)));
         cluster.settle();
     }

@@ -63,7 +63,7 @@ impl Rules {
         ended: &mut BTreeSet<WatchId>,
     ) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
-        let own = change.path.as_str();
+        let own = &*change.path;
         let parent = match own.rsplit_once('/') {
             Some(("", _)) => "/",
             Some((parent, _)) => parent,
@@ -198,12 +198,12 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     let path = written_path;
     prop_oneof![
-        16 => (path(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+        16 => (path(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path: path.into(), data, mode }),
         8 => (path(), data(), version())
-            .prop_map(|(path, data, version)| Op::Set { path, data, version }),
-        5 => (path(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
-        1 => path().prop_map(|path| Op::DeleteTree { path }),
-        4 => (path(), condition).prop_map(|(path, condition)| Op::Check { path, condition }),
+            .prop_map(|(path, data, version)| Op::Set { path: path.into(), data, version }),
+        5 => (path(), version()).prop_map(|(path, version)| Op::Delete { path: path.into(), version }),
+        1 => path().prop_map(|path| Op::DeleteTree { path: path.into() }),
+        4 => (path(), condition).prop_map(|(path, condition)| Op::Check { path: path.into(), condition }),
     ]
 }
 
@@ -240,7 +240,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let create = |path: &str| {
         let (data, mode) = (Bytes::new(), CreateMode::Persistent);
-        Call::Op(Op::Create { path: path.to_owned(), data: data.into(), mode })
+        Call::Op(Op::Create { path: path.into(), data: data.into(), mode })
     };
     let first = Step::Calls(0, ["/a", "/b", "/a/x"].map(create).to_vec(), false);
     (prop::bool::weighted(0.9), vec(step(), 1..40)).prop_map(move |(with, steps)| {

@@ -37,7 +37,7 @@ fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
         secret: [7; 16],
         timeout: TIMEOUT,
     });
-    let op = Op::Create { path: "/e".to_owned(), data: "".into(), mode: CreateMode::Ephemeral };
+    let op = Op::Create { path: "/e".into(), data: "".into(), mode: CreateMode::Ephemeral };
     let create = cluster.write(leader, session, Write::Op(op));
     cluster.advance(TIMEOUT * 2);
     assert!(!cluster.replies.contains_key(&open));
@@ -307,7 +307,7 @@ fn large_writes_wait_at_their_node() {
     }
     let mut writes = Vec::new();
     for _ in 0..60 {
-        let op = Op::Set { path: "/".to_owned(), data: vec![1; 1 << 20].into(), version: None };
+        let op = Op::Set { path: "/".into(), data: vec![1; 1 << 20].into(), version: None };
         writes.push(cluster.write(node, session, Write::Op(op)));
     }
     cluster.settle();
@@ -371,7 +371,7 @@ fn resumed_behind_a_snapshot(closed: bool) {
     }
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
-        let op = Op::Set { path: "/".to_owned(), data, version: None };
+        let op = Op::Set { path: "/".into(), data, version: None };
         cluster.write(leader, other, Write::Op(op));
         cluster.settle();
     }

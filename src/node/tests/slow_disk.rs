@@ -36,7 +36,11 @@ fn a_disk_slower_than_elections_unseats_no_leader() {
     for count in 0..5 {
         cluster.hosts.get_mut(&slow).unwrap().disk_stalled = true;
         let path = format!("/{count}");
-        let op = Op::Create { path: path.clone(), data: "d".into(), mode: CreateMode::Persistent };
+        let op = Op::Create {
+            path: path.clone().into(),
+            data: "d".into(),
+            mode: CreateMode::Persistent,
+        };
         let request = cluster.write(leader, session, Write::Op(op));
         cluster.advance(3 * SECOND);
         assert!(cluster.data(leader, &path).is_none(), "a write needs the second disk");

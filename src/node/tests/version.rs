@@ -15,7 +15,7 @@ use crate::types::znode::{CreateMode, SessionId};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn op(path: &str) -> Op {
-    Op::Invented { path: path.to_owned(), data: "new".into() }
+    Op::Invented { path: path.into(), data: "new".into() }
 }
 
 fn invented(cluster: &mut Cluster, node: NodeId, session: SessionId) -> RequestId {
@@ -34,7 +34,7 @@ fn error(answer: Result<Answer, Error>) -> Result<(), Error> {
 fn write_much(cluster: &mut Cluster, node: NodeId, session: SessionId) {
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
-        let op = Op::Set { path: "/".to_owned(), data, version: None };
+        let op = Op::Set { path: "/".into(), data, version: None };
         cluster.write(node, session, Write::Op(op));
         cluster.settle();
     }
@@ -133,7 +133,7 @@ fn an_old_member_can_read_all_that_the_others_write() {
             let asked = cluster.now;
             let refused = invented(&mut cluster, id, session);
             assert_eq!(error(cluster.answer(refused)), unsupported());
-            let ops = vec![Op::Delete { path, version: None }, op("/s-0000000000")];
+            let ops = vec![Op::Delete { path: path.into(), version: None }, op("/s-0000000000")];
             let multi = cluster.write(id, session, Write::Multi(ops));
             let refused = error(cluster.answer(multi));
             assert!(matches!(refused, Err(Error::Multi { index: 1, .. })), "{refused:?}");

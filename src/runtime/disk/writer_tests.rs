@@ -177,7 +177,10 @@ fn large_machine() -> Machine {
     };
     let create = |seq| {
         let (path, data) = (format!("/{seq}"), Bytes::from(vec![7; 100_000]).into());
-        request(seq, Command::Op(Op::Create { path, data, mode: CreateMode::Persistent }))
+        request(
+            seq,
+            Command::Op(Op::Create { path: path.into(), data, mode: CreateMode::Persistent }),
+        )
     };
     let open = Command::Open { secret: [0; 16], timeout_ms: 1000, owner: 1, base: 0 };
     let requests = [request(0, open)].into_iter().chain((1..20).map(create)).collect();

@@ -119,7 +119,7 @@ impl World {
         let watch = Ask::watch(self.members.observer, "/t".into(), true, None, EventData::After);
         self.ask(RequestOrigin::Holder(Arc::clone(&observer)), watch);
         let (path, mode) = ("/t".to_owned(), CreateMode::Persistent);
-        let create = Ask::create(Op::Create { path, data: "".into(), mode });
+        let create = Ask::create(Op::Create { path: path.into(), data: "".into(), mode });
         self.ask(RequestOrigin::Holder(observer), create);
     }
 

@@ -49,16 +49,12 @@ impl World {
     }
 
     fn set(&mut self, path: &str, data: &[u8]) {
-        self.apply(Command::Op(Op::Set {
-            path: path.to_owned(),
-            data: data.into(),
-            version: None,
-        }));
+        self.apply(Command::Op(Op::Set { path: path.into(), data: data.into(), version: None }));
     }
 
     fn create(&mut self, path: &str, data: &[u8]) {
         let mode = CreateMode::Persistent;
-        self.apply(Command::Op(Op::Create { path: path.to_owned(), data: data.into(), mode }));
+        self.apply(Command::Op(Op::Create { path: path.into(), data: data.into(), mode }));
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -88,17 +84,17 @@ impl World {
         ];
         let mode = modes[self.below(4) as usize];
         match self.below(12) {
-            0..5 => Op::Create { path, data, mode },
-            5..8 => Op::Set { path, data, version: None },
-            8 | 9 => Op::Delete { path, version: None },
+            0..5 => Op::Create { path: path.into(), data, mode },
+            5..8 => Op::Set { path: path.into(), data, version: None },
+            8 | 9 => Op::Delete { path: path.into(), version: None },
             10 => {
                 let acl = match self.below(2) {
                     0 => Acl::open(),
                     _ => vec![Acl::new(Permissions::READ | Permissions::ADMIN, Id::anyone())],
                 };
-                Op::SetAcl { path, acl, version: None }
+                Op::SetAcl { path: path.into(), acl, version: None }
             }
-            _ => Op::DeleteTree { path },
+            _ => Op::DeleteTree { path: path.into() },
         }
     }
 
@@ -175,7 +171,7 @@ fn the_states_within_a_batch_are_known() {
     world.create("/n", b"0");
     let first = world.machine.zxid();
     let set =
-        |n: u8| Command::Op(Op::Set { path: "/n".to_owned(), data: [n][..].into(), version: None });
+        |n: u8| Command::Op(Op::Set { path: "/n".into(), data: [n][..].into(), version: None });
     world.apply_all((1..50).map(set).collect());
     for n in 1..50 {
         let past = world.at(first + Zxid::from(n)).unwrap();
@@ -230,7 +226,7 @@ fn a_write_that_is_too_large_is_not_undone() {
     }
     let before = world.machine.zxid();
     assert!(world.at(before - 1).is_ok());
-    world.apply(Command::Op(Op::DeleteTree { path: "/t".to_owned() }));
+    world.apply(Command::Op(Op::DeleteTree { path: "/t".into() }));
     let after = world.machine.zxid();
     assert_eq!(world.at(before).unwrap_err(), after);
     assert_eq!((world.past.bytes, world.past.changes), (0, 0));

@@ -3,19 +3,22 @@
 //!
 //! `cargo bench --bench large` fills one member with a million znodes of 100 B, with a real disk,
 //! and prints each figure beside those of a tree of a thousand znodes, of 100,000 children of
-//! one parent, and of 100,000 znodes below a thousand parents. The same thousand znodes of each tree are set as well. Then it compares the writes below a parent with a thousand and with 100,000 children, and of
-//! 100,000 znodes below a thousand parents. At last a follower of three with a million znodes begins with
+//! one parent, and of 100,000 znodes below a thousand parents. Then members with a thousand, 100,000 and a million znodes,
+//! each in a process of its own, set random ones and the same thousand of them in turn, since what is in a processor's
+//! caches varies with the minute. Then it compares the writes below a parent with a thousand and with 100,000 children,
+//! and of 100,000 znodes below a thousand parents. At last a follower of three with a million znodes begins with
 //! an empty disk, while three threads write at the others.
 //!
-//! `cargo bench --bench large -- 200000` takes another number of znodes; `-- spread`, `-- wide`, `-- parents`
+//! `cargo bench --bench large -- 200000` takes another number of znodes; `-- spread`, `-- wide`, `-- turns`, `-- parents`
 //! and `-- rejoin` do a part alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +30,8 @@ const WIDE: usize = 100_000;
 const DATA: [u8; 100] = [7; 100];
 /// How many writes are in flight at a time.
 const WINDOW: usize = 1000;
+/// How often each of some members sets znodes in turn.
+const TURNS: usize = 15;
 
 const CASE: &str = "QUORATE_BENCH_CASE";
 
@@ -39,6 +44,8 @@ fn main() {
         return match words[4] {
             "fill" => case.fill(words[2]),
             "restart" => case.restart(words[2]),
+            "turns" => case.turns(words[2]),
+            "worker" => case.work(words[2]),
             "parents" => case.parents(words[2]),
             _ => case.rejoin(words[2]),
         };
@@ -53,13 +60,15 @@ fn main() {
     };
     let named = |form: &str| arguments.iter().any(|argument| argument == form);
     let is_asked = |form| {
-        named(form) || !["spread", "wide", "parents", "rejoin"].iter().any(|form| named(form))
+        let forms = ["spread", "wide", "turns", "parents", "rejoin"];
+        named(form) || !forms.iter().any(|form| named(form))
     };
-    let cases: [(&str, usize, &[&str]); 6] = [
+    let cases: [(&str, usize, &[&str]); 7] = [
         ("spread", SMALL, &["fill", "restart"]),
         ("wide", wide, &["fill", "restart"]),
         ("spread", wide, &["fill", "restart"]),
         ("spread", large, &["fill", "restart"]),
+        ("turns", large, &["turns"]),
         ("parents", wide, &["parents"]),
         ("rejoin", large, &["rejoin"]),
     ];
@@ -69,8 +78,7 @@ fn main() {
         // Each step is a process of its own, so that it inherits no memory of the one before.
         for step in steps {
             let case = format!("{form} {count} {} {seconds} {step}", dir.path().display());
-            let run = Command::new(std::env::current_exe().unwrap()).env(CASE, case).status();
-            assert!(run.unwrap().success());
+            assert!(process(&case).status().unwrap().success());
         }
     }
 }
@@ -126,13 +134,8 @@ impl Case {
             start.elapsed().as_nanos() as f64 / (rounds * paths.len()) as f64
         });
         println!("  {reads} ns for a read, random");
-        let same: Vec<String> = (0..SMALL).map(|n| self.path(n * (self.count / SMALL))).collect();
         // Until the files of the log are there, as after the fill of a large tree.
         pipelined(&session, &paths, self.time);
-        for (paths, name) in [(&paths, "random"), (&same, "of the same 1000")] {
-            let sets = Spread::of(|| pipelined(&session, paths, self.time / 2));
-            println!("  {sets} sets a second, pipelined, {name}");
-        }
         let checkpoints = coordinator.metrics().checkpoints;
         let pause = sequential(&session, &paths, self.time).as_secs_f64() * 1e3;
         let checkpoints = coordinator.metrics().checkpoints - checkpoints;
@@ -150,6 +153,51 @@ impl Case {
         println!("  {:>9.2} s from a restart to the first read", start.elapsed().as_secs_f64());
         let bytes = resident().saturating_sub(before) / self.count;
         println!("  {bytes:>9} B of memory for each, then");
+        coordinator.close();
+    }
+
+    /// Members in processes of their own set znodes in turn.
+    fn turns(&self, dir: &str) {
+        let counts = [SMALL, WIDE.min(self.count), self.count];
+        let mut workers: Vec<Worker> = counts
+            .iter()
+            .enumerate()
+            .map(|(place, count)| {
+                let dir = Path::new(dir).join(place.to_string());
+                std::fs::create_dir(&dir).unwrap();
+                let seconds = self.time.as_secs();
+                Worker::start(&format!("spread {count} {} {seconds} worker", dir.display()))
+            })
+            .collect();
+        for (kind, name) in [("random", "random ones"), ("same", "the same 1000")] {
+            let rounds: Vec<Vec<f64>> = (0..TURNS)
+                .map(|_| workers.iter_mut().map(|worker| worker.ask(kind)).collect())
+                .collect();
+            for (place, count) in counts.iter().enumerate() {
+                let rates = Spread(rounds.iter().map(|round| round[place]).collect());
+                let ratio = Spread(rounds.iter().map(|round| round[place] / round[0]).collect());
+                println!("  {rates} sets a second, pipelined, {name} of {count}: {ratio:.2}");
+            }
+        }
+        workers.into_iter().for_each(Worker::end);
+    }
+
+    /// One of these members.
+    fn work(&self, dir: &str) {
+        let coordinator = join(Path::new(dir));
+        let session = coordinator.session();
+        self.create_parents(&session);
+        fill(&session, self.count, &|n| self.path(n));
+        let paths = self.paths();
+        let same: Vec<String> = (0..SMALL).map(|n| self.path(n * (self.count / SMALL))).collect();
+        // Until the files of the log are there, as after the fill of a large tree.
+        pipelined(&session, &paths, self.time);
+        println!("ready");
+        for kind in std::io::stdin().lines() {
+            let paths = if kind.unwrap() == "random" { &paths } else { &same };
+            println!("{}", pipelined(&session, paths, self.time / 5));
+        }
+        drop(session);
         coordinator.close();
     }
 
@@ -288,6 +336,47 @@ impl Case {
         drop(session);
         members.iter().for_each(Coordinator::close);
     }
+}
+
+/// A process of [`Case::work`].
+struct Worker {
+    process: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Worker {
+    fn start(case: &str) -> Worker {
+        let mut process =
+            process(case).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        let mut worker = Worker { process, answers };
+        assert_eq!(worker.answer(), "ready");
+        worker
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// The number of sets per second.
+    fn ask(&mut self, kind: &str) -> f64 {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{kind}").unwrap();
+        self.answer().parse().unwrap()
+    }
+
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+/// This program, with a case to run.
+fn process(case: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(CASE, case);
+    command
 }
 
 /// The median of some figures, and the least and the greatest.

@@ -130,7 +130,7 @@ impl Model {
     fn relist(&mut self, zxid: u64, path: &str) {
         let acl = self.znodes[path].acl.clone().map(|acl| Arc::new(AccessList::stored(acl)));
         let created = |change: &&mut Change| {
-            change.zxid == zxid && change.path == path.into() && change.kind == ChangeKind::Created
+            change.zxid == zxid && *change.path == *path && change.kind == ChangeKind::Created
         };
         if let Some(change) = self.changes.iter_mut().rev().find(created) {
             change.acl = acl;

@@ -118,7 +118,6 @@ fn set(path: &str, data: &'static [u8], version: Option<u64>) -> Op {
 }
 
 fn delete(path: &str, version: Option<u64>) -> Op {
-    let path = path.to_owned();
     Op::Delete { path: path.into(), version }
 }
 
@@ -127,7 +126,6 @@ fn check(path: &str, version: Option<u64>) -> Op {
 }
 
 fn require(path: &str, condition: Condition) -> Op {
-    let path = path.to_owned();
     Op::Check { path: path.into(), condition }
 }
 

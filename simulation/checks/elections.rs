@@ -118,7 +118,7 @@ impl Elections {
         to: &Candidate,
     ) -> Result<(), Violation> {
         let mut after = oracle.changes()[oracle.first_after(from.fencing_token())..].iter();
-        let end = after.find(|it| it.kind == ChangeKind::Deleted && it.path == from.path().into());
+        let end = after.find(|it| it.kind == ChangeKind::Deleted && *it.path == *from.path());
         let Some(end) = end.map(|end| end.zxid) else { return Ok(()) };
         let first = candidates(oracle, end).into_iter().next();
         let znode = first.as_ref().and_then(|first| oracle.at(&format!("{PATH}/{first}"), end));

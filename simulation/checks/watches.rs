@@ -127,7 +127,7 @@ pub(super) fn event_of<'a>(
     watched: &'a str,
     change: &'a Change,
 ) -> Option<(EventKind, &'a str)> {
-    let own = change.path == watched.into();
+    let own = *change.path == *watched;
     let child =
         || change.kind != ChangeKind::DataChanged && path::parent(&change.path) == Some(watched);
     let data = match change.kind {

@@ -247,8 +247,8 @@ impl ClientConnection {
 
     pub(super) fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::BadArguments)?;
-        let data = body.data.into();
-        Ok(Op::Set { path: written(path)?.into(), data, version: expected(body.version) })
+        let path = written(path)?.into();
+        Ok(Op::Set { path, data: body.data.into(), version: expected(body.version) })
     }
 
     /// The error of a create at an invalid path: ZooKeeper looks for the parent first.

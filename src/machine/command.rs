@@ -321,7 +321,7 @@ impl Op {
         }
     }
 
-    pub(crate) fn path(&self) -> &Arc<str> {
+    pub(crate) fn path(&self) -> &str {
         match self {
             Op::Create { path, .. }
             | Op::Set { path, .. }

@@ -1,5 +1,6 @@
 //! The data of a write.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -10,13 +11,22 @@ use crate::types::log_form::LogForm;
 
 /// The new data of a znode. ZooKeeper's own clients may write null and read it back as null; all others
 /// read it as empty. As a slice, null is empty too. A clone shares the bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Data(#[serde(with = "LogForm")] Option<Arc<[u8]>>);
 
 /// Empty.
 impl Default for Data {
     fn default() -> Data {
         Data::from(&[][..])
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(bytes) => write!(f, "b\"{}\"", bytes.escape_ascii()),
+            None => f.write_str("null"),
+        }
     }
 }
 

@@ -194,7 +194,7 @@ impl Machine {
             if at.is_multiple_of(WARMED) {
                 let next = batch.requests[at..].iter().take(WARMED);
                 let ops = next.flat_map(|request| request.command.ops()).take(WARMED);
-                self.state.tree.warm(ops.map(|op| &**op.path()));
+                self.state.tree.warm(ops.map(Op::path));
             }
             let result = self.apply_request(term, request, &mut applied);
             applied.outcomes.push(Outcome {

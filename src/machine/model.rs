@@ -120,10 +120,10 @@ impl Model {
             acl.map(|acl| Arc::new(AccessList::stored(acl)))
         };
         let parent_acl = path::parent(path).and_then(acl);
-        let (acl, path) = (acl(path), path.to_owned());
+        let (acl, path) = (acl(path), path.into());
         let of_write = self.changes.iter().rev().take_while(|change| change.zxid == zxid);
         let position = of_write.count() as u32;
-        self.changes.push(Change { zxid, kind, path: path.into(), position, acl, parent_acl });
+        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
     /// Sets the access list of the change that created a znode to the list that the znode has now.

@@ -52,7 +52,7 @@ pub(super) struct WriteInProgress {
     pub(super) ids: Option<Arc<Vec<Id>>>,
     pub(super) changes: Vec<Change>,
     /// The znodes that changed in a way that no watch reports: their access lists, or their usage.
-    pub(super) unwatched: Vec<Arc<str>>,
+    pub(super) unwatched: Vec<String>,
     pub(super) ephemerals: Vec<EphemeralChange>,
     /// See [`Op::content_bytes`]: of the whole request, and of its operations so far.
     content_bytes: u64,
@@ -181,7 +181,7 @@ impl WriteInProgress {
                 self.permitted(tree, path, Permissions::ADMIN)?;
                 check_number(tree, path, *version, |fields| fields.aversion)?;
                 let stat = tree.set_acl(path, acl).ok_or_else(|| no_node(path))?;
-                self.unwatched.push(path.clone());
+                self.unwatched.push(path.to_string());
                 Ok(OpResult::AclSet(stat))
             }
         }
@@ -471,7 +471,7 @@ impl WriteInProgress {
             let data = after.to_string();
             if quota.overstepped(before) == quota.overstepped(after) {
                 tree.set_quietly(&stats, data.as_bytes());
-                self.unwatched.push(stats.into());
+                self.unwatched.push(stats);
             } else {
                 tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
                 self.note(tree, ChangeKind::DataChanged, &stats.into());

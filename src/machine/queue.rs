@@ -64,7 +64,7 @@ impl WriteInProgress {
             0 => (ITEMS, name),
             delay => (DELAYED, due_name(self.time.saturating_add(delay), &name)),
         };
-        let parent = join(queue, parent);
+        let parent = path::join(queue, parent);
         let item = join(&parent, &name);
         self.container(tree, &parent)?;
         path::validate(&item).map_err(invalid_path)?;
@@ -79,7 +79,7 @@ impl WriteInProgress {
         claims: bool,
     ) -> Result<OpResult, OpError> {
         path::validate(queue).map_err(invalid_path)?;
-        let [items, taken, claim] = [ITEMS, TAKEN, CLAIMS].map(|name| join(queue, name));
+        let [items, taken, claim] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
         find(tree, queue)?;
         self.permitted(tree, &items, Permissions::DELETE)?;
         self.free_due(tree, queue)?;
@@ -122,7 +122,7 @@ impl WriteInProgress {
 
     /// Moves items that are due to those that may be taken.
     fn free_due(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
-        let [items, delayed] = [ITEMS, DELAYED].map(|name| join(queue, name));
+        let [items, delayed] = [ITEMS, DELAYED].map(|name| path::join(queue, name));
         let Some(parent) = tree.get(&delayed) else { return Ok(()) };
         let is_due = |due: u64| due <= self.time || planted!(QueueDelayIgnored);
         let due = parent.children().filter_map(split_due);
@@ -135,7 +135,7 @@ impl WriteInProgress {
 
     /// Moves items that no consumer has any more to those that may be taken.
     fn free_unclaimed(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
-        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| join(queue, name));
+        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
         let Some(parent) = tree.get(&taken) else { return Ok(()) };
         if let Some(claims) = tree.get(&claims)
             && parent.child_count() == claims.child_count()
@@ -158,7 +158,7 @@ impl WriteInProgress {
     fn rename_all(
         &mut self,
         tree: &mut Tree,
-        items: &Arc<str>,
+        items: &str,
         all: Vec<(Arc<str>, Arc<str>)>,
     ) -> Result<(), OpError> {
         if !all.is_empty() {
@@ -185,11 +185,11 @@ impl WriteInProgress {
     }
 
     /// Creates a container, unless there is a znode.
-    fn container(&mut self, tree: &mut Tree, path: &Arc<str>) -> Result<(), OpError> {
+    fn container(&mut self, tree: &mut Tree, path: &str) -> Result<(), OpError> {
         if tree.get(path).is_some() {
             return Ok(());
         }
-        self.create(tree, path, &Data::from(&b""[..]), ZnodeKind::Container, None).map(drop)
+        self.create(tree, &path.into(), &Data::from(&b""[..]), ZnodeKind::Container, None).map(drop)
     }
 }
 

@@ -37,8 +37,8 @@ fn described(request: &ClientRequest) -> (&'static str, Option<&str>) {
         ClientRequest::Resume { .. } => ("resume", None),
         ClientRequest::Introduce { .. } => ("introduce", None),
         ClientRequest::Write { command, .. } => match command {
-            Write::Op(op) => (op.name(), Some(&**op.path())),
-            Write::Multi(ops) => ("multi", ops.first().map(|op| &**op.path())),
+            Write::Op(op) => (op.name(), Some(op.path())),
+            Write::Multi(ops) => ("multi", ops.first().map(|op| op.path())),
             Write::Authenticate(_) => ("add_auth", None),
             Write::Close => ("close", None),
         },

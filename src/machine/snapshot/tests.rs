@@ -373,16 +373,11 @@ fn golden_snapshot_with_acls() {
         Acl::new(Permissions::ALL, Id::auth()),
         Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8")),
     ];
-    let (path, data, mode) = ("/a".to_owned(), "data".into(), CreateMode::Persistent);
+    let (path, data, mode) = ("/a".into(), "data".into(), CreateMode::Persistent);
     let ids = vec![Id::digest("alice", "secret"), Id::superuser()];
     apply(&mut machine, 0, 0, open());
     apply(&mut machine, 1, 1, Command::Authenticate { ids });
-    apply(
-        &mut machine,
-        2,
-        2,
-        Command::Op(Op::CreateWithAcl { path: path.into(), data, mode, acl }),
-    );
+    apply(&mut machine, 2, 2, Command::Op(Op::CreateWithAcl { path, data, mode, acl }));
     assert_eq!(machine.zxid(), 2);
     golden("snapshot_with_acls", machine);
 }

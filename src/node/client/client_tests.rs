@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
@@ -144,7 +143,7 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
     let (session, holder) = (SessionId(9), 9);
     let open = Request { session, holder, seq: 0, acked: 0, command };
     assert!(send(&mut storm, client, 1, vec![FromClient::Write(open)]).is_empty());
-    let data = Bytes::from(vec![7; 1 << 20]);
+    let data = vec![7; 1 << 20];
     let op = Op::Set { path: "/n".into(), data: data.into(), version: None };
     let session_of_writer = SessionId(FIRST_CLIENT);
     let write = storm.number();
@@ -430,7 +429,7 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
 #[test]
 fn many_clients_may_ask_for_much_at_once() {
     let mut storm = Storm::new(4);
-    let data = Bytes::from(vec![7; 1 << 20]);
+    let data = vec![7; 1 << 20];
     let command = Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
     let (request, session) = (storm.number(), SessionId(FIRST_CLIENT));
     storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
@@ -500,8 +499,8 @@ fn claimed_session() {
     let asked = storm.cluster.write(1, victim, Write::Authenticate(vec![alice.clone()]));
     storm.cluster.answer(asked).unwrap();
     let acl = vec![Acl::new(Permissions::ALL, alice)];
-    let (path, mode) = ("/hidden".to_owned(), CreateMode::Persistent);
-    let op = Op::CreateWithAcl { path: path.into(), data: "d".into(), mode, acl };
+    let (path, mode) = ("/hidden".into(), CreateMode::Persistent);
+    let op = Op::CreateWithAcl { path, data: "d".into(), mode, acl };
     let asked = storm.cluster.write(1, victim, Write::Op(op));
     storm.cluster.answer(asked).unwrap();
     let client = 500;

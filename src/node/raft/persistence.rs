@@ -208,15 +208,8 @@ mod tests {
             persistence.is_checkpoint_due(1, &limits, applied, Time::ZERO, 1 << 40, false)
         };
         let changes = |kind, count| {
-            let path = "/a".to_owned();
-            let change = Change {
-                zxid: 1,
-                kind,
-                path: path.into(),
-                position: 0,
-                acl: None,
-                parent_acl: None,
-            };
+            let path = "/a".into();
+            let change = Change { zxid: 1, kind, path, position: 0, acl: None, parent_acl: None };
             Applied { changes: vec![change; count], ..Applied::default() }
         };
         // A multi's changes count, and not the one request.

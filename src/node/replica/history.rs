@@ -27,7 +27,8 @@ fn size(change: &Change) -> usize {
     let lists = [&change.acl, &change.parent_acl].into_iter().flatten();
     // The access lists may belong to no znode any more.
     let lists: usize = lists.map(|list| list.bytes()).sum();
-    size_of::<Change>() + change.path.len() + lists
+    // A shared path has two counters.
+    size_of::<Change>() + change.path.len() + 2 * size_of::<usize>() + lists
 }
 
 impl History {

@@ -163,8 +163,8 @@ mod tests {
     }
 
     fn create(machine: &mut Machine, path: &str) {
-        let (path, mode) = (path.to_owned(), CreateMode::Persistent);
-        apply(machine, Command::Op(Op::Create { path: path.into(), data: "".into(), mode }));
+        let (path, mode) = (path.into(), CreateMode::Persistent);
+        apply(machine, Command::Op(Op::Create { path, data: "".into(), mode }));
     }
 
     fn delete(machine: &mut Machine, path: &str) {

@@ -460,8 +460,8 @@ mod tests {
 
     fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
         let mut fired = Fired::default();
-        let (path, acl, parent_acl) = (path.to_owned(), None, None);
-        let change = Change { zxid: 9, kind, path: path.into(), position: 0, acl, parent_acl };
+        let (path, acl, parent_acl) = (path.into(), None, None);
+        let change = Change { zxid: 9, kind, path, position: 0, acl, parent_acl };
         table.fire(&change, |_, _| true, &mut fired);
         assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
         fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
@@ -574,16 +574,9 @@ mod tests {
         let set = (ChangeKind::DataChanged, "/a");
         for (count, gap) in [(WATCH_CAPACITY, false), (WATCH_CAPACITY + 1, true), (5000, true)] {
             let mut changes = changes(&vec![set; count]);
-            let (kind, path) = (ChangeKind::Created, "/b".to_owned());
+            let (kind, path) = (ChangeKind::Created, "/b".into());
             let (acl, parent_acl) = (None, None);
-            changes.push(Change {
-                zxid: 9999,
-                kind,
-                path: path.into(),
-                position: 0,
-                acl,
-                parent_acl,
-            });
+            changes.push(Change { zxid: 9999, kind, path, position: 0, acl, parent_acl });
             let mut fired = Fired::default();
             let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
             WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);

@@ -24,8 +24,8 @@ fn run(crash: Crash) -> bool {
     let mut requests: Vec<(NodeId, RequestId)> = Vec::new();
     for n in 0..WRITES {
         for (id, session) in sessions {
-            let (path, data) = ("/q/n-".to_owned(), format!("{id}:{n}").into());
-            let op = Op::Create { path: path.into(), data, mode: CreateMode::PersistentSequential };
+            let (path, data) = ("/q/n-".into(), format!("{id}:{n}").into());
+            let op = Op::Create { path, data, mode: CreateMode::PersistentSequential };
             requests.push((id, cluster.write(id, session, Write::Op(op))));
         }
         if n % 2 == 1 {

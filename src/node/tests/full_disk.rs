@@ -216,8 +216,8 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     let session = cluster.open(1, 1, TIMEOUT);
     cluster.advance(3 * SECOND);
     let create = |path: &str| {
-        let (path, data) = (path.to_owned(), vec![1; 1 << 20].into());
-        Write::Op(Op::Create { path: path.into(), data, mode: CreateMode::Persistent })
+        let (path, data) = (path.into(), vec![1; 1 << 20].into());
+        Write::Op(Op::Create { path, data, mode: CreateMode::Persistent })
     };
     for count in 0..20 {
         let request = cluster.write(1, session, create(&format!("/{count}")));

@@ -100,10 +100,10 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
     let mut requests = Vec::new();
     for round in 0..5 {
         for n in 0..20 {
-            let path = "/q/n-".to_owned();
+            let path = "/q/n-".into();
             let data = format!("{round}:{n}").into();
             let mode = CreateMode::PersistentSequential;
-            let op = Op::Create { path: path.into(), data, mode };
+            let op = Op::Create { path, data, mode };
             requests.push(cluster.write(writer, session, Write::Op(op)));
         }
         match round {

@@ -176,7 +176,7 @@ fn large_machine() -> Machine {
         Request { session, holder: 1, seq, acked: 0, command }
     };
     let create = |seq| {
-        let (path, data) = (format!("/{seq}"), Bytes::from(vec![7; 100_000]).into());
+        let (path, data) = (format!("/{seq}"), vec![7; 100_000].into());
         request(
             seq,
             Command::Op(Op::Create { path: path.into(), data, mode: CreateMode::Persistent }),

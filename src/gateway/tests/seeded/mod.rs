@@ -118,8 +118,8 @@ impl World {
         self.ask(RequestOrigin::Opener(Arc::clone(&observer)), Ask::open(&observer, timeout));
         let watch = Ask::watch(self.members.observer, "/t".into(), true, None, EventData::After);
         self.ask(RequestOrigin::Holder(Arc::clone(&observer)), watch);
-        let (path, mode) = ("/t".to_owned(), CreateMode::Persistent);
-        let create = Ask::create(Op::Create { path: path.into(), data: "".into(), mode });
+        let (path, mode) = ("/t".into(), CreateMode::Persistent);
+        let create = Ask::create(Op::Create { path, data: "".into(), mode });
         self.ask(RequestOrigin::Holder(observer), create);
     }
 

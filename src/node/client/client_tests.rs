@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
 use crate::node::client_message::{FromClient, HeldWatch, RequestHeader, SessionClaim, ToClient};

@@ -142,6 +142,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         delta_bytes_min: 1 << random.within(6..16),
         file_bytes_min: 1 << random.within(12..20),
         deltas_max: *random.pick(&[1, 3, 10, 256]),
+        spare_bytes_min: 1,
         segment_bytes: 1 << random.within(11..16),
         keys: keys(seed),
         log_dir: log_dir(seed),

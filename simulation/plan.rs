@@ -247,6 +247,7 @@ impl Plan {
             delta_bytes_min: 1 << random.within(8..20),
             file_bytes_min: 1 << random.within(12..22),
             deltas_max: *random.pick(&[1, 3, 10, 256]),
+            spare_bytes_min: 1,
             segment_bytes: 1 << random.within(12..18),
             keys: None,
             log_dir: None,

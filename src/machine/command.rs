@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::data::Data;
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
+use crate::types::encoding;
 use crate::types::error::{Error, id_refused, invalid_ttl};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
@@ -38,8 +39,7 @@ impl Batch {
         let requests = self.requests.iter().map(|request| request.command.size());
         let mut bytes = Vec::with_capacity(64 + requests.sum::<usize>());
         bytes.push(BATCH_FORMAT);
-        postcard::to_extend(self, bytes)
-            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+        encoding::append(self, bytes)
     }
 
     /// The version that a node must support to apply the batch.

@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::tree::hash_words;
 use crate::machine::command::{OpError, Reply};
 use crate::types::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
+use crate::types::encoding;
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
@@ -224,8 +225,7 @@ fn hash_result(seq: u64, result: &Result<Reply, OpError>) -> u64 {
 }
 
 pub(super) fn encode_result(result: &Result<Reply, OpError>) -> Vec<u8> {
-    postcard::to_extend(result, Vec::with_capacity(128))
-        .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    encoding::append(result, Vec::with_capacity(128))
 }
 
 /// All sessions.

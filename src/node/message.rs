@@ -13,6 +13,7 @@ use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
 use crate::node::stored::{LogEntry, SnapshotMeta};
+use crate::types::encoding;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -218,8 +219,7 @@ impl PeerMessage {
 
     /// Appends the encoded message to `buffer`.
     pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
-        postcard::to_extend(self, buffer)
-            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+        encoding::append(self, buffer)
     }
 
     /// Decodes a message of [`PeerMessage::encode`]; other bytes are an error with its reason.

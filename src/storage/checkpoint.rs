@@ -24,6 +24,9 @@ const FILE_BYTES_FACTOR: u64 = 4;
 /// If the expected size of the current full image is not known, a new one that is a quarter of its size
 /// replaces it, if that saves so many bytes.
 const SHRUNK_BY: u64 = 8 << 20;
+/// The file of chunks that a new image replaces is kept up to so many times the length of the image: as much as is
+/// written until the next one replaces this.
+const SPARE_FACTOR: u64 = 3;
 /// The number of the first part in each generation: the full image.
 pub(super) const FIRST_PART: u64 = 1;
 
@@ -217,8 +220,8 @@ impl Checkpoints {
     }
 
     /// Makes the finished checkpoint the valid one, after the log has named it with these parts. Returns the
-    /// generation that it replaces, if any.
-    pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<Generation> {
+    /// generation that it replaces, if any, and how much of its file of chunks is worth to be kept.
+    pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<(Generation, u64)> {
         self.parts = parts;
         let PendingCheckpoint { target, bytes, .. } = self.pending.take()?;
         let target = target?;
@@ -227,7 +230,9 @@ impl Checkpoints {
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
         (self.verified, self.is_damaged) = ((0, 0), false);
-        Some(std::mem::replace(&mut self.generation, target))
+        let spare = SPARE_FACTOR * self.parts.first().map_or(0, |part| part.bytes);
+        let spare = if spare < self.options.spare_bytes_min { 0 } else { spare };
+        Some((std::mem::replace(&mut self.generation, target), spare))
     }
 }
 

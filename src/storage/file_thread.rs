@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
-use super::file_system::{Access, FsPath};
+use super::file_system::{Access, FsPath, Space};
 use super::files::io_error;
 use super::generation::Generation;
 use super::log_scan::{LogRead, read_entries, verify_segment};
@@ -21,10 +21,16 @@ use crate::node::stored::LogEntry;
 
 /// How many unused segments are kept for reuse, besides the one that is created ahead: all that a checkpoint frees
 /// at once, since the log needs as many until the next one. A new one is written twice, at first with zeros.
-const SPARE_MAX: usize = 64;
-/// The same where the file system does not have this many times as much room as the most take.
+const SPARE_MAX: usize = 128;
+/// The same where the file system has little room.
 const SPARE_FEW: usize = 4;
+/// What is spare may take this share of the room that is left.
 const ROOM_FOR_SPARE: u64 = 8;
+/// The same of the bytes of a spare file of chunks.
+fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
+    free >= ROOM_FOR_SPARE.saturating_mul(bytes)
+}
+
 /// By how much a large file is shortened in one step, before it is removed.
 const SHRINK_BYTES: u64 = 4 << 20;
 
@@ -49,8 +55,13 @@ pub(super) enum Order {
     /// Any other work with files, after all earlier orders. Segments that it needs may only be freed by
     /// a later order.
     Work(Box<dyn FnOnce() + Send>),
-    /// Close and remove a generation that is not valid any more.
-    Dispose(Generation),
+    /// Close and remove a generation that is not valid any more, but keep so many bytes of its file of chunks.
+    Dispose {
+        generation: Generation,
+        spare: u64,
+    },
+    /// Remove a large file.
+    Remove(FsPath),
     /// The oldest segment is not needed any more.
     Free {
         number: u64,
@@ -148,6 +159,15 @@ impl FileThread {
         }
     }
 
+    /// The same for the spare file of chunks beside the generations.
+    pub(super) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
+        if let Some((spare, bytes)) = Generation::spare_in(generations)
+            && !has_room_for_chunks(free, bytes)
+        {
+            self.send(Order::Remove(spare));
+        }
+    }
+
     /// The usual length of a segment; a larger record gets a longer one.
     pub(super) fn length(&self) -> u64 {
         self.length
@@ -231,8 +251,18 @@ struct FileWork {
     spare: VecDeque<u64>,
     /// Segments that were found damaged, and are still part of the log.
     damaged: Vec<u64>,
-    /// Directories of generations that are being removed.
-    disposed: VecDeque<FsPath>,
+    /// What is being removed.
+    disposed: VecDeque<Disposal>,
+}
+
+/// A large file that is removed step by step.
+#[derive(Debug)]
+struct Disposal {
+    file: FsPath,
+    /// The directory that is removed with it.
+    directory: Option<FsPath>,
+    /// So many bytes of it are kept, under another name.
+    spare: Option<(u64, FsPath)>,
 }
 
 impl FileWork {
@@ -302,7 +332,17 @@ impl FileWork {
                 self.remove_spare();
             }
             Order::GiveBack => self.remove_spare(),
-            Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
+            Order::Dispose { generation, spare } => {
+                let directory = generation.abandon();
+                let (file, kept) = Generation::chunks_in(&directory);
+                let has_room = |space: Space| has_room_for_chunks(space.free, spare);
+                let is_kept = spare > 0 && directory.space().is_some_and(has_room);
+                let spare = is_kept.then_some((spare, kept));
+                self.disposed.push_back(Disposal { file, directory: Some(directory), spare });
+            }
+            Order::Remove(file) => {
+                self.disposed.push_back(Disposal { file, directory: None, spare: None });
+            }
         }
         None
     }
@@ -319,9 +359,9 @@ impl FileWork {
         if self.spare.len() <= SPARE_FEW {
             return SPARE_FEW;
         }
-        let needed = room_for_spare(self.length);
-        let has_room = self.dir.space().is_some_and(|space| space.free >= needed);
-        if has_room { SPARE_MAX } else { SPARE_FEW }
+        let free = self.dir.space().map_or(0, |space| space.free);
+        let most = free / ROOM_FOR_SPARE / self.length.max(1);
+        usize::try_from(most).unwrap_or(SPARE_MAX).clamp(SPARE_FEW, SPARE_MAX)
     }
 
     fn note_damage(&mut self, number: u64, error: &StorageError) {
@@ -341,17 +381,26 @@ impl FileWork {
     /// Removes a file, or shortens a large one by one step: some file systems block all other calls while
     /// they discard the blocks of a removed file. Returns whether there was one.
     fn remove_some(&mut self) -> bool {
-        let Some(directory) = self.disposed.front() else { return false };
+        let Some(Disposal { file, directory, spare }) = self.disposed.front() else { return false };
+        let kept = spare.as_ref().map_or(0, |(bytes, _)| *bytes);
         let shrink = || -> io::Result<bool> {
-            let file = Generation::chunks_in(directory).open(Access::Write)?;
-            let length = file.length()?;
-            file.set_length(length.saturating_sub(SHRINK_BYTES))?;
-            file.sync_data()?;
-            Ok(length <= SHRINK_BYTES)
+            let open = file.open(Access::Write)?;
+            let length = open.length()?;
+            if length > kept {
+                open.set_length(length.saturating_sub(SHRINK_BYTES).max(kept))?;
+                open.sync_data()?;
+            }
+            Ok(length <= kept.saturating_add(SHRINK_BYTES))
         };
         // A file that cannot be shortened is removed at once. If that fails, the next start removes it.
         if shrink().unwrap_or(true) {
-            let _ = directory.remove_all();
+            let _ = match spare {
+                Some((_, name)) => file.rename(name),
+                None => file.remove_file(),
+            };
+            if let Some(directory) = directory {
+                let _ = directory.remove_all();
+            }
             self.disposed.pop_front();
         }
         true

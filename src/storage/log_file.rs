@@ -54,6 +54,7 @@ use super::segments::{HEADER_BYTES, Segment, SegmentId};
 use super::witness::WitnessRecord;
 use super::{Result, StorageError};
 use crate::node::stored::HardState;
+use crate::types::encoding;
 
 /// Space left in each segment for the record that ends it.
 const END_BYTES: usize = PREFIX_BYTES + CHECKSUM_BYTES;
@@ -150,8 +151,7 @@ impl LogFile {
         buffer.clear();
         let (head, tail) = self.sealing.around();
         buffer.resize(PREFIX_BYTES + head, 0);
-        let mut buffer = postcard::to_extend(body, buffer)
-            .expect("encoding to a Vec fails only for types that have no length, and none is used");
+        encoding::append_to(&mut buffer, body);
         let bytes = record_bytes(buffer.len() - PREFIX_BYTES + tail);
         if self.offset + bytes + END_BYTES > self.segment.length as usize {
             self.next_segment(bytes)?;
@@ -246,9 +246,15 @@ impl LogFile {
         self.files.give_back(free);
     }
 
-    /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
-    pub(super) fn dispose(&self, generation: Generation) {
-        self.files.send(Order::Dispose(generation));
+    /// Removes the spare file of chunks beside the generations if the disk has little room.
+    pub(super) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
+        self.files.give_back_chunks(generations, free);
+    }
+
+    /// Closes a generation that is not valid any more, and removes it, on the thread of the files. So many bytes of its
+    /// file of chunks are kept for the next one.
+    pub(super) fn dispose(&self, generation: Generation, spare: u64) {
+        self.files.send(Order::Dispose { generation, spare });
     }
 
     /// Reads entries on the thread of the files, where no append waits for it.

@@ -56,6 +56,8 @@ pub(crate) struct StoreOptions {
     /// A checkpoint is full when its files are more than four times as long as their live content,
     /// and longer than this.
     pub(crate) file_bytes_min: u64,
+    /// The file of chunks that a full checkpoint replaces is kept for the next one if it has so many bytes.
+    pub(crate) spare_bytes_min: u64,
     /// A checkpoint is full when it would have more deltas than this.
     pub(crate) deltas_max: usize,
     /// The length of the log's files. A longer write gets a longer file.
@@ -73,6 +75,7 @@ impl Default for StoreOptions {
         StoreOptions {
             delta_bytes_min: 1 << 20,
             file_bytes_min: 64 << 20,
+            spare_bytes_min: 1 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
             keys: None,
@@ -218,6 +221,16 @@ impl DiskStore {
     fn give_back_spare(&self, space: Option<&Space>) {
         if let (State::Live(live), Some(space)) = (&self.state, space) {
             live.log.give_back_spare(space.free);
+        }
+    }
+
+    /// The same for the spare file of chunks.
+    fn give_back_chunks(&self, space: Option<&Space>) {
+        let generations = self.directory.current().map(|current| current.path());
+        if let (State::Live(live), Some(generations), Some(space)) =
+            (&self.state, generations, space)
+        {
+            live.log.give_back_chunks(generations, space.free);
         }
     }
 
@@ -367,8 +380,8 @@ impl Live {
         self.log.drop_before(kept_from);
         self.hard_state = hard_state;
         self.bounds = bounds;
-        if let Some(old) = checkpoints.committed(body.parts) {
-            self.log.dispose(old);
+        if let Some((old, spare)) = checkpoints.committed(body.parts) {
+            self.log.dispose(old, spare);
         }
         Ok(bytes)
     }
@@ -377,6 +390,7 @@ impl Live {
 impl LogStore for DiskStore {
     fn space(&self) -> Option<Space> {
         let space = self.directory.path().space();
+        self.give_back_chunks(space.as_ref());
         // A log on a device of its own has its spare segments there.
         if self.log_space_now().is_none() {
             self.give_back_spare(space.as_ref());

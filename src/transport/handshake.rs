@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LocalPeer;
 use crate::addressing::peers::check_address;
+use crate::types::encoding;
 use crate::types::membership::NodeId;
 use crate::types::right::Right;
 
@@ -219,8 +220,7 @@ impl Hello {
 
     /// Appends the encoded hello to `buffer`.
     pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
-        postcard::to_extend(self, front(buffer, self.version))
-            .expect("encoding integers and a string to a Vec cannot fail")
+        encoding::append(self, front(buffer, self.version))
     }
 
     /// Decodes a hello. If it is not of one of these versions, the error is the refusal to send.
@@ -250,8 +250,7 @@ impl HelloReply {
         match self {
             HelloReply::Welcome(responder) => {
                 buffer.push(0);
-                buffer = postcard::to_extend(responder, buffer)
-                    .expect("encoding integers and a string to a Vec cannot fail");
+                encoding::append_to(&mut buffer, responder);
             }
             HelloReply::Refused(refusal) => {
                 buffer.push(refusal.code as u8);

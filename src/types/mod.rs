@@ -4,6 +4,7 @@
 pub(crate) mod acl;
 pub(crate) mod availability;
 pub(crate) mod counter;
+pub(crate) mod encoding;
 pub(crate) mod error;
 pub(crate) mod log_form;
 pub(crate) mod membership;

@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 
 use super::reader::decode_result;
-use super::writer::add;
 use super::*;
 use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
 use crate::machine::tree::{CONFIG, ZnodeKind};
 use crate::machine::{Machine, SessionRecord};
 use crate::types::acl::Permissions;
+use crate::types::encoding::append_to;
 use crate::types::version::FIRST;
 use crate::types::znode::CreateMode;
 
@@ -200,18 +200,24 @@ fn only_the_whole_image_is_accepted() {
 fn inconsistent_znodes_are_refused() {
     let refusal = |znodes: &[(&str, Fields)]| {
         let mut chunk = vec![FORMAT];
-        add(&mut chunk, &SnapshotItem::Begin { full: true, version: FIRST });
+        append_to(&mut chunk, &SnapshotItem::Begin { full: true, version: FIRST });
         for (path, fields) in znodes {
-            add(
+            append_to(
                 &mut chunk,
                 &SnapshotItem::Znode { path, data: RawBytes(b""), fields: *fields, acl: None },
             );
         }
         let record = Cow::Owned(SessionRecord::new([9; 16], 1000, 0, 1, 1));
-        add(&mut chunk, &SnapshotItem::Session { id: ID, record, ids: Vec::new(), results: 0 });
+        append_to(
+            &mut chunk,
+            &SnapshotItem::Session { id: ID, record, ids: Vec::new(), results: 0 },
+        );
         let znodes = znodes.len() as u64;
         let (zxid, time, sessions, tombstones, forgotten) = (1, 1, 1, 0, 0);
-        add(&mut chunk, &SnapshotItem::End { zxid, time, znodes, sessions, tombstones, forgotten });
+        append_to(
+            &mut chunk,
+            &SnapshotItem::End { zxid, time, znodes, sessions, tombstones, forgotten },
+        );
         read(&[chunk], 1, 0).unwrap_err()
     };
     let plain = Fields::default();
@@ -271,7 +277,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let image = |items: &[SnapshotItem<'_>]| {
         let mut chunk = vec![FORMAT];
         for item in items {
-            add(&mut chunk, item);
+            append_to(&mut chunk, item);
         }
         let mut reader = ChunkReader::new();
         reader.push(&chunk).and_then(|()| reader.finish(0, 0).map(|_| ()))

@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::vec;
 
-use postcard::ser_flavors::Flavor;
-
 use super::{CHUNK_BYTES, FORMAT, RUN_BYTES, RawBytes, SnapshotItem};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
+use crate::types::encoding::append_to;
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -82,14 +81,14 @@ impl ChunkWriter {
             WriterStep::Begin => {
                 let full = self.dirty.is_none();
                 let version = unless!(VersionLostAtSnapshot, self.state.version, FIRST);
-                add(pending, &SnapshotItem::Begin { full, version });
+                append_to(pending, &SnapshotItem::Begin { full, version });
                 if full { WriterStep::Znodes(None) } else { WriterStep::ZnodesGone }
             }
             // A path sorts after its prefixes, so in reverse order children come first.
             WriterStep::ZnodesGone => {
                 match self.dirty.as_mut().and_then(|dirty| dirty.gone.pop_last()) {
                     Some(path) => {
-                        add(pending, &SnapshotItem::ZnodeGone { path: &path });
+                        append_to(pending, &SnapshotItem::ZnodeGone { path: &path });
                         WriterStep::ZnodesGone
                     }
                     None => WriterStep::Znodes(None),
@@ -111,7 +110,7 @@ impl ChunkWriter {
             WriterStep::SessionsGone => match self.sessions_gone.pop_first() {
                 Some(id) => {
                     let zxid = self.state.tombstones.get(id);
-                    add(pending, &SnapshotItem::SessionGone { id, zxid });
+                    append_to(pending, &SnapshotItem::SessionGone { id, zxid });
                     WriterStep::SessionsGone
                 }
                 None if self.dirty.is_none() => WriterStep::Tombstones(None),
@@ -119,7 +118,7 @@ impl ChunkWriter {
             },
             WriterStep::Tombstones(cursor) => match self.state.tombstones.after(cursor) {
                 Some((zxid, id)) => {
-                    add(pending, &SnapshotItem::SessionGone { id, zxid: Some(zxid) });
+                    append_to(pending, &SnapshotItem::SessionGone { id, zxid: Some(zxid) });
                     WriterStep::Tombstones(Some(zxid))
                 }
                 None => WriterStep::Sessions(None),
@@ -142,7 +141,7 @@ impl ChunkWriter {
                             ids: (*record.ids).clone(),
                             results: u32::try_from(count - first).unwrap_or(u32::MAX),
                         };
-                        add(pending, &item);
+                        append_to(pending, &item);
                         WriterStep::Outcomes(id, first)
                     }
                     None => WriterStep::End,
@@ -167,7 +166,7 @@ impl ChunkWriter {
                     tombstones: self.state.tombstones.len() as u64,
                     forgotten: self.state.tombstones.forgotten(),
                 };
-                add(pending, &item);
+                append_to(pending, &item);
                 WriterStep::Done
             }
             WriterStep::Done => WriterStep::Done,
@@ -203,32 +202,6 @@ impl Iterator for ChunkWriter {
     }
 }
 
-pub(super) fn add(buffer: &mut Vec<u8>, item: &SnapshotItem<'_>) {
-    postcard::serialize_with_flavor(item, Buffer(buffer))
-        .expect("encoding to a Vec fails only for types that have no length, and none is used");
-}
-
-/// Copies slices as a whole; postcard's own for a `Vec` that exists adds bytes one by one.
-struct Buffer<'a>(&'a mut Vec<u8>);
-
-impl Flavor for Buffer<'_> {
-    type Output = ();
-
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
-}
-
 /// Adds the znodes whose paths have this hash, if they exist: almost always one.
 fn add_with_hash(buffer: &mut Vec<u8>, tree: &Tree, hash: u64) {
     let mut znodes: Vec<&Znode> = tree.with_path_hash(hash).collect();
@@ -243,7 +216,7 @@ fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let acl = znode.acl().filter(|_| !planted!(AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
     buffer.reserve(path.len() + znode.data().len() + FIELDS_BYTES);
-    add(
+    append_to(
         buffer,
         &SnapshotItem::Znode { path, data: RawBytes(znode.data()), fields: znode.fields(), acl },
     );
@@ -273,5 +246,5 @@ fn add_outcome(buffer: &mut Vec<u8>, result: &Result<Reply, OpError>) {
         result => (None, encode_result(result)),
     };
     let result = RawBytes(&bytes);
-    add(buffer, &SnapshotItem::Outcome { multi, result });
+    append_to(buffer, &SnapshotItem::Outcome { multi, result });
 }

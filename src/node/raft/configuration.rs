@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::encoding;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 
 /// The part of a node after a change of the voters.
@@ -41,8 +42,7 @@ impl VotingChange {
         if self.steps.is_empty() {
             return Vec::new();
         }
-        postcard::to_extend(self, Vec::new())
-            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+        encoding::append(self, Vec::new())
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<VotingChange, String> {

@@ -57,6 +57,7 @@ fn options(dir: &Path) -> StoreOptions {
         delta_bytes_min: u64::MAX,
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
+        spare_bytes_min: 1,
         segment_bytes: 32 << 10,
         random: 0,
         log_dir: is_apart.then(|| dir.with_file_name("logs")),

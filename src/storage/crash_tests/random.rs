@@ -109,6 +109,7 @@ impl World<'_> {
             delta_bytes_min: if chooses { 20_000 } else { u64::MAX },
             file_bytes_min: if chooses { 200_000 } else { u64::MAX },
             deltas_max: if chooses { 6 } else { usize::MAX },
+            spare_bytes_min: 1,
             segment_bytes: 32 << 10,
             keys: if random.chance(30) { keys() } else { None },
             log_dir: None,

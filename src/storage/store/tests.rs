@@ -253,3 +253,51 @@ fn a_full_disk_at_a_scrub_leaves_no_damage() {
     }
     assert!(bad.is_empty(), "{bad:#?}");
 }
+
+/// A new file made the disk find other blocks, which halved the writes of large values.
+#[test]
+fn a_full_checkpoint_is_written_over_the_one_before_the_last() {
+    let device = Device::new(8);
+    device.set_capacity(Some(1 << 40));
+    let files = device.process();
+    let path = FsPath::new(Arc::new(files), Path::new("/a/data"));
+    let options = StoreOptions { spare_bytes_min: 1_000_000, ..StoreOptions::default() };
+    let mut store = DiskStore::open(&path, options.clone()).unwrap();
+    let mut model = found(&mut store).unwrap();
+    let incarnation = store.directory.current().unwrap().path().clone();
+    let spare = || Generation::spare_in(&incarnation).map(|(_, bytes)| bytes);
+    let full = |store: &mut DiskStore, model: &mut Model, bytes: usize| {
+        append(store, model);
+        let chunks = vec![vec![model.last() as u8; 100_000]; bytes / 100_000];
+        let (meta, log) = (meta(model.last()), LogAfter::From(model.last() + 1));
+        perform(store, model, &Op::Checkpoint { full: true, chunks, between: None, meta, log });
+        while store.work_beside() {}
+    };
+    let mut kept = Vec::new();
+    for bytes in [2_000_000, 2_000_000, 1_000_000, 2_000_000, 200_000, 2_000_000, 200_000] {
+        full(&mut store, &mut model, bytes);
+        kept.push(spare().map_or(0, |bytes| bytes / 100_000));
+        drop(store);
+        store = DiskStore::open(&path, options.clone()).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model, "after a checkpoint of {bytes} bytes");
+    }
+    // The first one replaces the image of the founding. Small images are not worth it.
+    assert_eq!(kept, [1, 20, 20, 20, 0, 20, 0]);
+    full(&mut store, &mut model, 3_000_000);
+    full(&mut store, &mut model, 3_000_000);
+    full(&mut store, &mut model, 3_000_000);
+    assert_eq!(spare().map(|bytes| bytes / 100_000), Some(30));
+    // A disk with little room gets it back.
+    device.show_free(Some(1 << 40));
+    assert_eq!(store.space().map(|space| space.free), Some(1 << 40));
+    assert!(!store.work_beside());
+    device.show_free(Some(20 << 20));
+    store.space();
+    while store.work_beside() {}
+    assert_eq!(spare(), None);
+    full(&mut store, &mut model, 3_000_000);
+    assert_eq!(spare(), None, "a disk with little room keeps none");
+    drop(store);
+    let mut store = DiskStore::open(&path, options).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
+}

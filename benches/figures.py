@@ -23,6 +23,7 @@ COMMANDS = {
     "rejoin": ("cargo bench --bench large -- rejoin", 1),
     "idle": ("cargo bench --bench load -- idle", 3),
     "load": ("cargo bench --bench load", 1),
+    "values": ("cargo bench --bench load -- values", 1),
     "watches": ("cargo bench --bench watches", 1),
     "recipes": ("cargo bench --bench recipes", 1),
     "partitions": ("cargo bench --bench recipes -- partitions", 1),
@@ -252,6 +253,11 @@ def below(output, kind, count, name, least):
     return spread(ratio, "", least=least)
 
 
+def values(output, name, least=None):
+    number = output.number(rf"^{name} +(\d+) MB/s$")
+    return bold(f"{number:g} MB/s", number, least=least)
+
+
 def shares(output, names):
     found = [output.text(rf"^{name} +(\d+) writes +([\d.]+) s") for name in names]
     join = lambda words: words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
@@ -321,6 +327,12 @@ MORE = [
     ("an empty member is level, three writers with 1,000 sets outstanding each", "rejoin",
      lambda o: level(o, 1000), "20 s"),
     ("sets of these writers meanwhile / before", "rejoin", lambda o: meanwhile(o, 1000), "0.5"),
+    ("values of 1 MB into 100 znodes, 16 outstanding at the leader of three members", "values",
+     lambda o: values(o, "values of 1 MB into 100 znodes", 250), "250 MB/s"),
+    ("the same into one znode", "values", lambda o: values(o, "values of 1 MB into 1 znodes"), "-"),
+    ("three threads that write as much, checkpoints over former ones; in new files", "values",
+     lambda o: "; ".join(values(o, f"such values twice to three files each, {name}")
+                         for name in ("in place", "into new files")), "-"),
     ("a permit of a `RateLimiter` that has enough, 15 callers on three members", "recipes", enough, "-"),
     ("the same limit at 10,000 a second, whose callers wait", "recipes",
      lambda o: f"{permits(o, 'the same, at most 10,000 a second'):.2g} writes for a thousand permits", "-"),

@@ -8,11 +8,15 @@
 //! `cargo bench --bench load -- idle` measures the idle members alone, `cargo bench --bench load -- sessions` the
 //! sessions.
 //!
+//! `cargo bench --bench load -- values` measures values of 1 MB, and what the disk makes of the same bytes alone.
+//!
 //! Then it slows down the disk of a follower, by 400 ms for each sync. This needs Linux and a C compiler.
 //! `cargo bench --bench load -- slow-disk` does that alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
+use std::collections::VecDeque;
+use std::io::{Seek, SeekFrom, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -21,11 +25,13 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quorate::{Coordinator, CreateMode, Session, SessionState, WatchMode};
+use quorate::{Coordinator, CreateMode, Pending, Session, SessionState, WatchMode};
 
 /// How many requests are in flight at a time.
 const WINDOW: usize = 1024;
 const OPENERS: usize = 32;
+/// The bytes of a large value: as many as make the rates MB a second.
+const VALUE: usize = 1_000_000;
 /// A link to the directory whose disk is slow: see `slow_disk.c`.
 const SLOW: &str = "QUORATE_BENCH_SLOW";
 
@@ -35,6 +41,7 @@ struct Size {
     ephemerals: usize,
     watches: usize,
     idle: Duration,
+    values: Duration,
 }
 
 fn main() {
@@ -43,8 +50,10 @@ fn main() {
         ephemerals: 100_000,
         watches: 100_000,
         idle: Duration::from_secs(10),
+        values: Duration::from_secs(15),
     };
-    let short = Size { sessions: 64, ephemerals: 64, watches: 64, idle: Duration::ZERO };
+    let (idle, values_for) = (Duration::ZERO, Duration::ZERO);
+    let short = Size { sessions: 64, ephemerals: 64, watches: 64, idle, values: values_for };
     // `cargo test --benches` only sees whether this runs.
     let size = if std::env::args().any(|arg| arg == "--bench") { full } else { short };
     if let Some(link) = std::env::var_os(SLOW) {
@@ -52,6 +61,9 @@ fn main() {
     }
     if std::env::args().any(|arg| arg == "idle") {
         return drop(idle_members(&size));
+    }
+    if std::env::args().any(|arg| arg == "values") {
+        return values(size.values);
     }
     if std::env::args().any(|arg| arg == "sessions") {
         let (members, session) = idle_members(&size);
@@ -216,6 +228,100 @@ fn beside_writes(name: &str, members: &Members, run: impl FnOnce()) {
     println!("{name:52} {:>9.1?}", start.elapsed());
     over.store(true, Ordering::Relaxed);
     report("  writes of another session at the same time", writer.join().unwrap());
+}
+
+/// Values of 1 MB, several outstanding, into one znode and into a hundred, whose state is so large that each checkpoint
+/// writes every value once more. Then the same bytes without anything else: see [`bare_writes`].
+fn values(time: Duration) {
+    const OUTSTANDING: usize = 16;
+    let data = vec![7; VALUE];
+    for znodes in [1, 100] {
+        let members = Members::start(3);
+        let session = members.all[members.leader()].session();
+        for number in 0..znodes {
+            session.create(&format!("/{number}"), b"", CreateMode::Persistent).unwrap();
+        }
+        let (mut under_way, mut sent) = (VecDeque::new(), 0);
+        let mut set = || {
+            sent += 1;
+            session.nonblocking().set(&format!("/{}", sent % znodes), &data)
+        };
+        under_way.extend((0..OUTSTANDING).map(|_| set()));
+        let (start, mut done) = (Instant::now(), 0);
+        while done == 0 || start.elapsed() < time {
+            let first: Pending<_> = under_way.pop_front().expect("as many are under way as before");
+            first.wait().unwrap();
+            under_way.push_back(set());
+            done += 1;
+        }
+        let rate = done as f64 / start.elapsed().as_secs_f64();
+        println!("{:52} {rate:.0} MB/s", format!("values of 1 MB into {znodes} znodes"));
+        for each in under_way {
+            each.wait().unwrap();
+        }
+    }
+    for (name, rewritten) in [("in place", true), ("into new files", false)] {
+        let rate = bare_writes(time / 2, rewritten);
+        println!("{:52} {rate:.0} MB/s", format!("such values twice to three files each, {name}"));
+    }
+}
+
+/// Three threads write values of 1 MB as three members do, without anything else: each one to a log that is there already,
+/// with an `fdatasync`, and once more for a checkpoint, of which every third is synced. The checkpoints are `rewritten` in
+/// turn, or each is a new file, and the one before the last is removed. Returns the MB that each writes to its log in a
+/// second.
+fn bare_writes(time: Duration, rewritten: bool) -> f64 {
+    const IN_LOG: u64 = 64;
+    const IN_CHECKPOINT: u64 = 100;
+    let (dir, value) = (tempfile::tempdir().unwrap(), vec![7; VALUE]);
+    let ready = Barrier::new(3);
+    let write = |member: usize| {
+        let path = |kind: &str, number: u64| dir.path().join(format!("{member}-{kind}-{number}"));
+        let open = |path: &Path| {
+            let mut options = std::fs::OpenOptions::new();
+            options.create(true).truncate(false).write(true).open(path).unwrap()
+        };
+        let put = |file: &mut std::fs::File, at: u64| {
+            file.seek(SeekFrom::Start(at * VALUE as u64)).unwrap();
+            file.write_all(&value).unwrap();
+        };
+        let mut log = open(&path("log", 0));
+        (0..IN_LOG).for_each(|at| put(&mut log, at));
+        if rewritten {
+            for number in 0..2 {
+                let mut file = open(&path("checkpoint", number));
+                (0..IN_CHECKPOINT).for_each(|at| put(&mut file, at));
+                file.sync_all().unwrap();
+            }
+        }
+        log.sync_all().unwrap();
+        ready.wait();
+        let (start, mut done) = (Instant::now(), 0);
+        let mut checkpoint = open(&path("checkpoint", 0));
+        while done == 0 || start.elapsed() < time {
+            put(&mut log, done % IN_LOG);
+            log.sync_data().unwrap();
+            let (number, at) = (done / IN_CHECKPOINT, done % IN_CHECKPOINT);
+            if at == 0 {
+                let number = if rewritten { number % 2 } else { number };
+                checkpoint = open(&path("checkpoint", number));
+                if number > 1 {
+                    std::fs::remove_file(path("checkpoint", number - 2)).unwrap();
+                }
+            }
+            put(&mut checkpoint, at);
+            if at % 3 == 2 {
+                checkpoint.sync_data().unwrap();
+            }
+            done += 1;
+        }
+        done as f64 / start.elapsed().as_secs_f64()
+    };
+    thread::scope(|scope| {
+        let write = &write;
+        let writers: Vec<_> = (0..3).map(|member| scope.spawn(move || write(member))).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).fold(f64::MAX, f64::min)
+    })
 }
 
 fn ephemerals(members: &Members, at: usize, count: usize) {

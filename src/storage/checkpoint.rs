@@ -10,6 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::file_thread::SHRINK_BYTES;
 use super::generation::{Generation, guarded};
 use super::incarnation::{FIRST_GENERATION, GenerationPaths};
 use super::log_body::CheckpointPart;
@@ -96,6 +97,9 @@ impl Checkpoints {
             self.next_part += 1;
             self.pending = Some(PendingCheckpoint { target: None, part, bytes, is_finished });
             return Ok(CheckpointKind::Delta);
+        }
+        if self.paths.have_room_for(bytes).is_err() {
+            self.paths.remove_spare();
         }
         self.paths.have_room_for(bytes)?;
         let target = Some(self.paths.create(number + 1).map_err(StorageError::retryable)?);
@@ -219,6 +223,11 @@ impl Checkpoints {
         Ok(Some(chunk.body.len() as u64))
     }
 
+    /// How long a file of chunks with such an image may be, of which a part is not in use.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        SPARE_FACTOR * self.parts.first().map_or(0, |part| part.bytes)
+    }
+
     /// Makes the finished checkpoint the valid one, after the log has named it with these parts. Returns the
     /// generation that it replaces, if any, and how much of its file of chunks is worth to be kept.
     pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<(Generation, u64)> {
@@ -229,9 +238,12 @@ impl Checkpoints {
         // Parts of a new generation are numbered from the start.
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
-        (self.verified, self.is_damaged) = ((0, 0), false);
-        let spare = SPARE_FACTOR * self.parts.first().map_or(0, |part| part.bytes);
-        let spare = if spare < self.options.spare_bytes_min { 0 } else { spare };
+        self.verified = (0, 0);
+        let was_damaged = std::mem::take(&mut self.is_damaged);
+        let spare = self.spare_bytes();
+        // The disk may damage again what it writes there.
+        let is_kept = spare >= self.options.spare_bytes_min && !was_damaged;
+        let spare = if is_kept { spare } else { 0 };
         Some((std::mem::replace(&mut self.generation, target), spare))
     }
 }
@@ -324,6 +336,17 @@ impl SharedCheckpoints {
     fn call<T>(&self, call: impl FnOnce(&mut Checkpoints) -> Result<T>) -> Result<T> {
         let mut checkpoints = self.lock();
         guarded(|| call(&mut checkpoints))
+    }
+
+    /// How much of the current file of chunks is not in use; `None` if that is not known now.
+    pub(super) fn unused_bytes(&self) -> Option<u64> {
+        self.0.try_lock().ok().map(|checkpoints| checkpoints.generation.unused_bytes())
+    }
+
+    /// Shortens the current file of chunks to so many bytes, or to its content.
+    pub(super) fn shorten(&self, length: u64) {
+        // Step by step, so that a commit or a checkpoint waits only that long. A failure costs only space.
+        while let Ok(true) = self.lock().generation.shorten(length, SHRINK_BYTES) {}
     }
 
     /// The number of pieces of so many bytes to verify; 0 while a checkpoint is written.

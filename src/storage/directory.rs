@@ -34,6 +34,7 @@ use std::path::Path;
 use super::file_system::{FsPath, Lock};
 use super::files::io_error;
 use super::frame::{self, Format};
+use super::generation::Generation;
 use super::incarnation::{self, Incarnation, Sound};
 use super::log_place;
 use super::record::corrupt;
@@ -249,6 +250,9 @@ impl Directory {
         let before = self.current.replace(new);
         let all = drops_former(before.as_ref().is_some_and(Incarnation::was_voter));
         let before = before.map(|before| before.path().clone());
+        if let Some(before) = &before {
+            Generation::remove_spare(before);
+        }
         let io = io_error("removing former data");
         for former in self.former()?.into_iter().filter(|_| !keeps_all) {
             let is_before = before.as_ref().is_some_and(|before| before.path() == former.path());

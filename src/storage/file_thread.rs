@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
 use super::file_system::{Access, FsPath, Space};
 use super::files::io_error;
+use super::frame::TMP;
 use super::generation::Generation;
 use super::log_scan::{LogRead, read_entries, verify_segment};
 use super::sealing::Sealing;
@@ -21,18 +22,17 @@ use crate::node::stored::LogEntry;
 
 /// How many unused segments are kept for reuse, besides the one that is created ahead: all that a checkpoint frees
 /// at once, since the log needs as many until the next one. A new one is written twice, at first with zeros.
-const SPARE_MAX: usize = 128;
-/// The same where the file system has little room.
+const SPARE_MAX: usize = 64;
+/// The same where the file system does not have this many times as much room as the most take.
 const SPARE_FEW: usize = 4;
-/// What is spare may take this share of the room that is left.
 const ROOM_FOR_SPARE: u64 = 8;
-/// The same of the bytes of a spare file of chunks.
-fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
+/// Whether so many bytes of chunks may be kept that nothing needs.
+pub(super) fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
     free >= ROOM_FOR_SPARE.saturating_mul(bytes)
 }
 
 /// By how much a large file is shortened in one step, before it is removed.
-const SHRINK_BYTES: u64 = 4 << 20;
+pub(super) const SHRINK_BYTES: u64 = 4 << 20;
 
 /// Receives whether a segment is sound.
 pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
@@ -60,8 +60,8 @@ pub(super) enum Order {
         generation: Generation,
         spare: u64,
     },
-    /// Remove a large file.
-    Remove(FsPath),
+    /// Remove the spare file of chunks.
+    RemoveChunks(FsPath),
     /// The oldest segment is not needed any more.
     Free {
         number: u64,
@@ -164,7 +164,7 @@ impl FileThread {
         if let Some((spare, bytes)) = Generation::spare_in(generations)
             && !has_room_for_chunks(free, bytes)
         {
-            self.send(Order::Remove(spare));
+            self.send(Order::RemoveChunks(spare));
         }
     }
 
@@ -340,8 +340,12 @@ impl FileWork {
                 let spare = is_kept.then_some((spare, kept));
                 self.disposed.push_back(Disposal { file, directory: Some(directory), spare });
             }
-            Order::Remove(file) => {
-                self.disposed.push_back(Disposal { file, directory: None, spare: None });
+            Order::RemoveChunks(spare) => {
+                // Under its own name, a new generation might write to it meanwhile.
+                let file = spare.at(spare.path().with_extension(TMP));
+                if spare.rename(&file).is_ok() {
+                    self.disposed.push_back(Disposal { file, directory: None, spare: None });
+                }
             }
         }
         None
@@ -359,9 +363,9 @@ impl FileWork {
         if self.spare.len() <= SPARE_FEW {
             return SPARE_FEW;
         }
-        let free = self.dir.space().map_or(0, |space| space.free);
-        let most = free / ROOM_FOR_SPARE / self.length.max(1);
-        usize::try_from(most).unwrap_or(SPARE_MAX).clamp(SPARE_FEW, SPARE_MAX)
+        let needed = room_for_spare(self.length);
+        let has_room = self.dir.space().is_some_and(|space| space.free >= needed);
+        if has_room { SPARE_MAX } else { SPARE_FEW }
     }
 
     fn note_damage(&mut self, number: u64, error: &StorageError) {

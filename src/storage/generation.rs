@@ -54,9 +54,12 @@ pub(super) struct Generation {
     /// A second handle of the database file, to sync it.
     file: Box<dyn File>,
     chunks: Arc<dyn File>,
-    /// Where the next part goes in the file of chunks, and where the first one of this checkpoint went.
+    /// Where the next part goes in the file of chunks, and where the first one of this checkpoint went. The file may be
+    /// longer.
     end: u64,
     begun_at: u64,
+    /// How long the file was before this checkpoint.
+    begun_length: u64,
     /// The places of parts that sled gets at the next sync.
     gathered: Vec<(Key, Place)>,
     unsynced_bytes: u64,
@@ -134,9 +137,10 @@ impl Generation {
         let chunks = path.join(CHUNKS).open(Access::Write).map_err(io)?;
         chunks.sync_all().map_err(io)?;
         chunks.forget_cached();
-        let end = chunks.length().map_err(io)?;
+        let length = chunks.length().map_err(io)?;
         let db = path.open_database()?;
-        let mut generation = Generation::of(number, path, db, (file, chunks), end);
+        let mut generation = Generation::of(number, path, db, (file, chunks), 0);
+        generation.end = generation.end_of_places()?.min(length);
         if !generation.path.join(BLOBS).list().map_err(io)?.is_empty() {
             return corrupt("there is a blob file, and this store never creates one".to_owned());
         }
@@ -160,6 +164,7 @@ impl Generation {
             chunks: chunks.into(),
             end,
             begun_at: end,
+            begun_length: end,
             gathered: Vec::new(),
             unsynced_bytes: 0,
             unsynced_keys: 0,
@@ -200,6 +205,12 @@ impl Generation {
         [DB, CHUNKS].map(|name| length(name).unwrap_or(0)).iter().sum()
     }
 
+    /// Removes the spare file of chunks beside the generations.
+    pub(super) fn remove_spare(generations: &FsPath) {
+        // Best effort: it may not exist.
+        let _ = generations.join(SPARE).remove_file();
+    }
+
     /// The spare file of chunks beside the generations, and its length.
     pub(super) fn spare_in(generations: &FsPath) -> Option<(FsPath, u64)> {
         let spare = generations.join(SPARE);
@@ -228,6 +239,7 @@ impl Generation {
     pub(super) fn begin_part(&mut self) {
         self.end = self.end.next_multiple_of(BLOCK_BYTES);
         self.begun_at = self.end;
+        self.begun_length = self.chunks.length().unwrap_or(0);
     }
 
     /// Writes a chunk; durable after the next sync.
@@ -259,7 +271,26 @@ impl Generation {
         self.unsynced_bytes = 0;
         self.end = self.begun_at;
         // Best effort: the next checkpoint is written to the same place.
-        let _ = self.chunks.set_length(self.end);
+        let _ = self.chunks.set_length(self.end.max(self.begun_length));
+    }
+
+    /// How much longer the file of chunks is than its content, as one that another generation had before.
+    pub(super) fn unused_bytes(&self) -> u64 {
+        self.chunks.length().map_or(0, |length| length.saturating_sub(self.end))
+    }
+
+    /// Shortens the file of chunks by so many bytes at most: to `length`, or to its content. Returns whether it is longer
+    /// still.
+    pub(super) fn shorten(&mut self, length: u64, step: u64) -> io::Result<bool> {
+        let (now, wanted) = (self.chunks.length()?, length.max(self.end));
+        if now <= wanted {
+            return Ok(false);
+        }
+        let next = wanted.max(now.saturating_sub(step));
+        self.chunks.set_length(next)?;
+        self.chunks.sync_data()?;
+        self.begun_length = self.begun_length.min(next);
+        Ok(next > wanted)
     }
 
     /// Removes the places of all chunks of a part of a checkpoint.
@@ -320,6 +351,18 @@ impl Generation {
             Ok((key, value))
         });
         Ok(Reader::new(Box::new(parts)))
+    }
+
+    /// Where the last chunk ends that has a place.
+    fn end_of_places(&self) -> Result<u64> {
+        let mut end = 0;
+        for pair in self.db()?.range(&ChunkId { group: 0, number: 0 }.key(0)) {
+            // One that is no place is judged if its chunk is read.
+            if let Some(place) = Place::decode(&pair?.1) {
+                end = end.max(place.offset.saturating_add(u64::from(place.bytes)));
+            }
+        }
+        Ok(end)
     }
 
     fn places(&self, group: u64, from: Option<u32>) -> Result<impl Iterator<Item = Found> + use<>> {

@@ -91,6 +91,11 @@ impl GenerationPaths {
         }
     }
 
+    /// Removes the file of chunks that is kept for the next generation.
+    pub(super) fn remove_spare(&self) {
+        Generation::remove_spare(&self.0);
+    }
+
     /// Makes an empty generation.
     pub(super) fn create(&self, number: u64) -> Result<Generation> {
         Generation::create(self.path(number), number)

@@ -27,6 +27,7 @@ use std::time::Duration;
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::Directory;
 use super::file_system::FsPath;
+use super::file_thread::has_room_for_chunks;
 use super::files::io_error;
 use super::generation::{Generation, guarded};
 use super::incarnation::{FIRST_GENERATION, FOUNDING_SEQ, Incarnation};
@@ -56,7 +57,8 @@ pub(crate) struct StoreOptions {
     /// A checkpoint is full when its files are more than four times as long as their live content,
     /// and longer than this.
     pub(crate) file_bytes_min: u64,
-    /// The file of chunks that a full checkpoint replaces is kept for the next one if it has so many bytes.
+    /// The file of chunks that a full checkpoint replaces is kept for the next one, up to three times the bytes of
+    /// the new image, if these are not fewer than this.
     pub(crate) spare_bytes_min: u64,
     /// A checkpoint is full when it would have more deltas than this.
     pub(crate) deltas_max: usize,
@@ -186,10 +188,11 @@ impl DiskStore {
         let generations = current.generations();
         let open = || generations.open(replay.checkpoint.generation, size);
         let generation = open().or_else(|error| {
-            // sled needs room to open a database, which spare segments have.
+            // sled needs room to open a database, which spare files have.
             if !matches!(error, StorageError::NoSpace { .. }) {
                 return Err(error);
             }
+            generations.remove_spare();
             replay.scan.remove_others(&log)?;
             open()
         })?;
@@ -224,13 +227,20 @@ impl DiskStore {
         }
     }
 
-    /// The same for the spare file of chunks.
+    /// The same for what no checkpoint needs of the files of chunks.
     fn give_back_chunks(&self, space: Option<&Space>) {
         let generations = self.directory.current().map(|current| current.path());
         if let (State::Live(live), Some(generations), Some(space)) =
             (&self.state, generations, space)
         {
             live.log.give_back_chunks(generations, space.free);
+            if live
+                .checkpoints
+                .unused_bytes()
+                .is_some_and(|bytes| !has_room_for_chunks(space.free, bytes))
+            {
+                live.shorten_chunks(0);
+            }
         }
     }
 
@@ -350,6 +360,12 @@ impl Live {
         segments + pieces
     }
 
+    /// Shortens the file of chunks on the thread of the files, where no append waits for it.
+    fn shorten_chunks(&self, length: u64) {
+        let checkpoints = self.checkpoints.clone();
+        self.log.work(Box::new(move || checkpoints.shorten(length)));
+    }
+
     /// The first entry of a log that does not need this segment.
     fn end_of_segment(&self, number: u64) -> u64 {
         self.index.end_up_to(number).max(self.bounds.first)
@@ -382,6 +398,9 @@ impl Live {
         self.bounds = bounds;
         if let Some((old, spare)) = checkpoints.committed(body.parts) {
             self.log.dispose(old, spare);
+            if checkpoints.generation().unused_bytes() > 0 {
+                self.shorten_chunks(checkpoints.spare_bytes());
+            }
         }
         Ok(bytes)
     }

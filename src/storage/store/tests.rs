@@ -282,19 +282,43 @@ fn a_full_checkpoint_is_written_over_the_one_before_the_last() {
         assert_eq!(Model::of(&mut store).unwrap(), model, "after a checkpoint of {bytes} bytes");
     }
     // The first one replaces the image of the founding. Small images are not worth it.
-    assert_eq!(kept, [1, 20, 20, 20, 0, 20, 0]);
+    assert_eq!(kept, [1, 20, 20, 20, 0, 6, 0]);
     full(&mut store, &mut model, 3_000_000);
     full(&mut store, &mut model, 3_000_000);
     full(&mut store, &mut model, 3_000_000);
     assert_eq!(spare().map(|bytes| bytes / 100_000), Some(30));
-    // A disk with little room gets it back.
+    // The current file, which had a larger image before, is as long as it was; its content is where it ends.
+    full(&mut store, &mut model, 1_000_000);
+    let unused = |store: &mut DiskStore| {
+        let bytes = store.live().unwrap().checkpoints.unused_bytes();
+        bytes.unwrap() / 100_000
+    };
+    assert_eq!(unused(&mut store), 20);
+    drop(store);
+    store = DiskStore::open(&path, options.clone()).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
+    assert_eq!(unused(&mut store), 20);
+    full(&mut store, &mut model, 300_000);
+    assert_eq!(unused(&mut store), 6, "three times the image is enough");
+    full(&mut store, &mut model, 1_000_000);
+    full(&mut store, &mut model, 3_000_000);
+    full(&mut store, &mut model, 3_000_000);
+    full(&mut store, &mut model, 1_000_000);
+    assert_eq!(unused(&mut store), 20);
+    assert_eq!(spare().map(|bytes| bytes / 100_000), Some(30));
+    // A disk with little room gets both back.
     device.show_free(Some(1 << 40));
     assert_eq!(store.space().map(|space| space.free), Some(1 << 40));
     assert!(!store.work_beside());
     device.show_free(Some(20 << 20));
     store.space();
     while store.work_beside() {}
-    assert_eq!(spare(), None);
+    assert_eq!((spare(), unused(&mut store)), (None, 20));
+    device.show_free(Some(15 << 20));
+    store.space();
+    while store.work_beside() {}
+    assert_eq!(unused(&mut store), 0);
+    device.show_free(Some(21 << 20));
     full(&mut store, &mut model, 3_000_000);
     assert_eq!(spare(), None, "a disk with little room keeps none");
     drop(store);

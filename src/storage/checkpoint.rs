@@ -10,7 +10,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::file_thread::SHRINK_BYTES;
 use super::generation::{Generation, guarded};
 use super::incarnation::{FIRST_GENERATION, GenerationPaths};
 use super::log_body::CheckpointPart;
@@ -343,10 +342,11 @@ impl SharedCheckpoints {
         self.0.try_lock().ok().map(|checkpoints| checkpoints.generation.unused_bytes())
     }
 
-    /// Shortens the current file of chunks to so many bytes, or to its content.
-    pub(super) fn shorten(&self, length: u64) {
-        // Step by step, so that a commit or a checkpoint waits only that long. A failure costs only space.
-        while let Ok(true) = self.lock().generation.shorten(length, SHRINK_BYTES) {}
+    /// Shortens the current file of chunks by a step, at most to so many bytes and to its content. Returns whether it
+    /// is longer still.
+    pub(super) fn shorten(&self, length: u64, step: u64) -> bool {
+        // A failure costs only space.
+        self.lock().generation.shorten(length, step).unwrap_or(false)
     }
 
     /// The number of pieces of so many bytes to verify; 0 while a checkpoint is written.

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
+use super::checkpoint::SharedCheckpoints;
 use super::file_system::{Access, FsPath, Space};
 use super::files::io_error;
 use super::frame::TMP;
@@ -32,7 +33,7 @@ pub(super) fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
 }
 
 /// By how much a large file is shortened in one step, before it is removed.
-pub(super) const SHRINK_BYTES: u64 = 4 << 20;
+const SHRINK_BYTES: u64 = 4 << 20;
 
 /// Receives whether a segment is sound.
 pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
@@ -59,6 +60,11 @@ pub(super) enum Order {
     Dispose {
         generation: Generation,
         spare: u64,
+    },
+    /// Shorten the current file of chunks to so many bytes, or to its content.
+    Shorten {
+        checkpoints: SharedCheckpoints,
+        length: u64,
     },
     /// Remove the spare file of chunks.
     RemoveChunks(FsPath),
@@ -255,14 +261,54 @@ struct FileWork {
     disposed: VecDeque<Disposal>,
 }
 
-/// A large file that is removed step by step.
+/// What is removed step by step, while there are no orders.
 #[derive(Debug)]
-struct Disposal {
+enum Disposal {
+    /// The end of the current file of chunks, behind so many bytes.
+    Unused {
+        checkpoints: SharedCheckpoints,
+        length: u64,
+    },
+    Large(LargeFile),
+}
+
+/// A large file that is not needed any more.
+#[derive(Debug)]
+struct LargeFile {
     file: FsPath,
     /// The directory that is removed with it.
     directory: Option<FsPath>,
     /// So many bytes of it are kept, under another name.
     spare: Option<(u64, FsPath)>,
+}
+
+impl LargeFile {
+    /// Removes the file, or shortens it by one step: some file systems block all other calls while they discard the
+    /// blocks of a removed file. Returns whether it is done.
+    fn remove_some(&self) -> bool {
+        let kept = self.spare.as_ref().map_or(0, |(bytes, _)| *bytes);
+        let shrink = || -> io::Result<bool> {
+            let open = self.file.open(Access::Write)?;
+            let length = open.length()?;
+            if length > kept {
+                open.set_length(length.saturating_sub(SHRINK_BYTES).max(kept))?;
+                open.sync_data()?;
+            }
+            Ok(length <= kept.saturating_add(SHRINK_BYTES))
+        };
+        // A file that cannot be shortened is removed at once. If that fails, the next start removes it.
+        let is_done = shrink().unwrap_or(true);
+        if is_done {
+            let _ = match &self.spare {
+                Some((_, name)) => self.file.rename(name),
+                None => self.file.remove_file(),
+            };
+            if let Some(directory) = &self.directory {
+                let _ = directory.remove_all();
+            }
+        }
+        is_done
+    }
 }
 
 impl FileWork {
@@ -338,13 +384,18 @@ impl FileWork {
                 let has_room = |space: Space| has_room_for_chunks(space.free, spare);
                 let is_kept = spare > 0 && directory.space().is_some_and(has_room);
                 let spare = is_kept.then_some((spare, kept));
-                self.disposed.push_back(Disposal { file, directory: Some(directory), spare });
+                let file = LargeFile { file, directory: Some(directory), spare };
+                self.disposed.push_back(Disposal::Large(file));
+            }
+            Order::Shorten { checkpoints, length } => {
+                self.disposed.push_back(Disposal::Unused { checkpoints, length });
             }
             Order::RemoveChunks(spare) => {
                 // Under its own name, a new generation might write to it meanwhile.
                 let file = spare.at(spare.path().with_extension(TMP));
                 if spare.rename(&file).is_ok() {
-                    self.disposed.push_back(Disposal { file, directory: None, spare: None });
+                    let file = LargeFile { file, directory: None, spare: None };
+                    self.disposed.push_back(Disposal::Large(file));
                 }
             }
         }
@@ -382,29 +433,16 @@ impl FileWork {
         let _ = path(&self.dir, number).remove_file();
     }
 
-    /// Removes a file, or shortens a large one by one step: some file systems block all other calls while
-    /// they discard the blocks of a removed file. Returns whether there was one.
+    /// Does a step of what is to be removed. Returns whether there was anything.
     fn remove_some(&mut self) -> bool {
-        let Some(Disposal { file, directory, spare }) = self.disposed.front() else { return false };
-        let kept = spare.as_ref().map_or(0, |(bytes, _)| *bytes);
-        let shrink = || -> io::Result<bool> {
-            let open = file.open(Access::Write)?;
-            let length = open.length()?;
-            if length > kept {
-                open.set_length(length.saturating_sub(SHRINK_BYTES).max(kept))?;
-                open.sync_data()?;
+        let is_done = match self.disposed.front() {
+            Some(Disposal::Large(file)) => file.remove_some(),
+            Some(Disposal::Unused { checkpoints, length }) => {
+                !checkpoints.shorten(*length, SHRINK_BYTES)
             }
-            Ok(length <= kept.saturating_add(SHRINK_BYTES))
+            None => return false,
         };
-        // A file that cannot be shortened is removed at once. If that fails, the next start removes it.
-        if shrink().unwrap_or(true) {
-            let _ = match spare {
-                Some((_, name)) => file.rename(name),
-                None => file.remove_file(),
-            };
-            if let Some(directory) = directory {
-                let _ = directory.remove_all();
-            }
+        if is_done {
             self.disposed.pop_front();
         }
         true

@@ -38,6 +38,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::checkpoint::SharedCheckpoints;
 use super::file_system::FsPath;
 use super::file_thread::{EntriesDone, FileThread, Order, VerifyDone};
 use super::files::io_error;
@@ -249,6 +250,11 @@ impl LogFile {
     /// Removes the spare file of chunks beside the generations if the disk has little room.
     pub(super) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
         self.files.give_back_chunks(generations, free);
+    }
+
+    /// Shortens the current file of chunks to so many bytes, or to its content, on the thread of the files.
+    pub(super) fn shorten(&self, checkpoints: SharedCheckpoints, length: u64) {
+        self.files.send(Order::Shorten { checkpoints, length });
     }
 
     /// Closes a generation that is not valid any more, and removes it, on the thread of the files. So many bytes of its

@@ -239,7 +239,7 @@ impl DiskStore {
                 .unused_bytes()
                 .is_some_and(|bytes| !has_room_for_chunks(space.free, bytes))
             {
-                live.shorten_chunks(0);
+                live.log.shorten(live.checkpoints.clone(), 0);
             }
         }
     }
@@ -360,12 +360,6 @@ impl Live {
         segments + pieces
     }
 
-    /// Shortens the file of chunks on the thread of the files, where no append waits for it.
-    fn shorten_chunks(&self, length: u64) {
-        let checkpoints = self.checkpoints.clone();
-        self.log.work(Box::new(move || checkpoints.shorten(length)));
-    }
-
     /// The first entry of a log that does not need this segment.
     fn end_of_segment(&self, number: u64) -> u64 {
         self.index.end_up_to(number).max(self.bounds.first)
@@ -399,7 +393,7 @@ impl Live {
         if let Some((old, spare)) = checkpoints.committed(body.parts) {
             self.log.dispose(old, spare);
             if checkpoints.generation().unused_bytes() > 0 {
-                self.shorten_chunks(checkpoints.spare_bytes());
+                self.log.shorten(self.checkpoints.clone(), checkpoints.spare_bytes());
             }
         }
         Ok(bytes)

@@ -142,12 +142,9 @@ impl LogFile {
         &self.dir
     }
 
-    /// Appends a record, durably. Returns where it is.
-    pub(super) fn append(
-        &mut self,
-        kind: RecordKind,
-        body: &impl Serialize,
-    ) -> Result<SegmentRange> {
+    /// Makes sure that this segment has room for a record with this body, which waits for the thread of the files if it
+    /// has not. Returns the body, ready to be sealed.
+    fn with_room(&mut self, body: &impl Serialize) -> Result<Vec<u8>> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let (head, tail) = self.sealing.around();
@@ -157,6 +154,22 @@ impl LogFile {
         if self.offset + bytes + END_BYTES > self.segment.length as usize {
             self.next_segment(bytes)?;
         }
+        Ok(buffer)
+    }
+
+    /// Makes sure that the next [`LogFile::append`], of this body, does not wait for the thread of the files.
+    pub(super) fn make_room(&mut self, body: &impl Serialize) -> Result<()> {
+        self.buffer = self.with_room(body)?;
+        Ok(())
+    }
+
+    /// Appends a record, durably. Returns where it is.
+    pub(super) fn append(
+        &mut self,
+        kind: RecordKind,
+        body: &impl Serialize,
+    ) -> Result<SegmentRange> {
+        let mut buffer = self.with_room(body)?;
         let at = self.seal(kind, &mut buffer);
         let (segment, offset) = (self.segment.number, self.offset as u64);
         let place = SegmentRange { segment, offset, bytes: buffer.len() as u64 };

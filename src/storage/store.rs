@@ -369,9 +369,37 @@ impl Live {
     /// bytes the checkpoint takes.
     fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         let shared = self.checkpoints.clone();
+        // The thread of the files makes segments, and may wait for the checkpoints: no segment is waited for while they
+        // are locked.
+        let expected = self.next_checkpoint(&shared.lock().finished()?, meta, log)?;
+        self.log.make_room(&expected.body)?;
         let mut checkpoints = shared.lock();
-        let Finished { is_full, generation, parts } = checkpoints.finished()?;
-        let bounds = self.bounds.after_checkpoint(meta, log, is_full)?;
+        let NextCheckpoint { body, bounds, dropped } =
+            self.next_checkpoint(&checkpoints.finished()?, meta, log)?;
+        self.log.append(RecordKind::Checkpoint, &body)?;
+        let bytes = body.bytes();
+        self.index.drop_oldest(dropped);
+        self.log.drop_before(body.kept_from);
+        self.hard_state = body.hard_state;
+        self.bounds = bounds;
+        if let Some((old, spare)) = checkpoints.committed(body.parts) {
+            self.log.dispose(old, spare);
+            if checkpoints.generation().unused_bytes() > 0 {
+                self.log.shorten(self.checkpoints.clone(), checkpoints.spare_bytes());
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The record that commits a finished checkpoint, and what follows from it.
+    fn next_checkpoint(
+        &self,
+        finished: &Finished,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<NextCheckpoint> {
+        let Finished { is_full, generation, parts } = finished;
+        let bounds = self.bounds.after_checkpoint(meta, log, *is_full)?;
         let next_seq = self.log.last().seq + 1;
         let (hard_state, log_from, dropped) = match log {
             LogAfter::From(from) => {
@@ -382,22 +410,19 @@ impl Live {
             LogAfter::Reset(hard_state) => (hard_state, meta.index + 1, self.index.spans().count()),
         };
         let kept_from = self.index.spans().nth(dropped).map_or(next_seq, |span| span.seq);
-        let meta = meta.clone();
+        let (generation, parts, meta) = (*generation, parts.clone(), meta.clone());
         let body = CheckpointBody { generation, parts, meta, hard_state, log_from, kept_from };
-        self.log.append(RecordKind::Checkpoint, &body)?;
-        let bytes = body.bytes();
-        self.index.drop_oldest(dropped);
-        self.log.drop_before(kept_from);
-        self.hard_state = hard_state;
-        self.bounds = bounds;
-        if let Some((old, spare)) = checkpoints.committed(body.parts) {
-            self.log.dispose(old, spare);
-            if checkpoints.generation().unused_bytes() > 0 {
-                self.log.shorten(self.checkpoints.clone(), checkpoints.spare_bytes());
-            }
-        }
-        Ok(bytes)
+        Ok(NextCheckpoint { body, bounds, dropped })
     }
+}
+
+/// What a commit of a checkpoint writes and does.
+#[derive(Debug)]
+struct NextCheckpoint {
+    body: CheckpointBody,
+    bounds: Bounds,
+    /// How many of the log's oldest records are dropped.
+    dropped: usize,
 }
 
 impl LogStore for DiskStore {

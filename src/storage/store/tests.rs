@@ -325,3 +325,33 @@ fn a_full_checkpoint_is_written_over_the_one_before_the_last() {
     let mut store = DiskStore::open(&path, options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
+
+/// A commit had locked the checkpoints and waited for a segment, behind work with files that waited for the checkpoints.
+#[test]
+fn a_commit_waits_for_no_work_with_files_that_needs_the_checkpoints() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let run = move || {
+        let files = Device::new(9).process();
+        let path = FsPath::new(Arc::new(files), Path::new("/a/data"));
+        let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
+        let mut store = DiskStore::open(&path, options).unwrap();
+        let mut model = found(&mut store).unwrap();
+        let mut in_commits = 0;
+        for round in 0..60 {
+            (0..round % 4).for_each(|_| append(&mut store, &mut model));
+            let live = store.live().unwrap();
+            let checkpoints = live.checkpoints.clone();
+            live.log.work(Box::new(move || drop(checkpoints.verify(4 << 20))));
+            let before = live.log.next_cold(0).map(|(_, count)| count);
+            let from = model.last() + 1;
+            checkpoint(&mut store, &mut model, from.saturating_sub(100));
+            let after = store.live().unwrap().log.next_cold(0).map(|(_, count)| count);
+            in_commits += u64::from(after > before);
+        }
+        done.send(in_commits).unwrap();
+    };
+    let thread = std::thread::spawn(run);
+    let in_commits = is_done.recv_timeout(Duration::from_secs(60));
+    assert!(in_commits.is_ok_and(|count| count > 0), "{in_commits:?} commits began a segment");
+    thread.join().unwrap();
+}

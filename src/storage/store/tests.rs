@@ -350,7 +350,7 @@ fn a_commit_waits_for_no_work_with_files_that_needs_the_checkpoints() {
         }
         done.send(in_commits).unwrap();
     };
-    let thread = std::thread::spawn(run);
+    let thread = std::thread::Builder::new().spawn(run).unwrap();
     let in_commits = is_done.recv_timeout(Duration::from_secs(60));
     assert!(in_commits.is_ok_and(|count| count > 0), "{in_commits:?} commits began a segment");
     thread.join().unwrap();

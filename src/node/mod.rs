@@ -283,6 +283,7 @@ impl Node {
         }
         self.step_bootstrap()?;
         self.drive()?;
+        self.hasten_members()?;
         self.raft.draw_timeout();
         self.finish();
         Ok(())
@@ -316,6 +317,16 @@ impl Node {
         self.keep_members();
         let (tick, effects) = (self.cx.config.tick, &mut self.cx.effects);
         self.replica.drop_silent_clients(now, tick, effects);
+    }
+
+    /// An instance that joins does not wait for the next tick, nor does one change for the next.
+    fn hasten_members(&mut self) -> Result<(), String> {
+        let applied = self.raft.log().applied().index;
+        if self.leading.as_mut().is_some_and(|leading| leading.members.has_news(applied)) {
+            self.keep_members();
+            self.drive()?;
+        }
+        Ok(())
     }
 
     /// While this node leads, observes the members and makes the next change.

@@ -30,8 +30,9 @@ pub(in crate::node) struct Bootstrap {
     /// Whether it is not a member of its cluster yet and asks to become one.
     pub(in crate::node) joins: bool,
     /// The peers that were connected when this node found or founded its cluster, and those that have announced
-    /// themselves since without one. The cluster is announced to them once it is durable, and again over the
-    /// connection that is made anew for it. Those for which there is no room announce themselves again.
+    /// themselves since without one, before it was durable or over a connection that leads here only. The cluster
+    /// is announced to them once it is durable, and again over the connection that is made anew for it. Those for
+    /// which there is no room announce themselves again.
     waiting: BTreeSet<NodeId>,
 }
 
@@ -66,6 +67,10 @@ impl Bootstrap {
         } else if announcement.cluster == 0 && self.cluster() != 0 {
             membership.note_newcomer(from, raft, cx.now.mono);
             self.announce_cluster(from, &membership.me, cx);
+            // The way back may not be connected yet.
+            if !membership.versions.is_connected(from) && self.waiting.len() < MEMBERS_MAX {
+                self.waiting.insert(from);
+            }
         } else if announcement.cluster == 0 && self.waiting.len() < MEMBERS_MAX {
             self.waiting.insert(from);
         }

@@ -49,6 +49,8 @@ pub(in crate::node) struct Observed {
     pub(super) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
+    /// Whether an instance asks to be a member that did not ask before.
+    is_asked: bool,
     health_at: Time,
     /// The settled learners, as last reported.
     placed: BTreeSet<NodeId>,
@@ -58,9 +60,18 @@ impl Observed {
     /// An instance that is no member yet asks to be one. There is room for a bounded number.
     pub(in crate::node) fn wants_to_join(&mut self, member: Member, now: Time) {
         let reports = &mut self.reports;
-        if reports.contains_key(&member.node) || reports.len() < MEMBERS_MAX {
+        let is_new = !reports.contains_key(&member.node);
+        if !is_new || reports.len() < MEMBERS_MAX {
             reports.insert(member.node, (member, now + REQUEST_TIME));
+            self.is_asked |= is_new;
         }
+    }
+
+    /// Whether there may be something to do before the next heartbeat: an instance asks to be a member, or a change
+    /// was applied, so the next one can follow.
+    pub(in crate::node) fn has_news(&mut self, applied: u64) -> bool {
+        std::mem::take(&mut self.is_asked)
+            | self.changing.take_if(|index| *index <= applied).is_some()
     }
 
     /// A member reports its address and zone.
@@ -161,7 +172,7 @@ pub(in crate::node) struct MembershipPlan {
 }
 
 impl Leading {
-    /// Observes the members, once a heartbeat, and plans the next change. `None`: it knows too little yet, or
+    /// Observes the members, at least once a heartbeat, and plans the next change. `None`: it knows too little yet, or
     /// has ceased to lead.
     pub(in crate::node) fn observe_members(
         &mut self,

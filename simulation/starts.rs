@@ -171,6 +171,12 @@ impl World {
                 self.empty_disk(place);
                 self.start_in(place, SECOND);
             }
+            // A learner that is to stay one whose disk was damaged again and again: so says the error.
+            StorageError::Io { what, .. } if what.starts_with("this directory was replaced") => {
+                self.kernel.count_event("worn disks replaced");
+                self.empty_disk(place);
+                self.start_in(place, SECOND);
+            }
             StorageError::Io { .. } | StorageError::NoSpace { .. } | StorageError::Again { .. } => {
                 self.start_in(place, SECOND);
             }

@@ -25,6 +25,7 @@
 //! --planted COUNT   plants each of the known bugs, or those that show in the chosen kind of world, and
 //!                   expects that one of its checks finds it about as soon as docs/planted.md says,
 //!                   in at most this many worlds
+//! --renew           with --planted, gives rows whose seeds miss their bug now the seeds that have found it
 //! --each            with --planted, expects that each of its checks finds it
 //! --find COUNT      plants the same bugs in this many worlds each, and writes to docs/planted.md in
 //!                   how many each was found; fewer worlds are enough for a bug that is found often,
@@ -76,6 +77,8 @@ struct Options {
     find: Option<u64>,
     /// Whether each of a bug's checks must find it.
     each: bool,
+    /// Whether to replace the seeds of rows that miss their bug now.
+    renew: bool,
     bugs: Vec<Bug>,
 }
 
@@ -90,6 +93,10 @@ fn parse() -> Result<Options, String> {
         }
         if option == "--each" {
             options.each = true;
+            continue;
+        }
+        if option == "--renew" {
+            options.renew = true;
             continue;
         }
         if option == "--checks" {
@@ -233,10 +240,11 @@ fn print_found(name: &str, report: &Report) {
 }
 
 /// Plants every bug. Returns whether the checks have found all, as soon as the table says.
-fn hunt_all(options: &Options, worlds: u64) -> bool {
+fn hunt_all(options: &Options, worlds: u64) -> Result<bool, String> {
     let hunted = hunted(options);
     let table = Table::built_in();
-    let [missed, unknown, rare] = [const { AtomicUsize::new(0) }; 3];
+    let renewed = Mutex::new(Vec::new());
+    let [missed, unknown, rare, stale] = [const { AtomicUsize::new(0) }; 4];
     for_each(&hunted, options.jobs, |bug| {
         let verbosity = if options.trace { Verbosity::Last } else { Verbosity::None };
         let name = format!("{bug:?}");
@@ -244,6 +252,12 @@ fn hunt_all(options: &Options, worlds: u64) -> bool {
         if let Some(row) = row {
             let judged = judge(row, worlds, options.length, verbosity);
             judged.found.first().into_iter().for_each(|report| print_found(&name, report));
+            stale.fetch_add(usize::from(judged.is_stale), Ordering::Relaxed);
+            if judged.is_stale && judged.verdict == Verdict::AsBefore {
+                let mut row = row.clone();
+                row.renew(&judged.found);
+                renewed.lock().expect("no worker panics while it holds this").push(row);
+            }
             if let Verdict::TooRare(needed) = judged.verdict {
                 println!(
                     "{name:26} is too rare for {worlds} worlds, and its seeds miss it now: write its row again, \
@@ -282,16 +296,32 @@ fn hunt_all(options: &Options, worlds: u64) -> bool {
         }
         missed.fetch_add(usize::from(!hunt.missed.is_empty()), Ordering::Relaxed);
     });
-    let [missed, unknown, rare] = [missed, unknown, rare].map(AtomicUsize::into_inner);
+    let [missed, unknown, rare, stale] =
+        [missed, unknown, rare, stale].map(AtomicUsize::into_inner);
     println!("{} of {} planted bugs found", hunted.len() - missed - rare, hunted.len());
-    missed == 0 && (unknown == 0 || !options.bugs.is_empty())
+    println!("the seeds of {stale} rows miss their bug now, which takes longer: see --renew");
+    if options.renew {
+        let rows = renewed.into_inner().expect("no worker panics while it holds this");
+        let mut table = read_page()?;
+        rows.into_iter().for_each(|row| table.put(row));
+        write_page(&table)?;
+    }
+    Ok(missed == 0 && (unknown == 0 || !options.bugs.is_empty()))
+}
+
+fn read_page() -> Result<Table, String> {
+    let page = std::fs::read_to_string(PAGE).map_err(|error| format!("{PAGE}: {error}"))?;
+    Ok(Table::read(&page))
+}
+
+fn write_page(table: &Table) -> Result<(), String> {
+    std::fs::write(PAGE, table.to_string()).map_err(|error| format!("{PAGE}: {error}"))
 }
 
 /// Plants every bug in many worlds, and writes the table of how often each is found. It writes after
 /// each bug, so that it may be interrupted.
 fn find_all(options: &Options, worlds: u64) -> Result<(), String> {
-    let error = |error: std::io::Error| format!("{PAGE}: {error}");
-    let before = Table::read(&std::fs::read_to_string(PAGE).map_err(error)?);
+    let before = read_page()?;
     let mut hunted = hunted(options);
     // The longest first.
     hunted.sort_by_key(|bug| Reverse(before.row(*bug).map_or(u64::MAX, |row| row.worlds)));
@@ -307,7 +337,7 @@ fn find_all(options: &Options, worlds: u64) -> Result<(), String> {
             println!("{bug:?} is harder to find. It was:\n{former}");
         }
         table.0.put(row);
-        table.1 = std::fs::write(PAGE, table.0.to_string()).map_err(error);
+        table.1 = write_page(&table.0);
     });
     let (_, written) = table.into_inner().expect("no worker panics while it holds this");
     written
@@ -331,15 +361,12 @@ fn main() -> ExitCode {
     if options.checks {
         print_checks();
     }
-    if let Some(seeds) = options.planted
-        && !hunt_all(&options, seeds)
-    {
-        return ExitCode::FAILURE;
-    }
-    if let Some(worlds) = options.find
-        && let Err(error) = find_all(&options, worlds)
-    {
+    let hunted = options.planted.map_or(Ok(true), |worlds| hunt_all(&options, worlds));
+    let found = options.find.map_or(Ok(()), |worlds| find_all(&options, worlds));
+    for error in [hunted.as_ref().err(), found.as_ref().err()].into_iter().flatten() {
         eprintln!("{error}");
+    }
+    if hunted != Ok(true) || found.is_err() {
         return ExitCode::FAILURE;
     }
     if options.seeds.is_empty() {

@@ -134,6 +134,8 @@ pub struct Judgement {
     pub worlds: u64,
     /// The runs in which a check of the bug failed.
     pub found: Vec<Report>,
+    /// Whether the row's own seeds miss the bug now.
+    pub is_stale: bool,
     /// What they say.
     pub verdict: Verdict,
 }
@@ -165,7 +167,8 @@ const FINDS_MISSED: u64 = 10;
 /// The seeds of the row come first. If they find the bug again, it is found as before. Any change of
 /// what worlds do may make them miss it. Then the seeds from 0 on decide.
 pub fn judge(row: &Row, worlds: u64, length: Duration, verbosity: Verbosity) -> Judgement {
-    let mut judgement = Judgement { worlds: 0, found: Vec::new(), verdict: Verdict::AsBefore };
+    let verdict = Verdict::AsBefore;
+    let mut judgement = Judgement { worlds: 0, found: Vec::new(), is_stale: false, verdict };
     let mut finds = |seed| {
         let report = run_planted(row.bug, seed, length, verbosity, filter(row.bug));
         judgement.worlds += 1;
@@ -176,12 +179,14 @@ pub fn judge(row: &Row, worlds: u64, length: Duration, verbosity: Verbosity) -> 
         found
     };
     let known = &row.seeds[..row.seeds.len().min(KNOWN)];
-    if known.is_empty() || !known.iter().all(|seed| finds(*seed)) {
+    let is_stale = known.is_empty() || !known.iter().all(|seed| finds(*seed));
+    if is_stale {
         judgement.verdict = match row.found() {
             FINDS_ENOUGH.. => compare(row, worlds, finds),
             _ => look_again(row, worlds, finds),
         };
     }
+    judgement.is_stale = is_stale;
     judgement
 }
 

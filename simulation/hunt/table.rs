@@ -78,7 +78,22 @@ impl Row {
             return;
         }
         *self.by.entry(failed).or_default() += 1;
+        self.keep(report);
+    }
+
+    /// Has the seeds of these runs, which have found the bug, in place of its own.
+    pub fn renew(&mut self, found: &[Report]) {
+        self.seeds.clear();
+        self.steps.clear();
+        found.iter().for_each(|report| self.keep(report));
+    }
+
+    /// Keeps the seed of a run that has found the bug, if it takes as few steps as the others.
+    fn keep(&mut self, report: &Report) {
         let steps = report.totals.steps;
+        if self.seeds.contains(&report.seed) {
+            return;
+        }
         let at = self.steps.partition_point(|known| *known <= steps);
         self.steps.insert(at, steps);
         self.seeds.insert(at, report.seed);

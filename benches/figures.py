@@ -30,6 +30,7 @@ COMMANDS = {
     "cluster": ("cargo bench --bench cluster", 1),
     "read": ("cargo bench --bench read", 1),
     "election": ("cargo bench --bench election", 1),
+    "start": ("cargo bench --bench start", 1),
 }
 UNITS = {"ns": 1e-9, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 SPREAD = r" +([\d.]+ \[[\d.]+\.\.[\d.]+\])"
@@ -258,6 +259,11 @@ def values(output, name, least=None):
     return bold(f"{number:g} MB/s", number, least=least)
 
 
+def ready(output, name, most):
+    median, longest = map(seconds, output.text(rf"^{name}: ready after (\S+) \(median of \d+\), (\S+) at most$"))
+    return f"{bold(show(median), median, most=most)}, {show(longest)} at most"
+
+
 def shares(output, names):
     found = [output.text(rf"^{name} +(\d+) writes +([\d.]+) s") for name in names]
     join = lambda words: words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
@@ -316,6 +322,9 @@ MORE = [
     ("time of a pipelined set with 1,000,000 recursive watches elsewhere / without any", "watches",
      lambda o: spread(o.text(rf"^with 1000000 recursive watches{SPREAD}{SPREAD}{SPREAD}")[2], "", 1), "1"),
     ("`sync` beside 50,000 sessions, p50 / with one session", "load", syncs, "1"),
+    ("three instances found a cluster: all are ready", "start", lambda o: ready(o, "three found a cluster", 0.2), "0.2 s"),
+    ("all three start again", "start", lambda o: ready(o, "all three start again", 0.15), "0.15 s"),
+    ("one more joins", "start", lambda o: ready(o, "one more joins", 0.5), "0.5 s"),
     ("10,000 partitions, 100 members: all get theirs", "partitions", lambda o: shares(o, ["all join"]), "-"),
     ("one more joins; one is lost; one leaves", "partitions",
      lambda o: shares(o, ["one more joins", "one is lost", "one leaves"]), "-"),

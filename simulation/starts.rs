@@ -171,7 +171,7 @@ impl World {
                 self.empty_disk(place);
                 self.start_in(place, SECOND);
             }
-            // A learner that is to stay one whose disk was damaged again and again: so says the error.
+            // A member that never votes keeps each damaged directory. The error asks for another disk.
             StorageError::Io { what, .. } if what.starts_with("this directory was replaced") => {
                 self.kernel.count_event("worn disks replaced");
                 self.empty_disk(place);

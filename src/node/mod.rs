@@ -319,10 +319,11 @@ impl Node {
         self.replica.drop_silent_clients(now, tick, effects);
     }
 
-    /// An instance that joins does not wait for the next tick, nor does one change for the next.
+    /// Plans changes of the members without waiting for the next tick, if an instance asks to join or a change was
+    /// applied.
     fn hasten_members(&mut self) -> Result<(), String> {
         let applied = self.raft.log().applied().index;
-        if self.leading.as_mut().is_some_and(|leading| leading.members.has_news(applied)) {
+        if self.leading.as_mut().is_some_and(|leading| leading.members.needs_plan(applied)) {
             self.keep_members();
             self.drive()?;
         }

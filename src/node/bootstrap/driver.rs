@@ -30,9 +30,9 @@ pub(in crate::node) struct Bootstrap {
     /// Whether it is not a member of its cluster yet and asks to become one.
     pub(in crate::node) joins: bool,
     /// The peers that were connected when this node found or founded its cluster, and those that have announced
-    /// themselves since without one, before it was durable or over a connection that leads here only. The cluster
-    /// is announced to them once it is durable, and again over the connection that is made anew for it. Those for
-    /// which there is no room announce themselves again.
+    /// themselves since without one, before it was durable or before this node was connected to them. The cluster is
+    /// announced to them once it is durable, and again when a connection to them is made. Those for which there is no
+    /// room announce themselves again.
     waiting: BTreeSet<NodeId>,
 }
 
@@ -64,15 +64,17 @@ impl Bootstrap {
     ) {
         if let Some(founding) = &mut self.founding {
             founding.take(from, announcement);
-        } else if announcement.cluster == 0 && self.cluster() != 0 {
-            membership.note_newcomer(from, raft, cx.now.mono);
-            self.announce_cluster(from, &membership.me, cx);
-            // The way back may not be connected yet.
-            if !membership.versions.is_connected(from) && self.waiting.len() < MEMBERS_MAX {
+        } else if announcement.cluster == 0 {
+            let is_durable = self.cluster() != 0;
+            if is_durable {
+                membership.note_newcomer(from, raft, cx.now.mono);
+                self.announce_cluster(from, &membership.me, cx);
+            }
+            // The reply is lost if this node is not connected to the peer yet.
+            let is_sent = is_durable && membership.versions.is_connected(from);
+            if !is_sent && self.waiting.len() < MEMBERS_MAX {
                 self.waiting.insert(from);
             }
-        } else if announcement.cluster == 0 && self.waiting.len() < MEMBERS_MAX {
-            self.waiting.insert(from);
         }
     }
 

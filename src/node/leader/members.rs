@@ -49,8 +49,8 @@ pub(in crate::node) struct Observed {
     pub(super) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
-    /// Whether an instance asks to be a member that did not ask before.
-    is_asked: bool,
+    /// Whether an instance has asked to be a member for the first time, and nothing was planned since.
+    has_new_request: bool,
     health_at: Time,
     /// The settled learners, as last reported.
     placed: BTreeSet<NodeId>,
@@ -63,14 +63,14 @@ impl Observed {
         let is_new = !reports.contains_key(&member.node);
         if !is_new || reports.len() < MEMBERS_MAX {
             reports.insert(member.node, (member, now + REQUEST_TIME));
-            self.is_asked |= is_new;
+            self.has_new_request |= is_new;
         }
     }
 
-    /// Whether there may be something to do before the next heartbeat: an instance asks to be a member, or a change
-    /// was applied, so the next one can follow.
-    pub(in crate::node) fn has_news(&mut self, applied: u64) -> bool {
-        std::mem::take(&mut self.is_asked)
+    /// Whether to plan before the next heartbeat: an instance asks to be a member, or a change was applied, so the
+    /// next one can follow.
+    pub(in crate::node) fn needs_plan(&mut self, applied: u64) -> bool {
+        std::mem::take(&mut self.has_new_request)
             | self.changing.take_if(|index| *index <= applied).is_some()
     }
 

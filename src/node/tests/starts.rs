@@ -123,10 +123,10 @@ fn a_new_instance_is_ready_soon() {
     assert!(!cluster.node(6).raft.is_voter(6));
 }
 
-/// An instance reaches the members before they connect to it. Their answers were lost, and it asked again when a
-/// second had passed.
+/// An instance reaches the members before they are connected to it. Their replies were lost, and it asked again a
+/// second later.
 #[test]
-fn an_instance_hears_of_the_cluster_as_soon_as_members_reach_it() {
+fn an_instance_receives_its_cluster_once_members_are_connected_to_it() {
     let mut cluster = Cluster::blank(3);
     (1..=3).for_each(|node| cluster.add(node));
     heartbeats(&mut cluster, false, has_leader);

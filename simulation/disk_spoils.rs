@@ -102,11 +102,13 @@ impl DiskWorld {
     }
 
     /// Damages a part of the log that the store does not need: that is no damage.
-    pub(super) fn spoil_spare(&mut self, life: &Life) {
+    pub(super) fn spoil_spare(&mut self, life: &mut Life) {
         // What is not durable yet may be lost, and then more is needed.
         if !life.threads.is_resting() || self.damage.is_some() {
             return;
         }
+        // Reads that were asked for before the last checkpoint.
+        while life.threads.work_beside() {}
         self.device.set_descriptors(None);
         let files = self.device.process();
         let spare = spare_segments(&self.path(&files)).unwrap_or_default();

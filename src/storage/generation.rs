@@ -245,12 +245,20 @@ impl Generation {
     /// Writes a chunk; durable after the next sync.
     ///
     /// # Errors
-    /// [`StorageError::Again`] if the disk is full: nothing that is valid has changed.
+    /// [`StorageError::Again`] if the disk is full, or damaged where an earlier image was: nothing that is valid has
+    /// changed.
     pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
         for (key, value) in record.parts {
             let place = Place { offset: self.end, bytes: value.len() as u32 };
-            let writing = io_error("writing a chunk");
-            self.chunks.write_at(&value, self.end).map_err(|error| writing(error).later())?;
+            if let Err(error) = self.chunks.write_at(&value, self.end) {
+                let error = io_error("writing a chunk")(error);
+                if self.end >= self.begun_length {
+                    return Err(error.later());
+                }
+                // The system reads what is written in part. Once it is given up, other blocks take the place.
+                self.begun_length = self.begun_at;
+                return Err(error.retryable());
+            }
             self.end += value.len() as u64;
             self.unsynced_bytes += value.len() as u64;
             self.gathered.push((key, place));
@@ -490,7 +498,10 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::storage::file_system::simulated::{Device, Fault, FaultKind};
     use crate::storage::record::{Form, encode};
 
     /// sled wrote each value up to four times, and read all of it back.
@@ -557,6 +568,52 @@ mod tests {
             assert_eq!((chunk.previous, chunk.body.len()), (group, 50_000));
         }
         assert!(generation.chunks.length().unwrap() < 104_000);
+    }
+
+    /// The member stopped: the system reads the sector that is to be written in part.
+    #[test]
+    fn a_part_that_cannot_be_written_over_an_earlier_image_is_written_elsewhere_next_time() {
+        let device = Device::new(3);
+        let files = Arc::new(device.process());
+        let path = FsPath::new(files.clone(), Path::new("/generations")).join("gen");
+        let record = |group, bytes| {
+            encode(ChunkId { group, number: 0 }, group, Form::Clear, &vec![7; bytes])
+        };
+        path.parent().create_directory().unwrap();
+        let spare = spare_beside(&path).open(Access::Create).unwrap();
+        spare.write_at(&[1; 200_000], 0).unwrap();
+        spare.sync_all().unwrap();
+        drop(spare);
+        let mut generation = Generation::create(path.clone(), 1).unwrap();
+        generation.write(record(1, 50_000)).unwrap();
+        generation.sync().unwrap();
+        device.drop_caches();
+        for page in 15..40 {
+            let chunks = Path::new("/generations/gen").join(CHUNKS);
+            device.damage(FaultKind::BadSector, &chunks, page).unwrap();
+        }
+        generation.begin_part();
+        let error = generation.write(record(2, 30_000)).unwrap_err();
+        assert!(matches!(error, StorageError::Again { .. }), "{error:?}");
+        generation.give_up();
+        assert!(generation.chunks.length().unwrap() < 60_000);
+        generation.begin_part();
+        generation.write(record(3, 30_000)).unwrap();
+        generation.sync().unwrap();
+        // Only what an earlier image left there is given up.
+        generation.begin_part();
+        device.inject(Fault::next(FaultKind::FailedWrite));
+        let error = generation.write(record(4, 30_000)).unwrap_err();
+        assert!(matches!(error, StorageError::Io { .. }), "{error:?}");
+        drop(generation);
+        files.end_process();
+        let files = Arc::new(device.process());
+        let path = FsPath::new(files, Path::new("/generations")).join("gen");
+        let generation = Generation::open(path, 1).unwrap();
+        for (group, bytes) in [(1, 50_000), (3, 30_000)] {
+            let chunk = generation.chunks(group, None).unwrap().next().unwrap().unwrap();
+            assert_eq!((chunk.previous, chunk.body.len()), (group, bytes));
+        }
     }
 
     /// A place with such an offset was an error of the disk, and the member never started again.

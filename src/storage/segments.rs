@@ -21,9 +21,12 @@
 //! | 24     | 8     | the segment's number                      |
 //! | 32     | 8     | the length of the file, at least          |
 //! | 40     | 8     | XXH3 of everything before                 |
-//! | 48     | 464   | zero                                      |
+//! | 48     | 8     | the length once it was made longer        |
+//! | 56     | 8     | XXH3 of the first 40 bytes with it        |
+//! | 64     | 448   | zero                                      |
 
 use std::io;
+use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,6 +40,11 @@ pub(super) const FORMAT: u32 = 1;
 /// A sector, so that no record shares one with the header.
 pub(super) const HEADER_BYTES: usize = 512;
 const SEALED_BYTES: usize = 40;
+/// The length, and the checksum of all up to it.
+const LENGTH: Range<usize> = 32..SEALED_BYTES + 8;
+/// Where these are for the length that the segment was given later. The first ones stay as they are: a crash while they
+/// are written must not damage the header of a segment that is in use.
+const LONGER: usize = 48;
 /// The block that a new segment is filled with.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -94,10 +102,18 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
         return corrupt(format!("segment {number} of the log is another one"));
     }
     // The file may be longer: a crash between the steps of `lengthen`.
-    if field(32).is_none_or(|length| length > bytes.len() as u64) {
+    let length = longer(bytes, id).or(field(LENGTH.start));
+    if length.is_none_or(|length| length > bytes.len() as u64) {
         return corrupt(format!("segment {number} of the log is cut short"));
     }
     Ok(())
+}
+
+/// The length that this segment was given after it was made, if that was written as a whole.
+fn longer(bytes: &[u8], id: SegmentId) -> Option<u64> {
+    let length = u64_at(bytes, LONGER)?;
+    let expected = &header(id, length)[LENGTH];
+    (bytes.get(LONGER..LONGER + LENGTH.len()) == Some(expected)).then_some(length)
 }
 
 /// Whether these bytes begin with the sound header of any segment.
@@ -139,7 +155,7 @@ impl Segment {
         fill(&*self.file, self.length, length).map_err(io)?;
         self.file.sync_all().map_err(io)?;
         // Durable with the next append.
-        self.file.write_at(&header(id, length), 0).map_err(io)?;
+        self.file.write_at(&header(id, length)[LENGTH], LONGER as u64).map_err(io)?;
         self.length = length;
         Ok(())
     }

@@ -407,11 +407,13 @@ impl Writer {
             StoreCall::Commit(checkpoint) => {
                 let Checkpoint { meta, keep_from, .. } = *checkpoint;
                 let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+                self.busy = true;
                 self.reports.send(Input::CheckpointDone { index: meta.index, bytes });
             }
             StoreCall::Change(call) => {
                 if let Some(mut change) = self.change.take() {
                     if change.perform(call, &mut *self.store, self.is_closing)? {
+                        self.busy = true;
                         self.reports.send(Input::Written { number: change.number() });
                     } else {
                         self.change = Some(change);

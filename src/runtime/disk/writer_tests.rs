@@ -521,6 +521,22 @@ fn deferred_work_waits_for_a_pause() {
     assert_eq!(world.times("idle"), [20 * (REST_AFTER - MS) + MS]);
 }
 
+/// A disk that lost an installed state was not noticed, if nothing was written afterwards.
+#[test]
+fn deferred_work_follows_a_checkpoint_and_an_installation() {
+    let mut machine = large_machine();
+    let mut world = World::new(Script::default());
+    world.writer.submit(install(&machine, 1));
+    world.advance(10 * SECOND);
+    assert_eq!((world.results(), world.times("idle").len()), (vec!["written 1".to_owned()], 1));
+    world.writer.submit(checkpoint(&mut machine, 100));
+    world.advance(10 * SECOND);
+    assert_eq!(
+        (world.results(), world.times("idle").len()),
+        (vec!["checkpoint 100".to_owned()], 2)
+    );
+}
+
 #[test]
 fn pieces_are_verified_evenly_in_a_day() {
     let day = Duration::from_secs(24 * 60 * 60);

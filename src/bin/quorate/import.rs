@@ -66,7 +66,7 @@ pub(crate) struct ImportArgs {
 /// Runs the import; returns whether it succeeded. Logs go to the standard error, filtered by
 /// RUST_LOG.
 pub(crate) fn run(arguments: &ImportArgs) -> bool {
-    crate::log("warn");
+    crate::logging::log("warn");
     let outcome = join(arguments).and_then(|(coordinator, session)| {
         let outcome = copy(arguments, &session);
         coordinator.close();

@@ -11,13 +11,13 @@ mod import;
 mod keys;
 mod live;
 #[cfg(feature = "gateway")]
+mod logging;
+#[cfg(feature = "gateway")]
 mod serve;
 mod text;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-#[cfg(feature = "gateway")]
-use std::io::IsTerminal;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,11 +29,6 @@ use clap_complete::Shell;
 use quorate::StartError;
 use quorate::{Error, recovery};
 use serde::Serialize;
-#[cfg(feature = "gateway")]
-use tracing_subscriber::filter::FilterFn;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use self::keys::{DataKeyArgs, StoppedArgs};
 
@@ -275,28 +270,6 @@ fn recover(
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { what, reason: error.to_string() }
-}
-
-/// Writes log lines to the standard error, filtered by RUST_LOG; coloured on a terminal, unless NO_COLOR is set.
-#[cfg(feature = "gateway")]
-fn log(default: &str) {
-    log_with(default, None::<tracing_subscriber::layer::Identity>, false);
-}
-
-/// As [`log`], with a further layer; `audits_elsewhere`: the lines of the audit log are not written here, too.
-#[cfg(feature = "gateway")]
-fn log_with(
-    default: &str,
-    layer: Option<impl Layer<Registry> + Send + Sync>,
-    audits_elsewhere: bool,
-) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let is_colored = io::stderr().is_terminal() && !is_plain;
-    let lines = tracing_subscriber::fmt::layer().with_ansi(is_colored).with_writer(io::stderr);
-    let elsewhere = FilterFn::new(move |of| !(audits_elsewhere && of.target() == "quorate::audit"));
-    let lines = lines.with_filter(filter).with_filter(elsewhere);
-    tracing_subscriber::registry().with(layer).with(lines).init();
 }
 
 /// Prints a completion script for a shell; returns whether it could be printed.

@@ -157,7 +157,7 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let audit = arguments.audit_file.as_deref().map(AuditFile::open).transpose()?;
     let (layer, flusher) = audit.unzip();
-    crate::log_with("info", layer, arguments.audit_file.is_some() && !arguments.audit);
+    crate::logging::log_with("info", layer, arguments.audit_file.is_some() && !arguments.audit);
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;

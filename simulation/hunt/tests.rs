@@ -48,12 +48,10 @@ fn a_row_that_says_too_much_is_noticed() {
     assert!(judged.verdict == Verdict::AsBefore && judged.worlds == 2, "{judged:?}");
     row.seeds.clear();
     assert_eq!(judge(&row, 20, MINUTE, Verbosity::None).verdict, Verdict::AsBefore);
-    // Nothing happens in worlds of no time.
-    let often =
-        "| AppendUnsynced | 20 | 20 | 1 | 0 | 1, 2 | I14 what is confirmed is on the device: 20 |";
-    let often = Row::parse(often).unwrap();
-    let judged = judge(&often, 20, Duration::ZERO, Verbosity::None);
-    assert!(judged.verdict == Verdict::Harder && judged.found.is_empty(), "{judged:?}");
+    // It is found in one of eight.
+    let often = "| RotAccepted | 20 | 20 | 1 | 0 | | I11 one log: 20 |";
+    let judged = judge(&Row::parse(often).unwrap(), 20, MINUTE, Verbosity::None);
+    assert_eq!(judged.verdict, Verdict::Harder, "{judged:?}");
 }
 
 /// A find after a rest of misses says as much as its row does. Where there are not worlds enough to say anything, none

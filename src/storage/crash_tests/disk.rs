@@ -269,6 +269,16 @@ impl Disk {
         self.pending.push(change);
     }
 
+    /// If this change removes a directory: what happened in it before says nothing of one that is made in its place.
+    fn forget_inside(&mut self, change: &NameChange) {
+        if let NameChange { removed: Some(removed), added: None } = change
+            && self.synced.get(removed) == Some(&Node::Directory)
+        {
+            self.synced.retain(|path, _| !path.starts_with(removed));
+            self.pending.retain(|earlier| !earlier.is_in(removed));
+        }
+    }
+
     fn file(&mut self, path: &Path) -> &mut File {
         match self.live.get(path) {
             Some(Node::File(number)) => &mut self.files[*number],
@@ -290,6 +300,7 @@ impl Disk {
             b'S' => {
                 for change in std::mem::take(&mut self.pending) {
                     if change.is_in(path) {
+                        self.forget_inside(&change);
                         change.apply(&mut self.synced);
                     } else {
                         self.pending.push(change);
@@ -460,4 +471,38 @@ fn build_recorder(dir: &Path) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// A name that was removed from a former directory of the same path was taken from the new one.
+#[test]
+fn a_directory_that_is_made_again_has_its_own_names() {
+    let work = tempfile::tempdir().unwrap();
+    let call = |kind: u8, path: &str, to: &str| Call {
+        kind,
+        path: Path::new("/data").join(path),
+        offset: 0,
+        data: if to.is_empty() { Vec::new() } else { format!("/data/{to}").into_bytes() },
+    };
+    let mut disk = Disk::default();
+    for (kind, path, to) in [
+        (b'D', "", ""),
+        (b'C', "spare", ""),
+        (b'D', "gen", ""),
+        (b'C', "gen/chunks", ""),
+        (b'S', "", ""),
+        (b'S', "gen", ""),
+        // The directory is removed, and made again.
+        (b'U', "gen/chunks", ""),
+        (b'X', "gen", ""),
+        (b'D', "gen", ""),
+        (b'R', "spare", "gen/chunks"),
+        (b'S', "", ""),
+        (b'S', "gen", ""),
+    ] {
+        disk.run(&call(kind, path, to));
+    }
+    disk.run(&Call { kind: b'S', path: PathBuf::from("/"), offset: 0, data: Vec::new() });
+    let image = work.path().join("image");
+    disk.cut_hard(Path::new("/data"), &image);
+    assert!(image.join("gen/chunks").exists() && !image.join("spare").exists());
 }

@@ -107,7 +107,7 @@ impl DiskWorld {
         if !life.threads.is_resting() || self.damage.is_some() {
             return;
         }
-        // Reads that were asked for before the last checkpoint.
+        // Reads that were asked for before the last checkpoint still need it.
         while life.threads.work_beside() {}
         self.device.set_descriptors(None);
         let files = self.device.process();

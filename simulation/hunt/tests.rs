@@ -48,7 +48,7 @@ fn a_row_that_says_too_much_is_noticed() {
     assert!(judged.verdict == Verdict::AsBefore && judged.worlds == 2, "{judged:?}");
     row.seeds.clear();
     assert_eq!(judge(&row, 20, MINUTE, Verbosity::None).verdict, Verdict::AsBefore);
-    // It is found in one of eight.
+    // One world of eight finds this bug.
     let often = "| RotAccepted | 20 | 20 | 1 | 0 | | I11 one log: 20 |";
     let judged = judge(&Row::parse(often).unwrap(), 20, MINUTE, Verbosity::None);
     assert_eq!(judged.verdict, Verdict::Harder, "{judged:?}");

@@ -58,7 +58,7 @@ pub(super) struct Generation {
     /// longer.
     end: u64,
     begun_at: u64,
-    /// How long the file was before this checkpoint.
+    /// How long the file was before this checkpoint, and is again if this one is given up.
     begun_length: u64,
     /// The places of parts that sled gets at the next sync.
     gathered: Vec<(Key, Place)>,
@@ -245,8 +245,8 @@ impl Generation {
     /// Writes a chunk; durable after the next sync.
     ///
     /// # Errors
-    /// [`StorageError::Again`] if the disk is full, or damaged where an earlier image was: nothing that is valid has
-    /// changed.
+    /// [`StorageError::Again`] if the disk is full, or what an earlier image left in this place is damaged: nothing that
+    /// is valid has changed.
     pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
         for (key, value) in record.parts {
             let place = Place { offset: self.end, bytes: value.len() as u32 };
@@ -255,7 +255,8 @@ impl Generation {
                 if self.end >= self.begun_length {
                     return Err(error.later());
                 }
-                // The system reads what is written in part. Once it is given up, other blocks take the place.
+                // The system reads a page before it writes a part of it, and cannot read this one. The page leaves
+                // the file when this checkpoint is given up, and the next one gets a new page.
                 self.begun_length = self.begun_at;
                 return Err(error.retryable());
             }
@@ -570,7 +571,7 @@ mod tests {
         assert!(generation.chunks.length().unwrap() < 104_000);
     }
 
-    /// The member stopped: the system reads the sector that is to be written in part.
+    /// The member stopped: the system cannot read a page of which a part is to be written.
     #[test]
     fn a_part_that_cannot_be_written_over_an_earlier_image_is_written_elsewhere_next_time() {
         let device = Device::new(3);

@@ -269,8 +269,9 @@ impl Disk {
         self.pending.push(change);
     }
 
-    /// If this change removes a directory: what happened in it before says nothing of one that is made in its place.
-    fn forget_inside(&mut self, change: &NameChange) {
+    /// If this change removes a directory, its names go with it: they are not those of a directory that is made at the
+    /// same path later.
+    fn remove_inside(&mut self, change: &NameChange) {
         if let NameChange { removed: Some(removed), added: None } = change
             && self.synced.get(removed) == Some(&Node::Directory)
         {
@@ -300,7 +301,7 @@ impl Disk {
             b'S' => {
                 for change in std::mem::take(&mut self.pending) {
                     if change.is_in(path) {
-                        self.forget_inside(&change);
+                        self.remove_inside(&change);
                         change.apply(&mut self.synced);
                     } else {
                         self.pending.push(change);
@@ -473,35 +474,24 @@ fn build_recorder(dir: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A name that was removed from a former directory of the same path was taken from the new one.
+/// What was removed from the former directory of this path counted as removed from the new one.
 #[test]
 fn a_directory_that_is_made_again_has_its_own_names() {
     let work = tempfile::tempdir().unwrap();
-    let call = |kind: u8, path: &str, to: &str| Call {
-        kind,
-        path: Path::new("/data").join(path),
-        offset: 0,
-        data: if to.is_empty() { Vec::new() } else { format!("/data/{to}").into_bytes() },
-    };
     let mut disk = Disk::default();
-    for (kind, path, to) in [
-        (b'D', "", ""),
-        (b'C', "spare", ""),
-        (b'D', "gen", ""),
-        (b'C', "gen/chunks", ""),
-        (b'S', "", ""),
-        (b'S', "gen", ""),
-        // The directory is removed, and made again.
-        (b'U', "gen/chunks", ""),
-        (b'X', "gen", ""),
-        (b'D', "gen", ""),
-        (b'R', "spare", "gen/chunks"),
-        (b'S', "", ""),
-        (b'S', "gen", ""),
-    ] {
-        disk.run(&call(kind, path, to));
-    }
-    disk.run(&Call { kind: b'S', path: PathBuf::from("/"), offset: 0, data: Vec::new() });
+    let mut run = |calls: &[(u8, &str, &str)]| {
+        for (kind, path, to) in calls {
+            let (path, data) = (PathBuf::from(path), to.as_bytes().to_vec());
+            disk.run(&Call { kind: *kind, path, offset: 0, data });
+        }
+    };
+    let sync = [(b'S', "/", ""), (b'S', "/data", ""), (b'S', "/data/gen", "")];
+    run(&[(b'D', "/data", ""), (b'C', "/data/spare", "")]);
+    run(&[(b'D', "/data/gen", ""), (b'C', "/data/gen/chunks", "")]);
+    run(&sync);
+    run(&[(b'U', "/data/gen/chunks", ""), (b'X', "/data/gen", ""), (b'D', "/data/gen", "")]);
+    run(&[(b'R', "/data/spare", "/data/gen/chunks")]);
+    run(&sync);
     let image = work.path().join("image");
     disk.cut_hard(Path::new("/data"), &image);
     assert!(image.join("gen/chunks").exists() && !image.join("spare").exists());

@@ -133,10 +133,10 @@ impl Generation {
         // sled must not build on what only the page cache has: a process that has ended may have left
         // writes there, and a failed sync pages that no later sync writes.
         file.sync_all().map_err(io)?;
-        file.forget_cached();
+        file.forget_cached(u64::MAX);
         let chunks = path.join(CHUNKS).open(Access::Write).map_err(io)?;
         chunks.sync_all().map_err(io)?;
-        chunks.forget_cached();
+        chunks.forget_cached(u64::MAX);
         let length = chunks.length().map_err(io)?;
         let db = path.open_database()?;
         let mut generation = Generation::of(number, path, db, (file, chunks), 0);
@@ -177,7 +177,7 @@ impl Generation {
         self.shut();
         // An attempt that failed, as on a full disk, has left one.
         remove_torn_snapshots(&self.path).map_err(io_error("opening a generation"))?;
-        self.file.forget_cached();
+        self.file.forget_cached(u64::MAX);
         self.db = Some(self.path.open_database()?);
         self.holds_written = false;
         // sled's recovery writes too.
@@ -187,7 +187,7 @@ impl Generation {
     /// Makes sure that the next reads come from the disk, and not from memory, which has what was written, and
     /// what was read in the last round.
     pub(super) fn forget_read(&mut self, is_new_round: bool) -> Result<()> {
-        self.chunks.forget_cached();
+        self.chunks.forget_cached(u64::MAX);
         if is_new_round || self.holds_written || self.db.is_none() {
             return self.reopen();
         }

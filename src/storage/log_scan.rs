@@ -238,7 +238,7 @@ fn before_first(id: u64) -> RecordPosition {
 pub(super) fn forget_cached_end(dir: &FsPath) {
     for number in numbers(dir).unwrap_or_default().iter().rev().take(3) {
         if let Ok(segment) = Segment::open(dir, *number, 0) {
-            segment.file.forget_cached();
+            segment.file.forget_cached(u64::MAX);
         }
     }
 }

@@ -164,8 +164,9 @@ impl Segment {
     pub(super) fn reuse(dir: &FsPath, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = io_error("using a segment of the log again");
         let segment = Segment::open(dir, old, length)?;
-        // What is on the device counts: a start reads that.
-        segment.file.forget_cached();
+        // What is on the device counts: a start reads that. The other pages stay in memory, so that no append waits for
+        // the one that it begins or ends in.
+        segment.file.forget_cached(HEADER_BYTES as u64);
         if !segment.file.content(HEADER_BYTES as u64).is_ok_and(|header| is_sealed(&header)) {
             // It is not needed, so its damage is none. Under the new name, a crash would make it one.
             path(dir, old).remove_file().map_err(io)?;
@@ -194,13 +195,17 @@ fn fill(file: &dyn File, mut from: u64, to: u64) -> io::Result<()> {
 /// Reads a file from the device if the system supports that, and not from the system's cache.
 pub(super) fn read_stored(path: &FsPath) -> io::Result<Vec<u8>> {
     let file = path.open(Access::Read)?;
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     file.content(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::storage::file_system::simulated::{Device, FaultKind};
 
     /// A crash right after the rename left the damaged header of a segment that nothing needed under the name
     /// of the next one, and the start refused the directory.
@@ -222,5 +227,26 @@ mod tests {
         let used_again = path(&dir, 6).read().unwrap();
         check_header(&used_again, id(6)).unwrap();
         assert_eq!(used_again[700], 1);
+    }
+
+    /// Each append had to read the page that it began in from the device, and the one that it ended in.
+    #[test]
+    fn appends_to_a_segment_that_is_used_again_read_nothing() {
+        let device = Device::new(1);
+        let dir = FsPath::new(Arc::new(device.process()), Path::new("/"));
+        let id = |number| SegmentId { log: 7, number };
+        let length = 8 * 4096;
+        let file = Segment::create(&dir, id(1), length).unwrap().file;
+        file.write_at(&vec![1; length as usize - HEADER_BYTES], HEADER_BYTES as u64).unwrap();
+        file.sync_data().unwrap();
+        for page in 1..8 {
+            device.damage(FaultKind::BadSector, path(&dir, 1).path(), page).unwrap();
+        }
+        let segment = Segment::reuse(&dir, 1, id(5), length).unwrap();
+        let record = [7; 1000];
+        for at in (HEADER_BYTES..length as usize - record.len()).step_by(record.len()) {
+            segment.file.write_at(&record, at as u64).unwrap();
+            segment.file.sync_data().unwrap();
+        }
     }
 }

@@ -117,9 +117,10 @@ pub(crate) trait File: Debug + Send + Sync {
     /// Makes the content and everything that the file system knows of the file durable.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Asks the system to drop its cache of the file, so that the next read comes from the device. Best
+    /// Asks the system to drop its cache of the first so many bytes, and the rest of their pages, so that the next
+    /// read comes from the device. So does a write to a part of a page, which has to read it first. Best
     /// effort: some systems have no such call, and bytes that were not written yet stay.
-    fn forget_cached(&self);
+    fn forget_cached(&self, bytes: u64);
 }
 
 /// An open directory.

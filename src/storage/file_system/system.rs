@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 /// The size of sled's cache. The node itself holds the log and the state in memory.
 const CACHE_BYTES: u64 = 4 << 20;
+/// No system has larger pages.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 /// Fixed, since the largest value that makes no blob depends on it.
 const SEGMENT_BYTES: usize = 8 << 20;
 
@@ -174,13 +178,17 @@ impl File for fs::File {
         fs::File::sync_all(self)
     }
 
-    fn forget_cached(&self) {
+    fn forget_cached(&self, bytes: u64) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             use rustix::fs::{Advice, fadvise};
+            // Only whole pages are dropped. None: up to the end.
+            let bytes = bytes.checked_next_multiple_of(PAGE_BYTES_MAX).and_then(NonZeroU64::new);
             // Best effort: bytes from memory are verified like bytes from the device.
-            let _ = fadvise(self, 0, None, Advice::DontNeed);
+            let _ = fadvise(self, 0, bytes, Advice::DontNeed);
         }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = bytes;
     }
 }
 

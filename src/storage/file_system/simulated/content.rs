@@ -319,15 +319,15 @@ impl FileContent {
         self.lost - before
     }
 
-    /// The system drops its cache of the file, except what it has to write yet.
-    pub(super) fn drop_cache(&mut self) {
-        self.slots.retain(|_, slot| {
-            if !matches!(slot.cache, CachedPage::Dirty(_)) {
+    /// The system drops its cache of the first so many pages, except what it has to write yet.
+    pub(super) fn drop_cache(&mut self, pages: u64) {
+        self.slots.retain(|number, slot| {
+            if *number < pages && !matches!(slot.cache, CachedPage::Dirty(_)) {
+                self.lost -= usize::from(matches!(slot.cache, CachedPage::Lost(_)));
                 slot.cache = CachedPage::Absent;
             }
             !slot.is_default()
         });
-        self.lost = 0;
     }
 
     /// The power is cut: the cache is gone, and the device has what survives.
@@ -356,7 +356,7 @@ impl FileContent {
         };
         self.device_length = self.length;
         (self.write_errors, self.write_errors_reported) = (0, 0);
-        self.drop_cache();
+        self.drop_cache(u64::MAX);
         self.cut_tail();
     }
 

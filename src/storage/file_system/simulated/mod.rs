@@ -171,7 +171,7 @@ impl Device {
 
     /// The system needs memory: it drops what it need not write yet, so that reads come from the device.
     pub(crate) fn drop_caches(&self) {
-        self.each_content(|content, _| content.drop_cache());
+        self.each_content(|content, _| content.drop_cache(u64::MAX));
     }
 
     /// The system writes some of the dirty pages before any sync.
@@ -271,7 +271,7 @@ impl State {
             FaultKind::UncachedRot => {
                 let content = self.content(node)?;
                 content.rot(page, bit);
-                content.drop_cache();
+                content.drop_cache(u64::MAX);
             }
             _ => return Err(io::ErrorKind::Unsupported.into()),
         }

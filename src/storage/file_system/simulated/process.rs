@@ -288,12 +288,12 @@ impl File for Handle {
         self.sync_data()
     }
 
-    fn forget_cached(&self) {
+    fn forget_cached(&self, bytes: u64) {
         let mut state = locked(&self.shared);
         if let Ok(handle) = state.handle(self.id)
             && let Ok(content) = state.content(handle.node)
         {
-            content.drop_cache();
+            content.drop_cache(pages(bytes));
         }
     }
 }

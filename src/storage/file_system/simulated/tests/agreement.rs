@@ -182,7 +182,7 @@ impl Side<'_> {
             15 => done(file.sync_data()),
             16 => done(file.sync_all()),
             17 => {
-                file.forget_cached();
+                file.forget_cached(number);
                 Seen::Done
             }
             _ => {

@@ -46,7 +46,7 @@ fn pages_of_a_failed_sync_are_gone_when_the_cache_is_dropped() {
     for forget in [true, false] {
         let (device, _files, file) = after_failed_sync();
         if forget {
-            file.forget_cached()
+            file.forget_cached(u64::MAX)
         } else {
             device.drop_caches()
         }
@@ -73,7 +73,7 @@ fn the_cache_keeps_what_was_not_synced_when_it_is_dropped() {
     let (device, _files, file) = device();
     file.write_at(b"dirty", 0).unwrap();
     device.drop_caches();
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     assert_eq!(read(&*file), b"dirty");
 }
 
@@ -154,7 +154,7 @@ fn a_bad_sector_cannot_be_read_from_the_device_until_it_is_written_again() {
     assert_eq!(device.state(), DeviceState::Damaged);
     // The cache holds it.
     assert_eq!(read(&*file), [1; 3 * PAGE]);
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     let mut page = [0; PAGE];
     file.read_at(&mut page, 0).unwrap();
     for _ in 0..2 {
@@ -165,7 +165,7 @@ fn a_bad_sector_cannot_be_read_from_the_device_until_it_is_written_again() {
     assert_eq!(device.struck().count(FaultKind::BadSector), 3);
     file.write_at(&[2; PAGE], PAGE as u64).unwrap();
     file.sync_data().unwrap();
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     file.read_at(&mut page, PAGE as u64).unwrap();
     assert_eq!((page, device.state()), ([2; PAGE], DeviceState::Synced));
 }
@@ -177,7 +177,7 @@ fn rot_shows_when_the_cache_does_not_hold_the_page() {
     file.sync_data().unwrap();
     device.damage(FaultKind::Rot, path("/file"), 0).unwrap();
     assert_eq!(read(&*file), [1; PAGE]);
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     let rotten = read(&*file);
     let flipped: u32 = rotten.iter().map(|byte| (byte ^ 1).count_ones()).sum();
     assert_eq!(flipped, 1);
@@ -222,7 +222,7 @@ fn a_lost_write_was_acknowledged_and_is_not_on_the_device() {
     file.sync_data().unwrap();
     assert_eq!((read(&*file), device.state()), (vec![2; 3 * PAGE], DeviceState::Damaged));
     assert_eq!(device.unsynced(path("/")), Vec::new());
-    file.forget_cached();
+    file.forget_cached(u64::MAX);
     let pages: Vec<u8> = read(&*file).chunks(PAGE).map(|page| page[0]).collect();
     assert_eq!(pages, [2, 1, 2]);
 }

@@ -5,6 +5,8 @@ pub(crate) mod catch_up;
 #[cfg(test)]
 pub(crate) mod crash;
 #[cfg(test)]
+mod disk;
+#[cfg(test)]
 mod full_disk;
 #[cfg(test)]
 pub(crate) mod harness;

@@ -2,8 +2,8 @@
 //!
 //! `kill` kills a process in the middle of its writes, `power` cuts the power
 //! in a model of the disk, `restart` does so after a start that follows the end
-//! of a process or a failed sync, `damage` damages files, `random` does all of
-//! it on the simulated file system. In all, what the store holds afterwards must be the contents after the last acknowledged
+//! of a process or a failed sync, `damage` damages files, `scrub` does so while the
+//! store is open, `random` does all of it on the simulated file system. In all, what the store holds afterwards must be the contents after the last acknowledged
 //! operation or, after a crash, those after the operation in progress. After
 //! damage, the store may also refuse to open.
 //!
@@ -19,6 +19,7 @@ mod kill;
 mod power;
 mod random;
 mod restart;
+mod scrub;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

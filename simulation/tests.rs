@@ -8,13 +8,15 @@ use super::*;
 use crate::planted::Bug;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// What is not optimised takes long.
+const SHORT: Duration = Duration::from_secs(20);
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let one = run_once(7, MINUTE, Verbosity::None, Kind::Usual);
+    let one = run_once(7, SHORT, Verbosity::None, Kind::Usual);
     // Another seed in between would show any state that the first run leaves behind.
-    let other = run_once(8, MINUTE, Verbosity::None, Kind::Usual);
-    let again = run_once(7, MINUTE, Verbosity::All, Kind::Usual);
+    let other = run_once(8, SHORT, Verbosity::None, Kind::Usual);
+    let again = run_once(7, SHORT, Verbosity::All, Kind::Usual);
     assert_eq!(one.trace_hash, again.trace_hash);
     assert_eq!(one.totals.operations, again.totals.operations);
     assert_ne!(one.trace_hash, other.trace_hash);
@@ -85,25 +87,23 @@ fn a_bug_is_planted_for_each_check() {
 #[test]
 fn short_seeds_of_rolled_clusters_find_nothing() {
     for seed in 1..=2 {
-        let report = run(seed, MINUTE, Kind::Rolled);
+        let report = run(seed, SHORT, Kind::Rolled);
         assert_eq!(report.failure, None, "seed {seed}:\n{}", report.timeline.join("\n"));
     }
 }
 
 /// A second under load costs as much as a minute elsewhere.
 #[test]
-fn short_seeds_under_load_find_nothing() {
-    for seed in 1..=2 {
-        let report = run(seed, MINUTE / 4, Kind::Loaded);
-        assert_eq!(report.failure, None, "seed {seed}:\n{}", report.timeline.join("\n"));
-        assert!(report.totals.operations["set"] > 200, "seed {seed} did next to nothing");
-    }
+fn a_short_seed_under_load_finds_nothing() {
+    let report = run(1, MINUTE / 4, Kind::Loaded);
+    assert_eq!(report.failure, None, "{}", report.timeline.join("\n"));
+    assert!(report.totals.operations["set"] > 200, "it did next to nothing");
 }
 
 #[test]
 fn short_seeds_find_nothing() {
     for seed in 1..=3 {
-        let report = run(seed, MINUTE, Kind::Usual);
+        let report = run(seed, SHORT, Kind::Usual);
         assert_eq!(report.failure, None, "seed {seed}:\n{}", report.timeline.join("\n"));
         assert!(report.totals.entries > 10, "seed {seed} did next to nothing");
     }

@@ -42,7 +42,7 @@ doc:
 test:
     .ci/run test
 
-# Runs every fuzz target for 7 seconds. Longer: fuzz/run SECONDS [TARGET...].
+# Runs every fuzz target for 10 seconds. Longer: fuzz/run SECONDS [TARGET...].
 [group('ci')]
 fuzz:
     .ci/run fuzz
@@ -52,7 +52,7 @@ fuzz:
 gateway:
     .ci/run gateway
 
-# Runs ZooKeeper's own clients against the gateway, and `loom` beside them.
+# Runs ZooKeeper's own clients against the gateway, and `service` and `rolled` beside them.
 [group('ci')]
 clients:
     .ci/run clients

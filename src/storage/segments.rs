@@ -164,8 +164,8 @@ impl Segment {
     pub(super) fn reuse(dir: &FsPath, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = io_error("using a segment of the log again");
         let segment = Segment::open(dir, old, length)?;
-        // What is on the device counts: a start reads that. The other pages stay in memory, so that no append waits for
-        // the one that it begins or ends in.
+        // What is on the device counts: a start reads that. The rest stays in memory: an append would wait for the page
+        // that it begins in, and for the one that it ends in.
         segment.file.forget_cached(HEADER_BYTES as u64);
         if !segment.file.content(HEADER_BYTES as u64).is_ok_and(|header| is_sealed(&header)) {
             // It is not needed, so its damage is none. Under the new name, a crash would make it one.

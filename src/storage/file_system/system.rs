@@ -4,7 +4,6 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,6 +180,8 @@ impl File for fs::File {
     fn forget_cached(&self, bytes: u64) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
+            use std::num::NonZeroU64;
+
             use rustix::fs::{Advice, fadvise};
             // Only whole pages are dropped. None: up to the end.
             let bytes = bytes.checked_next_multiple_of(PAGE_BYTES_MAX).and_then(NonZeroU64::new);

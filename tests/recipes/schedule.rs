@@ -56,11 +56,13 @@ fn an_interval_fires_at_its_multiples() {
 fn who_waits_is_woken_by_time_by_a_new_timer_and_by_a_change() {
     let cluster = Cluster::new(3);
     let other = schedule(&cluster, 1);
+    // The names of the znodes below a timer are names like others.
+    let parts = ["next", "history", "run", "runner"];
     let (fired, fires) = channel();
     std::thread::scope(|scope| {
         let waiting = schedule(&cluster, 0);
         scope.spawn(move || {
-            for _ in 0..3 {
+            for _ in 0..3 + parts.len() {
                 fired.send(waiting.fire(|_, multi| multi).unwrap()).unwrap();
             }
         });
@@ -76,6 +78,10 @@ fn who_waits_is_woken_by_time_by_a_new_timer_and_by_a_change() {
         let time = UNIX_EPOCH + 2 * SECOND;
         assert_eq!(other.set("launch", &Timer::at(time).unwrap()), Ok(true));
         assert_eq!(fires.recv().unwrap().due(), time);
+        for part in parts {
+            other.set(part, &Timer::at(UNIX_EPOCH).unwrap()).unwrap();
+            assert_eq!(fires.recv().unwrap().timer(), part);
+        }
     });
 }
 
@@ -378,12 +384,12 @@ mod cron {
     const AUTUMN: u64 = 1_792_792_800;
 
     #[test]
-    fn times_that_clocks_leave_out_do_not_fire() {
+    fn a_time_that_clocks_leave_out_fires_when_they_are_set() {
         let half_past_two = upcoming("30 2 * * *", at(SPRING), 3);
-        // On the 28th, and then on the 30th and the 31st: each of these days is an hour earlier.
+        // On the 28th, on the 29th at three, and on the 30th, an hour earlier.
         let first = SPRING + 2 * HOUR + HOUR / 2;
-        let expected = [first, first + 2 * DAY - HOUR, first + 3 * DAY - HOUR];
-        assert_eq!(half_past_two, expected);
+        let three = SPRING + DAY + 2 * HOUR;
+        assert_eq!(half_past_two, [first, three, first + 2 * DAY - HOUR]);
         // What fires several times an hour goes on with what the clocks show.
         let two = SPRING + DAY + 2 * HOUR;
         let halves = upcoming("*/30 * * * *", at(two - HOUR), 3);
@@ -392,13 +398,58 @@ mod cron {
     }
 
     #[test]
-    fn times_that_clocks_show_twice_fire_twice() {
-        let half_past_two = upcoming("30 2 * * *", at(AUTUMN), 4);
+    fn a_time_that_clocks_show_twice_fires_at_the_first() {
+        let half_past_two = upcoming("30 2 * * *", at(AUTUMN), 3);
         let first = AUTUMN + 2 * HOUR + HOUR / 2;
-        let expected = [first, first + DAY, first + DAY + HOUR, first + 2 * DAY + HOUR];
-        assert_eq!(half_past_two, expected);
+        assert_eq!(half_past_two, [first, first + DAY, first + 2 * DAY + HOUR]);
+        // Except for what fires several times a day.
+        let two = AUTUMN + DAY + 2 * HOUR;
+        assert_eq!(upcoming("0 * * * *", at(two - HOUR), 3), [two, two + HOUR, two + 2 * HOUR]);
         let three = AUTUMN + DAY + 4 * HOUR;
         assert_eq!(upcoming("0 3 * * *", at(AUTUMN + 4 * HOUR), 2), [three, three + DAY]);
+    }
+
+    #[test]
+    fn the_last_days_of_a_month_are_those_of_december_too() {
+        let december = at(1_796_083_200);
+        let in_utc = |expression| {
+            let timer = Timer::cron(expression, "UTC").unwrap();
+            timer.upcoming(december).next().unwrap().duration_since(december).unwrap()
+        };
+        // From 2026-12-01 00:00, a Tuesday.
+        assert_eq!(in_utc("0 0 L * *"), Duration::from_secs(30 * DAY));
+        assert_eq!(in_utc("0 0 L 12 *"), Duration::from_secs(30 * DAY));
+        assert_eq!(in_utc("0 0 * * 5L"), Duration::from_secs(24 * DAY), "a Friday");
+        assert_eq!(in_utc("0 0 * * FRI#4"), Duration::from_secs(24 * DAY));
+        assert_eq!(in_utc("0 0 6W * *"), Duration::from_secs(6 * DAY), "the 6th is a Sunday");
+    }
+
+    /// Two years of each, past all changes of clocks: by half an hour on Lord Howe, by two hours at Troll, at midnight
+    /// in Santiago and Cairo.
+    #[test]
+    fn times_go_on_in_all_zones() {
+        let zones = [
+            "UTC",
+            "Europe/Berlin",
+            "Australia/Lord_Howe",
+            "Antarctica/Troll",
+            "America/Santiago",
+            "Africa/Cairo",
+            "Asia/Kathmandu",
+        ];
+        for zone in zones {
+            for (expression, least) in
+                [("0 5 * * *", 729), ("*/15 * * * *", 2 * 365 * 96 - 8), ("30 1 * * *", 729)]
+            {
+                let timer = Timer::cron(expression, zone).unwrap();
+                let end = at(SPRING + 730 * DAY);
+                let times = timer.upcoming(at(SPRING)).take_while(|time| *time < end);
+                let times: Vec<SystemTime> = times.collect();
+                assert!(times.is_sorted_by(|one, next| one < next), "{expression} in {zone}");
+                let count = times.len();
+                assert!((least..=least + 16).contains(&count), "{expression} in {zone}: {count}");
+            }
+        }
     }
 
     #[test]
@@ -425,11 +476,11 @@ mod cron {
             ("* * * * *", "Nowhere/Land"),
             ("* * * * *", ""),
             ("* * * * UTC", "UTC"),
+            // There is no such day.
+            ("0 0 30 2 *", "UTC"),
         ] {
             let refused = Timer::cron(expression, zone);
             assert!(matches!(&refused, Err(Error::InvalidSetting { setting: "cron", .. })));
         }
-        let never = Timer::cron("0 0 30 2 *", "UTC").unwrap();
-        assert!(never.upcoming(UNIX_EPOCH).next().is_none(), "there is no 30th of February");
     }
 }

@@ -173,7 +173,7 @@ impl Schedule {
             }
             let changed = async {
                 while let Some(event) = watching.recv_async().await {
-                    if is_news(&event) {
+                    if self.gives(&event) {
                         return true;
                     }
                 }
@@ -224,10 +224,15 @@ impl Schedule {
                     }
                 },
             };
-            let plan = (seen.next <= now).then(|| seen.definition.timer.plan(seen.next, now));
-            match plan {
+            if seen.next > now {
+                first = first.min(seen.next);
+                continue;
+            }
+            match seen.definition.timer.plan(seen.next, now) {
                 Some(plan) if plan.from <= now => due.push((seen, plan)),
-                plan => first = first.min(plan.map_or(seen.next, |plan| plan.from)),
+                Some(plan) => first = first.min(plan.from),
+                // Only others can fire it.
+                None => {}
             }
         }
         if due.is_empty() {
@@ -324,18 +329,72 @@ impl Schedule {
         }
         Ok(None)
     }
+
+    /// Whether there may be more to do after this event. After those of a claim by another instance there is not: the
+    /// next look will show it.
+    fn gives(&self, event: &WatchEvent) -> bool {
+        // A timer may have the name of one of these znodes.
+        let is_part = path::parent(&event.path).is_some_and(|timer| timer != self.path());
+        let is_one_of = |parts: &[&str]| is_part && parts.contains(&path::name(&event.path));
+        match event.kind {
+            EventKind::Created | EventKind::DataChanged => {
+                !is_one_of(&[NEXT, HISTORY, RUN, RUNNER])
+            }
+            EventKind::Deleted => is_one_of(&[RUNNER, RUN]),
+            EventKind::ChildrenChanged => false,
+            _ => true,
+        }
+    }
 }
 
-/// Whether there may be more to do after this event. That a fire is claimed by another instance is no news: the next
-/// look will show it.
-fn is_news(event: &WatchEvent) -> bool {
-    let part = path::name(&event.path);
-    match event.kind {
-        EventKind::Created | EventKind::DataChanged => {
-            ![NEXT, HISTORY, RUN, RUNNER].contains(&part)
-        }
-        EventKind::Deleted => part == RUNNER || part == RUN,
-        EventKind::ChildrenChanged => false,
-        _ => true,
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::recipes::schedule::timer::Timer;
+    use crate::testing::Cluster;
+
+    /// A timer whose times are known to others alone.
+    fn foreign() -> Timer {
+        let when = r#"{"Cron": {"expression": "0 9 * * *", "zone": "Nowhere/Land"}}"#;
+        let timer = format!(r#"{{"when": {when}, "missed": "Once", "data": []}}"#);
+        serde_json::from_str(&timer).unwrap()
+    }
+
+    #[test]
+    fn a_timer_whose_times_are_unknown_here_is_left_to_others() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        let schedule = Schedule::new(&session, "/schedule").unwrap();
+        let due = Timer::at(UNIX_EPOCH).unwrap();
+        schedule.set("report", &due).unwrap();
+        let definition = Definition { timer: foreign(), paused: false };
+        let path = schedule.timer_path("report");
+        session.set(&path, schedule.encoded(&definition).unwrap()).unwrap();
+
+        let wait = Duration::from_millis(200);
+        assert_eq!(schedule.fire_timeout(|_, multi| multi, wait).unwrap(), None);
+        assert!(schedule.take_timeout(wait).unwrap().is_none());
+        let state = schedule.get("report").unwrap().unwrap();
+        assert_eq!((state.next, state.history.len()), (Some(UNIX_EPOCH), 0), "it has not moved");
+        // One that was asked for needs no times.
+        schedule.fire_now("report").unwrap();
+        assert!(schedule.fire(|_, multi| multi).unwrap().is_requested());
+        // Another timer is not held up.
+        schedule.set("launch", &due).unwrap();
+        assert_eq!(schedule.fire(|_, multi| multi).unwrap().timer(), "launch");
+    }
+
+    #[test]
+    fn a_timer_whose_times_are_unknown_here_is_not_set() {
+        let cluster = Cluster::new(1);
+        let schedule = Schedule::new(&cluster.node(0).session(), "/schedule").unwrap();
+        let refused = schedule.set("report", &foreign());
+        assert!(
+            matches!(refused, Err(Error::InvalidSetting { setting: "cron", .. })),
+            "{refused:?}"
+        );
+        assert_eq!(schedule.get("report").unwrap(), None);
     }
 }

@@ -209,7 +209,8 @@ impl Schedule {
         ///
         /// # Errors
         /// [`Error::InvalidPath`] if the name cannot be that of a znode; [`Error::InvalidData`] if there is something
-        /// else; otherwise as [`Session::create`].
+        /// else; [`Error::InvalidSetting`] if this instance does not know the times of a cron expression; otherwise as
+        /// [`Session::create`].
         pub fn set / set_async(&self, name: &str, timer: &Timer) -> Result<bool> = request(self.setting(name, timer));
 
         /// Removes a timer, with its history. Returns whether it was there. A fire of it that runs loses its token. Blocks
@@ -409,7 +410,11 @@ impl Schedule {
                     };
                     let now = self.log_time.ask(&self.session, multi, &next).await?;
                     let Some(now) = now else { continue };
-                    timer.first(now, seen.as_ref().and_then(|seen| seen.history.due))
+                    let fired = seen.as_ref().and_then(|seen| seen.history.due);
+                    timer.first(now, fired).ok_or_else(|| {
+                        let reason = "this instance lacks the feature `cron`, or does not know the time zone";
+                        Error::InvalidSetting { setting: "cron", reason: reason.to_owned() }
+                    })?
                 }
             };
             let set = start.set(&next, written(first)).submit().await;

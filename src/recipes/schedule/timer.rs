@@ -70,7 +70,7 @@ enum Times {
     Every(i64),
     At(i64),
     #[cfg(feature = "cron")]
-    Cron(Box<cronexpr::Crontab>),
+    Cron(Box<croner::Cron>, jiff::tz::TimeZone),
     /// Of a cron expression that this build, or its time zone database, does not know.
     Unknown,
 }
@@ -133,15 +133,17 @@ impl Timer {
     /// Fires by a cron expression in a time zone of the IANA database. With the feature `cron`.
     ///
     /// The expression has five fields: minute, hour, day of the month, month and day of the week, as `cron` has them,
-    /// with names, lists, ranges and steps, and `L`, `W` and `#` as [the crate `cronexpr`](https://docs.rs/cronexpr)
+    /// with names, lists, ranges and steps, and `L`, `W` and `#` as [the crate `croner`](https://docs.rs/croner)
     /// explains them. If both kinds of days are given, one of them is enough.
     ///
-    /// It fires when the clocks in that zone show a matching time. So when they are set forward, times that they leave
-    /// out do not fire, and when they are set back, times that they show twice fire twice. A timer that must fire once a
-    /// day stays away from those hours, or has the zone `UTC`.
+    /// It fires when the clocks in that zone show a matching time. With one minute and one hour, it fires once on each of
+    /// its days: if the clocks are set forward beyond that time, at the moment at which they are, and if they show it
+    /// twice, at the first. Others, such as `0 * * * *`, do not fire at times that the clocks leave out, and fire twice
+    /// at those that they show twice.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] with what is wrong in the expression, or if the zone is unknown here.
+    /// [`Error::InvalidSetting`] with what is wrong in the expression, if it has no time at all, or if the zone is unknown
+    /// here.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -152,6 +154,7 @@ impl Timer {
     /// let first = timer.upcoming(UNIX_EPOCH).next();
     /// assert_eq!(first, Some(UNIX_EPOCH + Duration::from_secs(8 * 3600)));
     /// assert!(Timer::cron("0 25 * * *", "UTC").is_err());
+    /// assert!(Timer::cron("0 9 30 FEB *", "UTC").is_err(), "there is no such day");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[cfg(feature = "cron")]
@@ -164,7 +167,10 @@ impl Timer {
             return Err(wrong(reason));
         }
         let expression = fields.join(" ");
-        crontab(&expression, zone).map_err(|error| wrong(error.to_string()))?;
+        let times = crontab(&expression, zone).map_err(wrong)?;
+        if times.after(-1) == NEVER {
+            return Err(wrong(format!("{expression:?} has no time: no month has such a day")));
+        }
         Ok(Timer::of(When::Cron { expression, zone: zone.to_owned() }))
     }
 
@@ -187,8 +193,7 @@ impl Timer {
 
     /// The times after this one. A pure function: it knows neither clock nor cluster.
     ///
-    /// Of a cron expression there are none if this build lacks the feature `cron`, or if the next would be more than four
-    /// years later.
+    /// Of a cron expression there are none if this build lacks the feature `cron`, or does not know the time zone.
     pub fn upcoming(&self, after: SystemTime) -> impl Iterator<Item = SystemTime> + use<> {
         // Before the epoch there are none.
         let after = after.duration_since(UNIX_EPOCH).map_or(-1, millis);
@@ -197,18 +202,24 @@ impl Timer {
         std::iter::successors(Some(after), next).skip(1).map(time)
     }
 
-    /// The next time of a timer that is set at this time of the log, and has fired for that one last.
-    pub(super) fn first(&self, now: i64, fired: Option<i64>) -> i64 {
+    /// The next time of a timer that is set at this time of the log, and has fired for that one last. `None` if this
+    /// instance does not know its times.
+    pub(super) fn first(&self, now: i64, fired: Option<i64>) -> Option<i64> {
         match self.when {
-            When::At { ms } if fired.is_none_or(|fired| fired < ms) => ms,
-            When::At { .. } => NEVER,
-            _ => self.when.times().after(now),
+            When::At { ms } if fired.is_none_or(|fired| fired < ms) => Some(ms),
+            When::At { .. } => Some(NEVER),
+            _ => self.when.times().known().map(|times| times.after(now)),
         }
     }
 
-    /// What to do about a timer with this next time, at this time of the log.
-    pub(super) fn plan(&self, next: i64, now: i64) -> FirePlan {
-        let times = self.when.times();
+    /// What to do about a timer with this next time, at this time of the log. `None` if this instance does not know its
+    /// times: then another one fires it, since this one could not move it on.
+    pub(super) fn plan(&self, next: i64, now: i64) -> Option<FirePlan> {
+        let times = self.when.times().known()?;
+        Some(self.plan_of(&times, next, now))
+    }
+
+    fn plan_of(&self, times: &Times, next: i64, now: i64) -> FirePlan {
         let late = next.saturating_add(IN_TIME).min(NEVER);
         let missed = unless!(MissedForgotten, self.missed, Missed::All);
         if now <= late || missed == Missed::All {
@@ -236,9 +247,7 @@ impl When {
             When::Every { ms } => Times::Every((*ms).max(1)),
             When::At { ms } => Times::At(*ms),
             #[cfg(feature = "cron")]
-            When::Cron { expression, zone } => {
-                crontab(expression, zone).map_or(Times::Unknown, |cron| Times::Cron(Box::new(cron)))
-            }
+            When::Cron { expression, zone } => crontab(expression, zone).unwrap_or(Times::Unknown),
             #[cfg(not(feature = "cron"))]
             When::Cron { .. } => Times::Unknown,
         }
@@ -246,17 +255,25 @@ impl When {
 }
 
 impl Times {
+    fn known(self) -> Option<Times> {
+        match self {
+            Times::Unknown => None,
+            times => Some(times),
+        }
+    }
+
     /// The first time after this one.
     fn after(&self, time: i64) -> i64 {
         let next = match self {
             Times::Every(ms) => time.div_euclid(*ms).saturating_add(1).saturating_mul(*ms),
             Times::At(at) if *at > time => *at,
             #[cfg(feature = "cron")]
-            Times::Cron(cron) => {
-                let next = cronexpr::MakeTimestamp::from_millisecond(time)
-                    .and_then(|time| cron.find_next(time));
-                next.map_or(NEVER, |next| next.timestamp().as_millisecond())
-            }
+            Times::Cron(cron, zone) => jiff::Timestamp::from_millisecond(time)
+                .ok()
+                .and_then(|time| {
+                    cron.find_next_occurrence(&time.to_zoned(zone.clone()), false).ok()
+                })
+                .map_or(NEVER, |next| next.timestamp().as_millisecond()),
             Times::At(_) | Times::Unknown => NEVER,
         };
         next.min(NEVER)
@@ -278,12 +295,15 @@ impl Times {
     }
 }
 
+/// The times of a cron expression, or what is wrong in it.
 #[cfg(feature = "cron")]
-fn crontab(
-    expression: &str,
-    zone: &str,
-) -> std::result::Result<cronexpr::Crontab, cronexpr::Error> {
-    cronexpr::parse_crontab(&format!("{expression} {zone}"))
+fn crontab(expression: &str, zone: &str) -> std::result::Result<Times, String> {
+    use croner::parser::{CronParser, Seconds, Year};
+
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    let cron = parser.parse(expression).map_err(|error| format!("{expression:?}: {error}"))?;
+    let zone = jiff::tz::TimeZone::get(zone).map_err(|error| error.to_string())?;
+    Ok(Times::Cron(Box::new(cron), zone))
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -312,17 +332,17 @@ mod tests {
     fn a_fire_in_time_is_as_planned() {
         for now in [60_000, 69_999, 70_000] {
             for missed in [Missed::Skip, Missed::Once] {
-                let plan = every(60, missed).plan(60_000, now);
+                let plan = every(60, missed).plan(60_000, now).unwrap();
                 assert_eq!(plan, fires(60_000, None, (60_000, 70_000), 120_000), "{missed:?}");
             }
-            let plan = every(60, Missed::All).plan(60_000, now);
+            let plan = every(60, Missed::All).plan(60_000, now).unwrap();
             assert_eq!(plan, fires(60_000, None, (60_000, NEVER), 120_000));
         }
     }
 
     #[test]
     fn a_missed_fire_is_as_the_timer_says() {
-        let plan = |missed, now| every(60, missed).plan(60_000, now);
+        let plan = |missed, now| every(60, missed).plan(60_000, now).unwrap();
         assert_eq!(plan(Missed::All, 300_000), fires(60_000, None, (60_000, NEVER), 120_000));
         let skips =
             FirePlan { fires: None, since: None, from: 70_001, until: NEVER, following: 360_000 };
@@ -334,10 +354,11 @@ mod tests {
         let last = fires(300_000, Some(60_000), (300_000, 370_000), 360_000);
         assert_eq!(plan(Missed::Once, 359_999), last);
         // With a short interval, a later one may be in time: all are made up for when the first is missed.
-        let short = every(1, Missed::Once).plan(60_000, 70_001);
+        let short = every(1, Missed::Once).plan(60_000, 70_001).unwrap();
         assert_eq!(short, fires(70_000, Some(60_000), (70_001, 81_000), 71_000));
         let once = Timer::of(When::At { ms: 60_000 });
-        assert_eq!(once.plan(60_000, 300_000), fires(60_000, None, (70_001, NEVER), NEVER));
+        let late = once.plan(60_000, 300_000).unwrap();
+        assert_eq!(late, fires(60_000, None, (70_001, NEVER), NEVER));
     }
 
     #[test]
@@ -345,7 +366,7 @@ mod tests {
         let timer = Timer::every(Duration::from_secs(1)).unwrap();
         assert_eq!(timer.when.times().after(NEVER - 1), NEVER);
         assert_eq!(timer.when.times().after(-1), 0);
-        assert_eq!(timer.plan(NEVER - 5, NEVER).following, NEVER);
+        assert_eq!(timer.plan(NEVER - 5, NEVER).unwrap().following, NEVER);
         // Others may have written this.
         let strange = Timer::of(When::Every { ms: -7 });
         assert_eq!(strange.when.times().after(5), 6);
@@ -355,9 +376,9 @@ mod tests {
     #[test]
     fn the_first_time_of_a_timer_is_after_those_for_which_it_has_fired() {
         let at = Timer::of(When::At { ms: 60_000 });
-        assert_eq!(at.first(90_000, None), 60_000, "it was missed");
-        assert_eq!(at.first(30_000, Some(59_999)), 60_000);
-        assert_eq!(at.first(90_000, Some(60_000)), NEVER);
-        assert_eq!(every(60, Missed::Once).first(60_000, Some(60_000)), 120_000);
+        assert_eq!(at.first(90_000, None), Some(60_000), "it was missed");
+        assert_eq!(at.first(30_000, Some(59_999)), Some(60_000));
+        assert_eq!(at.first(90_000, Some(60_000)), Some(NEVER));
+        assert_eq!(every(60, Missed::Once).first(60_000, Some(60_000)), Some(120_000));
     }
 }

@@ -15,7 +15,7 @@ const OTHERS: &[&str] = &[
     "i32",
     "json",
     "cron",
-    "cronexpr",
+    "croner",
     "UTC",
     "WARN",
     "held",

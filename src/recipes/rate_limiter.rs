@@ -97,7 +97,7 @@ struct LimiterState {
     next: u32,
     /// How many it has at most, if more were just refused.
     most: Option<u32>,
-    /// Before this time of the clock nothing is to be had, as the cluster has said.
+    /// No permit is for a moment before this time of the clock: the cluster has refused those.
     nothing_before: Duration,
     /// The number of requests made; one at a time.
     asked: u64,
@@ -151,7 +151,8 @@ pub(crate) struct Grant {
 }
 
 impl RateLimiter {
-    /// Returns the limit at this path: `permits` in each `per`, and a burst of as many. Sends nothing.
+    /// Returns the limit at this path: `permits` in each `per`, and a burst of as many. The time of one permit is rounded
+    /// up to whole nanoseconds. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if there are no permits, or more than one in a nanosecond, or
@@ -159,8 +160,9 @@ impl RateLimiter {
     pub fn new(session: &Session, path: &str, permits: u32, per: Duration) -> Result<RateLimiter> {
         path::validate(path)?;
         const YEAR: u128 = 365 * 24 * 3600 * 1_000_000_000;
-        let interval = per.as_nanos().checked_div(u128::from(permits));
-        let interval = interval.filter(|interval| (1..=YEAR).contains(interval));
+        let (time, count) = (per.as_nanos(), u128::from(permits));
+        let interval = (count > 0 && time >= count).then(|| time.div_ceil(count));
+        let interval = interval.filter(|interval| *interval <= YEAR);
         let Some(interval) = interval.and_then(|interval| u64::try_from(interval).ok()) else {
             let reason =
                 format!("{permits} in {per:?} is no rate between one a nanosecond and one a year");
@@ -283,13 +285,10 @@ impl RateLimiter {
                 Some((NoPermits::Failed(error), _)) => return Err(self.session.root.error(error)),
                 Some((NoPermits::TooLate(late), asked)) => {
                     let fits = asked - late.div_ceil(self.interval).min(u64::from(asked)) as u32;
-                    let now = self.now();
-                    let until = |own| {
-                        let early = late.saturating_sub(self.time_of(asked - own));
-                        now.saturating_add(Duration::from_nanos(early).max(RETRY_MIN))
-                    };
-                    self.lock().refused(fits.max(permits), (fits == 0).then(|| until(1)));
-                    if fits < permits && !self.sleep(until(permits), by).await? {
+                    self.lock().most = Some(fits.max(permits));
+                    let early = late.saturating_sub(self.time_of(asked - permits));
+                    let wait = Duration::from_nanos(early).max(RETRY_MIN);
+                    if fits < permits && !self.sleep(self.now().saturating_add(wait), by).await? {
                         return Ok(None);
                     }
                 }
@@ -340,6 +339,7 @@ impl RateLimiter {
         let burst = self.time_of(self.burst);
         let within = burst.saturating_add(nanos(waits));
         let by = i64::try_from(self.time_of(permits)).unwrap_or(i64::MAX);
+        let after_first = self.time_of(permits - 1);
         let moved = self.session.multi().move_time(&self.path, by, within).submit();
         let (shared, clock) = (Arc::clone(&self.shared), self.session.shared().clock.clone());
         moved.then(move |answer| {
@@ -355,8 +355,10 @@ impl RateLimiter {
                     state.most = None;
                     None
                 }
-                Err(Error::QuotaExceeded { limit, needed, .. }) => {
-                    Some(NoPermits::TooLate(needed.saturating_sub(limit)))
+                Err(Error::QuotaExceeded { resource: "nanoseconds", limit, needed, .. }) => {
+                    let late = needed.saturating_sub(limit);
+                    state.refused(sent, waits, late.saturating_sub(after_first));
+                    Some(NoPermits::TooLate(late))
                 }
                 Err(error) => Some(NoPermits::Failed(error)),
             };
@@ -399,10 +401,13 @@ impl Block {
 }
 
 impl LimiterState {
-    /// Takes note that no more than `most` are to be had, or nothing at all before a time.
-    fn refused(&mut self, most: u32, nothing_before: Option<Duration>) {
-        self.most = Some(most);
-        self.nothing_before = nothing_before.unwrap_or(self.nothing_before);
+    /// Takes note of a request that was made at this time, for permits that come within `waits`: the first of them would
+    /// have come so many nanoseconds later. Those who wait for it must not ask one after the other.
+    fn refused(&mut self, sent: Duration, waits: Duration, late: u64) {
+        if late > 0 {
+            let late = Duration::from_nanos(late).max(RETRY_MIN);
+            self.nothing_before = sent.saturating_add(waits).saturating_add(late);
+        }
     }
 
     fn next(
@@ -444,6 +449,10 @@ impl LimiterState {
         }
         if self.asks {
             return CallerStep::Join;
+        }
+        let reserves_from = self.nothing_before.saturating_sub(RESERVED_MAX);
+        if now < reserves_from {
+            return CallerStep::Wait(reserves_from);
         }
         self.asks = true;
         self.asked += 1;
@@ -553,6 +562,26 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_does_not_ask_for_what_was_refused() {
+        let mut state = LimiterState::default();
+        // At 1 s, permits within 2 s: the first would come at 8 s, and may be reserved at 6 s.
+        state.refused(1000 * MS, RESERVED_MAX, 5_000_000_000);
+        let until = |step| match step {
+            CallerStep::Wait(until) => until,
+            _ => Duration::ZERO,
+        };
+        for by in [None, Some(9000 * MS)] {
+            assert_eq!(until(state.next(1, (1001 * MS, by), 100)), 6000 * MS, "{by:?}");
+        }
+        assert!(matches!(state.next(1, (5999 * MS, Some(7999 * MS)), 100), CallerStep::TooLate));
+        assert_eq!(asked(&mut state, 1, 6000 * MS), Some(1));
+        // In part: one of five would have come in time.
+        let mut state = LimiterState::default();
+        state.refused(1000 * MS, RESERVED_MAX, 0);
+        assert_eq!(asked(&mut state, 1, 1001 * MS), Some(1));
+    }
+
+    #[test]
     fn a_rate_and_a_burst_have_bounds() {
         let session = Cluster::new(1).node(0).session();
         let second = Duration::from_secs(1);
@@ -560,6 +589,7 @@ mod tests {
         for (permits, per) in [(0, second), (1, Duration::MAX), (3, Duration::from_nanos(2))] {
             assert!(matches!(of(permits, per), Err(Error::InvalidSetting { .. })), "{per:?}");
         }
+        assert_eq!(of(3, second).unwrap().interval, 333_333_334, "at most three a second");
         let limiter = of(1, Duration::from_nanos(1)).unwrap();
         assert!(matches!(limiter.clone().with_burst(0), Err(Error::InvalidSetting { .. })));
         let limiter = limiter.with_burst(u32::MAX).unwrap();

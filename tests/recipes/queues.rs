@@ -340,6 +340,7 @@ fn items_are_removed_by_exactly_their_id() {
     let held = queue.take().unwrap();
     assert_eq!(held.id(), Some("a/b"));
     assert_eq!(queue.remove("a/b").unwrap(), 1, "one of them is held");
+    assert_eq!(queue.remove("a/b").unwrap(), 0, "it is still held");
     assert_eq!(queue.remove("b").unwrap(), 0);
     assert_eq!(queue.remove("").unwrap(), 1);
     held.done().unwrap();
@@ -347,6 +348,19 @@ fn items_are_removed_by_exactly_their_id() {
     assert_eq!(left, [&b"a|b"[..], b"a_b", b"a-b", b"none"]);
     let long = queue.put(NewItem::new("").id("-".repeat(2000))).unwrap_err();
     assert!(matches!(long, Error::InvalidPath { .. }), "{long}");
+}
+
+#[test]
+fn an_item_that_was_given_back_is_removed_by_its_id() {
+    let cluster = Cluster::new(1);
+    let queue = queue(&cluster, 0);
+    queue.put(NewItem::new("one").id("order-7")).unwrap();
+    drop(queue.take().unwrap());
+    // The drop does not wait for its write.
+    while queue.remove("order-7").unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    assert!(queue.is_empty().unwrap() && queue.try_take().unwrap().is_none());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quorate::quota::Quota;
 use quorate::recipes::RateLimiter;
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Session};
@@ -114,4 +115,20 @@ fn clones_share_their_permits_and_a_lost_session_gets_no_more() {
     assert!(matches!(other.try_acquire(1), Err(error) if error.is_session_lost()));
     let strange = RateLimiter::new(&cluster.node(0).session(), "limit", 2, SECOND);
     assert!(matches!(strange, Err(Error::InvalidPath { .. })));
+}
+
+#[test]
+fn a_byte_quota_is_an_error_and_no_reason_to_wait() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/limits", b"", CreateMode::Persistent).unwrap();
+    session.set_quota("/limits", &Quota::new().bytes_hard(4)).unwrap();
+    let limiter = RateLimiter::new(&session, "/limits/mails", 5, SECOND).unwrap();
+    for _ in 0..2 {
+        let refused = limiter.acquire(1);
+        assert!(
+            matches!(refused, Err(Error::QuotaExceeded { resource: "bytes", .. })),
+            "{refused:?}"
+        );
+    }
 }

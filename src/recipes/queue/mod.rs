@@ -19,12 +19,13 @@ use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
-use crate::recipes::errors::{children_or_none, if_exists};
+use crate::recipes::errors::{children_or_none, unless_overtaken};
 #[cfg(doc)]
 use crate::types::error::Error;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::{CLAIMS, COUNTED, DELAYED, ITEMS, ItemName, TAKEN, split_due};
+use crate::types::znode::Condition;
 
 pub use item::Item;
 pub use new_item::NewItem;
@@ -470,17 +471,22 @@ impl Queue {
     async fn removing(&self, id: &str) -> Result<usize> {
         let calls = self.session.nonblocking();
         let mut removed = 0;
-        for part in [ITEMS, DELAYED] {
-            let part = self.part(part);
-            for name in children_or_none(calls.children(&part).await)? {
+        // Items move to `items` only, so those that do meanwhile are found there.
+        for part in [DELAYED, TAKEN, ITEMS] {
+            for name in children_or_none(calls.children(&self.part(part)).await)? {
                 let item = split_due(&name).map_or(&*name, |(_, item)| item);
                 if ItemName::parse(item).is_none_or(|item| !item.has_id(id)) {
                     continue;
                 }
+                let mut multi = self.session.multi();
+                if part == TAKEN {
+                    // A claim that has gone leaves its item there.
+                    let claim = path::join(&self.part(CLAIMS), &name);
+                    multi = multi.require(&claim, Condition::Absent);
+                }
+                let removing = multi.delete(&path::join(&self.part(part), &name)).submit();
                 // `None`: a consumer has it, or it is due now.
-                removed += usize::from(
-                    if_exists(calls.delete(&path::join(&part, &name)).await)?.is_some(),
-                );
+                removed += usize::from(unless_overtaken(removing.await)?.is_some());
             }
         }
         Ok(removed)

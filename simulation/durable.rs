@@ -333,6 +333,10 @@ impl LogStore for RecordedStore {
         self.store.space()
     }
 
+    fn log_space(&self) -> Option<Space> {
+        self.store.log_space()
+    }
+
     fn work_beside(&mut self) -> bool {
         self.store.work_beside()
     }

@@ -180,8 +180,8 @@ impl Generation {
         self.file.forget_cached(u64::MAX);
         self.db = Some(self.path.open_database()?);
         self.holds_written = false;
-        // sled's recovery writes too.
-        self.sync_everything()
+        // sled's recovery writes too. Without that on the device, it must read from there again.
+        self.sync_everything().inspect_err(|_| self.shut())
     }
 
     /// Makes sure that the next reads come from the disk, and not from memory, which has what was written, and
@@ -297,7 +297,9 @@ impl Generation {
         }
         let next = wanted.max(now.saturating_sub(step));
         self.chunks.set_length(next)?;
-        self.chunks.sync_data()?;
+        // By a handle of its own: the system reports a failed write once to each, and this one's report may be that of a
+        // chunk that is not synced yet.
+        self.path.join(CHUNKS).open(Access::Write)?.sync_data()?;
         self.begun_length = self.begun_length.min(next);
         Ok(next > wanted)
     }
@@ -615,6 +617,25 @@ mod tests {
             let chunk = generation.chunks(group, None).unwrap().next().unwrap().unwrap();
             assert_eq!((chunk.previous, chunk.body.len()), (group, bytes));
         }
+    }
+
+    /// The error of the sync was lost with it, and the chunk counted as durable.
+    #[test]
+    fn a_sync_that_fails_while_the_file_is_shortened_fails_for_the_chunks_too() {
+        let device = Device::new(3);
+        let path = FsPath::new(Arc::new(device.process()), Path::new("/generations")).join("gen");
+        path.parent().create_directory().unwrap();
+        let spare = spare_beside(&path).open(Access::Create).unwrap();
+        spare.write_at(&[1; 200_000], 0).unwrap();
+        spare.sync_all().unwrap();
+        let mut generation = Generation::create(path, 1).unwrap();
+        generation.begin_part();
+        let id = ChunkId { group: 1, number: 0 };
+        generation.write(encode(id, 0, Form::Clear, &[7; 30_000])).unwrap();
+        device.inject(Fault::next(FaultKind::FailedSync));
+        assert!(generation.shorten(0, 50_000).is_err());
+        let error = generation.sync().unwrap_err();
+        assert!(matches!(error, StorageError::Io { .. }), "{error:?}");
     }
 
     /// A place with such an offset was an error of the disk, and the member never started again.

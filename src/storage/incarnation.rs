@@ -101,10 +101,10 @@ impl GenerationPaths {
         Generation::create(self.path(number), number)
     }
 
-    /// Opens an existing generation. First stores its size in `size`.
+    /// Opens an existing generation. First adds its size to `size`.
     pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
         let path = self.path(number);
-        size.store(Generation::bytes_in(&path), Ordering::Relaxed);
+        size.fetch_add(Generation::bytes_in(&path), Ordering::Relaxed);
         Generation::open(path, number)
     }
 }

@@ -12,7 +12,8 @@ use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::storage::{
-    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, StorageError,
+    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Space,
+    StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -121,6 +122,10 @@ fn founded(disk: &mut Disk) -> Result<&mut DiskImage> {
 }
 
 impl LogStore for MemoryStore {
+    fn log_space(&self) -> Option<Space> {
+        None
+    }
+
     fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }

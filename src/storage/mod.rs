@@ -192,9 +192,7 @@ pub(crate) trait LogStore: Send {
     }
 
     /// That of a log that is elsewhere; `None` if there is none, or it is not known.
-    fn log_space(&self) -> Option<Space> {
-        None
-    }
+    fn log_space(&self) -> Option<Space>;
 
     /// Does a piece of the work that a store with threads does beside its calls, if this store has none.
     /// Returns whether there was any.

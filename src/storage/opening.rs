@@ -19,15 +19,15 @@ use super::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Larger checkpoints get more time: as much as reading them once at this rate takes.
+/// A larger log and a larger checkpoint get more time: as much as reading them at this rate takes.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// How often the waiting thread wakes.
 const WAKE_EVERY: Duration = Duration::from_secs(1);
 /// How often to warn that the open takes long.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs `open` for this directory on a separate thread, and waits for a limited time. `open` stores
-/// the size of the checkpoint in bytes as soon as it is known.
+/// Runs `open` for this directory on a separate thread, and waits for a limited time. `open` stores the number of bytes
+/// that it reads as soon as it is known.
 ///
 /// On a file system with one thread, waits for as long as it takes.
 pub(super) fn within<T: Send + 'static>(

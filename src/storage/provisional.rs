@@ -72,6 +72,10 @@ impl LogStore for Provisional {
         self.now().space()
     }
 
+    fn log_space(&self) -> Option<Space> {
+        self.now().log_space()
+    }
+
     fn identity(&self) -> Option<&Identity> {
         self.now().identity()
     }

@@ -76,6 +76,12 @@ pub(super) fn numbers(dir: &FsPath) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
+/// The length of all segments in a directory; those whose length is not known do not count.
+pub(super) fn bytes_in(dir: &FsPath) -> u64 {
+    let length = |number| path(dir, number).open(Access::Read)?.length();
+    numbers(dir).unwrap_or_default().into_iter().filter_map(|number| length(number).ok()).sum()
+}
+
 /// The header of a segment.
 pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];

@@ -21,7 +21,7 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
@@ -40,6 +40,7 @@ use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::sealing::Sealing;
+use super::segments;
 use super::witness::{Witness, WitnessRecord};
 use crate::encryption::KeyRing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
@@ -179,6 +180,8 @@ impl DiskStore {
         let log = current.log()?;
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
         let needed = current.needed_record()?;
+        // It is read twice.
+        size.store(segments::bytes_in(&log).saturating_mul(2), Ordering::Relaxed);
         let mut replay = read_log(&log, current.log_id()?, &last, needed, sealing)?;
         if !replay.reaches {
             return Err(current.log_too_old());

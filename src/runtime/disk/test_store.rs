@@ -185,6 +185,10 @@ impl LogStore for TestStore<MemoryStore> {
         Ok(self.script.change(|shared| shared.pieces))
     }
 
+    fn log_space(&self) -> Option<Space> {
+        self.inner.log_space()
+    }
+
     fn space(&self) -> Option<Space> {
         self.script.change(|shared| shared.space)
     }

@@ -72,6 +72,20 @@ fn read(store: &mut DiskStore, from: u64) -> Result<Vec<LogEntry>, Rot> {
     entries.recv().unwrap()
 }
 
+/// A large log on a slow disk had a minute, however long it was, and did not open.
+#[test]
+fn a_longer_log_has_more_time_to_be_read() {
+    let (dir, store, _) = written();
+    drop(store);
+    let log: u64 =
+        segment_paths(dir.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    let size = AtomicU64::new(0);
+    let directory = Directory::open(&FsPath::system(dir.path()), None).unwrap();
+    let store = DiskStore::open_directory(directory, StoreOptions::default(), &size).unwrap();
+    assert!(size.into_inner() > 2 * log, "it is read twice, and then the checkpoint");
+    drop(store);
+}
+
 /// Segments that are kept to be used again have numbers right before the log's. A start read them as part
 /// of it, and one flipped bit there made it refuse the directory.
 #[test]

@@ -73,6 +73,7 @@ impl Node {
             Input::Written { number } => {
                 self.raft.persistence.written = self.raft.persistence.written.max(number);
                 self.settle();
+                self.raft.campaign_if_due(&self.membership, &self.cx)?;
                 let written = self.raft.persistence.written;
                 self.bootstrap.written(written, &self.membership.me, &mut self.cx);
             }
@@ -382,6 +383,9 @@ impl Node {
                 Some(leading) if matches!(body, RaftBody::HeartbeatResponse { .. }) => {
                     let (raft, cx) = (&mut self.raft, &self.cx);
                     leading.replication.step_heartbeat_response(from, term, body, raft, cx)
+                }
+                _ if matches!(body, RaftBody::Vote { .. }) => {
+                    self.raft.take_vote(from, term, body, &self.membership, &self.cx)
                 }
                 _ => self.raft.step(from, term, body),
             },

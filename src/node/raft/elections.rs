@@ -15,6 +15,7 @@ impl Raft {
     /// A tick passes, for elections and heartbeats.
     pub(in crate::node) fn tick_elections(&mut self) {
         self.elections.leaderless_ticks += usize::from(self.leader() == 0);
+        self.elections.asked = None;
         self.draw_timeout();
         self.tick();
     }

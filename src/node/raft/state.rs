@@ -2,6 +2,7 @@
 //! and its last answer. Not here: what follows from it (`elections`, `leader_loss`, `heartbeats`).
 
 use crate::node::io::Time;
+use crate::node::message::RaftBody;
 use crate::node::timings::ELECTION_TICKS;
 use crate::types::membership::NodeId;
 
@@ -56,6 +57,8 @@ pub(in crate::node) struct Elections {
     pub(super) leaderless_ticks: usize,
     /// The loss of the connection to the leader.
     pub(in crate::node) loss: Option<LeaderLoss>,
+    /// The last pre-vote that was asked for while this node followed a leader, until the next tick.
+    pub(super) asked: Option<(NodeId, u64, RaftBody)>,
     /// When this node last received something from a leader, or led. (On a learner, Raft never
     /// counts a leader as lost.)
     pub(in crate::node) led_at: Time,
@@ -72,6 +75,7 @@ impl Elections {
             drawn_for: (0, RaftRole::Leader, 0),
             leaderless_ticks: 0,
             loss: None,
+            asked: None,
             led_at: now,
             knew_leader: false,
         }
@@ -84,6 +88,8 @@ pub(in crate::node) struct LeaderLoss {
     /// 0: no leader is known, since a start or for longer.
     pub(super) leader: NodeId,
     pub(super) ticks: usize,
+    /// It is this node's turn, but its log was not on its disk when that came.
+    pub(super) is_due: bool,
 }
 
 /// The last answer of a follower, and its term.

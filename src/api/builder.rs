@@ -263,7 +263,7 @@ impl Builder {
     }
 
     /// How many requests may wait at this node at a time: 65,536 by default. Further ones fail with
-    /// [`Error::Busy`].
+    /// [`Error::Busy`]. Those of a gateway's clients do not count, since each client has a limit of its own.
     #[must_use]
     pub fn pending_requests_max(mut self, requests: usize) -> Builder {
         self.pending_requests_max = requests;

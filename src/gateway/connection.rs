@@ -23,7 +23,7 @@ use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
-    Answer, ClientRequest, Delivery, NodeShared, Query, Recipient, RequestId, RequestOrigin,
+    Answer, ClientRequest, Delivery, NodeShared, Recipient, RequestId, RequestOrigin,
     SessionShared, SharedEvent, Tree, WatchId,
 };
 use crate::types::acl::Id;
@@ -280,21 +280,14 @@ impl ClientConnection {
         })
     }
 
-    /// Sends the next read of a multiRead, which is the request queued last.
-    pub(super) fn read_on(&mut self) {
-        while let Some(last) = self.waiting.back_mut()
-            && let ReplyKind::MultiRead(reads) = &mut last.what
-            && let Some(read) = reads.pop_front()
-            && self.ended.is_none()
+    /// Sends the next parts of the request queued last, if they are not sent all at once.
+    pub(super) fn ask_on(&mut self) {
+        while self.ended.is_none()
+            && let Some(last) = self.waiting.back_mut()
+            && let Some((part, query)) = last.next_part()
         {
-            let part = last.parts.len() - last.missing;
-            match read {
-                Some(read) => {
-                    self.ask_query(part, Query::Read { read, watch: None });
-                    if self.reads_alone.is_none() {
-                        return;
-                    }
-                }
+            match query {
+                Some(query) => self.ask_query(part, query),
                 None => self.answer_now(part, Err(Error::NoNode { path: String::new() })),
             }
         }
@@ -313,10 +306,8 @@ impl ClientConnection {
                 let before = waiting.bytes;
                 waiting.take(part, (zxid, answer), &self.memory);
                 self.waiting_bytes = self.waiting_bytes - before + waiting.bytes;
-                if matches!(waiting.what, ReplyKind::MultiRead(_)) {
-                    self.ended = self.ended.take().or(waiting.too_long());
-                    self.read_on();
-                }
+                self.ended = self.ended.take().or(waiting.too_long());
+                self.ask_on();
             }
             Delivery::Authenticated(ids) => {
                 if let Some((xid, _)) = self.authenticating.take() {
@@ -506,6 +497,7 @@ impl ClientConnection {
         /// Longer than any message of the tests.
         const MESSAGE: usize = 16 << 10;
         assert!(self.waiting.len() <= WAITING_MAX);
+        assert!(self.asked.len() <= WAITING_MAX + super::waiting::WATCHES_AT_ONCE);
         let counted: usize = self.waiting.iter().map(|waiting| waiting.bytes).sum();
         assert_eq!(self.waiting_bytes, counted, "what waits is counted");
         let counted: usize = self.events.iter().map(|(_, event)| event.bytes()).sum();

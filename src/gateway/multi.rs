@@ -6,7 +6,7 @@ use super::requests::{read_path, written};
 use super::waiting::ReplyKind;
 use super::wire::codes::{CreateFlags, ErrorCode};
 use super::wire::request::{CreateTtl, MultiOp};
-use crate::api::support::{Op, Read, Write};
+use crate::api::support::{Op, Query, Read, Write};
 use crate::types::znode::{Condition, CreateMode};
 
 impl ClientConnection {
@@ -73,17 +73,18 @@ impl ClientConnection {
                 MultiOp::GetData(body) => (body.path, false),
                 _ => return Err(ErrorCode::MarshallingError),
             };
-            match read_path(path) {
-                Ok(path) if children => Ok(Some(Read::Children { path })),
-                Ok(path) => Ok(Some(Read::Get { path })),
-                Err(ErrorCode::NoNode) => Ok(None),
-                Err(code) => Err(code),
-            }
+            let read = match read_path(path) {
+                Ok(path) if children => Read::Children { path },
+                Ok(path) => Read::Get { path },
+                Err(ErrorCode::NoNode) => return Ok(None),
+                Err(code) => return Err(code),
+            };
+            Ok(Some(Query::Read { read, watch: None }))
         };
         let count = ops.len();
         let reads = ops.into_iter().map(read).collect::<Result<_, _>>()?;
         self.expect(xid, ReplyKind::MultiRead(reads), count);
-        self.read_on();
+        self.ask_on();
         Ok(())
     }
 }

@@ -70,7 +70,7 @@ impl ClientConnection {
             }
             ReplyKind::MultiRead(_) => return self.multi_read(xid, parts),
             ReplyKind::Count { path } => return self.count(xid, &path, parts),
-            ReplyKind::SetWatches { from, restored } => {
+            ReplyKind::SetWatches { from, restored, .. } => {
                 return self.watches_set(xid, from, restored, parts.collect());
             }
             what => what,

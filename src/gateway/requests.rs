@@ -3,6 +3,7 @@
 //! Requests that ZooKeeper refuses before it looks at its tree are refused here; the node decides about all
 //! others.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -346,7 +347,7 @@ impl ClientConnection {
     ) {
         let request::SetWatches { relative_zxid, data, exist, child } = one_shot;
         let from: Zxid = u64::try_from(relative_zxid).unwrap_or(0);
-        let (mut restored, mut queries) = (Vec::new(), Vec::new());
+        let (mut restored, mut queries) = (Vec::new(), VecDeque::new());
         let valid = |path: &String| path::validate(path).is_ok();
         let named = |list: Vec<Option<String>>| list.into_iter().map(Option::unwrap_or_default);
         let lists = [(data, OneShot::Data), (exist, OneShot::Exist), (child, OneShot::Child)];
@@ -359,7 +360,7 @@ impl ClientConnection {
                         OneShot::Data | OneShot::Exist => Read::Exists { path: of },
                         OneShot::Child => Read::Children { path: of },
                     };
-                    queries.push(Query::Read { read, watch });
+                    queries.push_back(Some(Query::Read { read, watch }));
                     restored.push(RestoredWatch::OneShot { list, path, watch });
                 } else if list != OneShot::Exist {
                     restored.push(RestoredWatch::Invalid { path });
@@ -372,22 +373,15 @@ impl ClientConnection {
                 let (watch, again) = (self.shared.next_watch(), self.shared.next_watch());
                 let since = unless!(WatchesFromNow, Some(from), None);
                 for (watch, from) in [(watch, since), (again, None)] {
-                    let path = Arc::clone(&path);
-                    queries.push(Query::Watch {
-                        watch,
-                        path,
-                        recursive,
-                        from,
-                        data: EventData::None,
-                    });
+                    let (path, data) = (Arc::clone(&path), EventData::None);
+                    queries.push_back(Some(Query::Watch { watch, path, recursive, from, data }));
                 }
                 restored.push(RestoredWatch::Persistent { watch, again });
             }
         }
-        self.expect(xid, ReplyKind::SetWatches { from, restored }, queries.len());
-        for (place, query) in queries.into_iter().enumerate() {
-            self.ask_query(place, query);
-        }
+        let count = queries.len();
+        self.expect(xid, ReplyKind::SetWatches { from, restored, queries }, count);
+        self.ask_on();
     }
 
     pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {

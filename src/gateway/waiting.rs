@@ -10,15 +10,17 @@ use super::output::SHARED_BYTES;
 use super::requests::RestoredWatch;
 use super::wire::codes::{ErrorCode, OpCode};
 use super::wire::handshake::ConnectRequest;
-use crate::api::support::{Answer, Read, WatchId};
+use crate::api::support::{Answer, Query, WatchId};
 use crate::types::error::Result;
 use crate::types::watch::WatcherType;
 use crate::types::znode::Zxid;
 
 /// The longest reply. ZooKeeper has no limit for replies; this one only protects the memory.
 pub(super) const REPLY_BYTES_MAX: usize = 256 << 20;
-/// About how many bytes a part of a request takes besides its content.
-const PART_BYTES: usize = 128;
+/// About how many bytes a part of a request takes besides its content: here, and at the node while it is in flight.
+const PART_BYTES: usize = 512;
+/// How many watches that are set again are sent to the node at once: as many as requests may be pending.
+pub(super) const WATCHES_AT_ONCE: usize = 128;
 
 /// An answer to a part of a request, with the zxid of the state that it shows.
 pub(super) type Part = (Zxid, Result<Answer>);
@@ -62,8 +64,30 @@ impl WaitingRequest {
         }
     }
 
+    /// The next part to be sent to the node, of a request whose parts are not sent all at once: one read of a
+    /// multiRead, so that the client does not receive many at once, and watches that are set again, of which one
+    /// packet may have 100,000.
+    pub(super) fn next_part(&mut self) -> Option<(usize, Option<Query>)> {
+        let (left, most) = match &mut self.what {
+            ReplyKind::MultiRead(reads) => (reads, 1),
+            ReplyKind::SetWatches { queries, .. } => (queries, WATCHES_AT_ONCE),
+            _ => return None,
+        };
+        if self.missing - left.len() >= most {
+            return None;
+        }
+        let part = self.parts.len() - left.len();
+        left.pop_front().map(|next| (part, next))
+    }
+
     /// Takes the answer to a part.
-    pub(super) fn take(&mut self, part: usize, (zxid, answer): Part, memory: &Arc<Memory>) {
+    pub(super) fn take(&mut self, part: usize, (zxid, mut answer): Part, memory: &Arc<Memory>) {
+        // Of the children of a znode whose watch is set again, nothing is sent.
+        if let (ReplyKind::SetWatches { .. }, Ok(Answer::Children(names, _))) =
+            (&self.what, &mut answer)
+        {
+            *names = Vec::new();
+        }
         self.bytes += size(&answer);
         if let Ok(Answer::Data { data, .. }) = &answer
             && data.len() >= SHARED_BYTES
@@ -119,12 +143,14 @@ pub(super) enum ReplyKind {
         /// The index of an operation that fails without the node, and its error.
         refused: Option<(usize, ErrorCode)>,
     },
-    /// A multiRead with its reads that are still to be sent to the node, one at a time; `None` for
-    /// a read of an impossible path.
-    MultiRead(VecDeque<Option<Read>>),
+    /// A multiRead with its reads that are still to be sent to the node; `None` for a read of an
+    /// impossible path.
+    MultiRead(VecDeque<Option<Query>>),
     SetWatches {
         from: Zxid,
         restored: Vec<RestoredWatch>,
+        /// Those that are still to be sent to the node.
+        queries: VecDeque<Option<Query>>,
     },
     AddWatch,
     CheckWatches {

@@ -249,7 +249,7 @@ impl Host {
         if let Err(error) = admitted {
             let closes = matches!(request, ClientRequest::Write { command: Write::Close, .. });
             if let Some((request, sink)) = call.sink.take() {
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.shared.note_answered(&sink);
                 let answer = if closes { Ok(Answer::Reply(Reply::Done)) } else { Err(error) };
                 let zxid = self.shared.tree().zxid();
                 sink.complete(Answered { request, zxid, answer }, &mut self.outgoing);
@@ -423,7 +423,7 @@ impl Host {
             if counts && answered.answer.as_ref().is_err_and(refused) {
                 self.shared.measured().requests_refused += 1;
             }
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.shared.note_answered(&sink);
             sink.complete(answered, &mut self.outgoing);
         }
         self.replies = effects.replies;

@@ -115,9 +115,9 @@ type Meter = Box<dyn Fn(&mut Metrics) + Send + Sync>;
 
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
-    /// Handles -> node. Unbounded; `waiting` counts the requests in the channel and at the node.
+    /// Handles -> node. Unbounded; `waiting` counts the calls in the channel and at the node.
     calls: Sender<HostMessage>,
-    pub(super) waiting: AtomicUsize,
+    waiting: AtomicUsize,
     pub(super) next_id: AtomicU64,
     pub(super) tree: Published<Tree>,
     /// The last write that replies and events have shown.
@@ -306,7 +306,8 @@ impl NodeShared {
         self.ask_within(self.limits.pending_requests_max, None, Ask::members(asked), None, Ok)
     }
 
-    /// Sends a request of a gateway's connection, which limits the number of its own requests.
+    /// Sends a request of a gateway's connection. It is not counted, so that no client of a gateway makes calls of
+    /// the application fail: the connection limits the number of its own requests.
     #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways call it"))]
     pub(crate) fn ask_at(
         &self,
@@ -320,7 +321,6 @@ impl NodeShared {
         if let Some(error) = self.stop_error() {
             return sink.fail(error);
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (request, asker) = (Some(request(id)), Some(asker));
         self.call(HostMessage::Request(HostRequest {
@@ -329,6 +329,13 @@ impl NodeShared {
             watch,
             asker,
         }));
+    }
+
+    /// A request is answered whose answer goes there.
+    pub(super) fn note_answered(&self, sink: &AnswerSink) {
+        if matches!(sink, AnswerSink::Slot(..)) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Closes a session without waiting for the answer. The holder must not use it any more.

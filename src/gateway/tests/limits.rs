@@ -4,7 +4,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
 use crate::api::coordinator::Coordinator;
-use crate::gateway::wire::request::{MultiOp, MultiRequest, PathOnly};
+use crate::gateway::wire::request::{MultiOp, MultiRequest, PathOnly, SetWatches};
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, DataReply, MultiReply, MultiResult,
 };
@@ -149,6 +149,49 @@ fn cheap_credentials_do_not_wait_for_slow_ones() {
         let reply = client.receive().header;
         assert_eq!((reply.xid, reply.err), (xid, 0));
     }
+}
+
+/// A packet that set many watches again was sent to the node all at once, and calls of the application failed with
+/// `Busy` until all of it was answered.
+#[test]
+fn no_client_makes_calls_of_the_application_fail() {
+    const CALLS: usize = 64;
+    const WATCHES: usize = 50_000;
+    let cluster = Cluster::with_settings(1, Coordinator::builder().pending_requests_max(CALLS));
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(0).session();
+    let set = || {
+        let data = vec![Some(String::new()); WATCHES];
+        let (exist, child) = (Vec::new(), Vec::new());
+        let watches = SetWatches { relative_zxid: i64::MAX, data, exist, child };
+        Client::open(&gateway).code(&Request::SetWatches(watches))
+    };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(set);
+        while !client.is_finished() {
+            session.nonblocking().exists("/").wait().unwrap();
+        }
+        assert_eq!(client.join().unwrap(), ErrorCode::Ok);
+    });
+}
+
+/// The names of a znode's children were kept for each watch of them that was set again, though no client receives
+/// them. One with many such watches was disconnected as often as it connected.
+#[test]
+fn watches_of_long_lists_can_be_set_again() {
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().buffer_bytes_max(1 << 20);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(0).session();
+    session.create("/many", b"", CreateMode::Persistent).unwrap();
+    for number in 0..100 {
+        session.create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent).unwrap();
+    }
+    let mut client = Client::open(&gateway);
+    let child = vec![Some("/many".to_owned()); 500];
+    let (data, exist) = (Vec::new(), Vec::new());
+    let watches = SetWatches { relative_zxid: i64::MAX, data, exist, child };
+    assert_eq!(client.code(&Request::SetWatches(watches)), ErrorCode::Ok);
 }
 
 /// What `mntr` says of a figure.

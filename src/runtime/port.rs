@@ -172,9 +172,12 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.stop.asked.store(true, Ordering::Release);
-        // If this fails, the thread notices at its next sweep.
-        let _ = self.stop.waker.wake();
+        // The waker of a fork is its parent's.
+        if !self.shared.clock.is_forked() {
+            self.stop.asked.store(true, Ordering::Release);
+            // If this fails, the thread notices at its next sweep.
+            let _ = self.stop.waker.wake();
+        }
         for thread in self.threads.drain(..).rev() {
             self.shared.wait_end(thread);
         }

@@ -36,6 +36,10 @@ impl Drop for UnjoinedThreads {
 
 /// Waits for a thread that was asked to end: now, or `later`, at the end of this thread.
 pub(crate) fn wait(clock: &Clock, later: bool, thread: JoinHandle<()>) {
+    if clock.is_forked() {
+        // The thread does not run in this process, which is a fork.
+        return std::mem::forget(thread);
+    }
     // The last handle may be dropped in a waker. The node's own thread cannot wait for itself, and
     // another node's must not wait.
     if own_thread::is_this() || (later && cfg!(windows)) {

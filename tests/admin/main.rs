@@ -1,6 +1,11 @@
 //! The admin endpoint, as raw bytes over sockets.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod client;
+#[cfg(unix)]
+mod fork;
 mod hostile;
 mod operations;
 

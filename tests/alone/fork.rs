@@ -2,49 +2,17 @@
 //!
 //! Each test is alone in its process: a fork has copies of all sockets and locks of files, also those of other tests.
 
-#![allow(clippy::disallowed_methods, reason = "a deadline for the child to end")]
-
-use std::io::{PipeWriter, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::{PipeWriter, Read};
 use std::sync::Barrier;
-use std::time::Instant;
 
 use crate::alone;
+use crate::common::forks::in_a_fork;
 use crate::common::{PATIENCE, addresses};
 use fork::Fork;
 use quorate::StartError;
 use quorate::recipes::LeaderLatch;
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Result, SessionState, WatchMode};
-
-/// Runs this in a fork with copies of the captured handles, and waits for the fork's end.
-fn in_a_fork(check: impl FnOnce()) {
-    let child = match fork::fork().unwrap() {
-        Fork::Parent(child) => child,
-        Fork::Child => {
-            let result = catch_unwind(AssertUnwindSafe(check));
-            if let Err(panic) = &result {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                // Bypasses the output that the harness captures, which is lost with this process.
-                let _ = writeln!(std::io::stderr(), "in the fork: {text:?}");
-            }
-            std::process::exit(i32::from(result.is_err()));
-        }
-    };
-    let end = Instant::now() + PATIENCE;
-    let status = loop {
-        if let Some(status) = fork::waitpid_nohang(child).unwrap() {
-            break status;
-        }
-        if Instant::now() > end {
-            let _ = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
-            panic!("the fork hangs");
-        }
-        std::thread::yield_now();
-    };
-    assert_eq!(status, 0, "the fork has failed");
-}
 
 /// A fork that only has what this process has, until the pipe is closed.
 fn idle_child() -> (i32, PipeWriter) {

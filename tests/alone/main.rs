@@ -21,11 +21,10 @@ mod resources;
 mod write_cost;
 
 use std::alloc::System;
-use std::process::Command;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-const ALONE: &str = "QUORATE_TEST_ALONE";
+use common::alone;
 
 /// Counts the allocations of this process.
 #[global_allocator]
@@ -35,18 +34,4 @@ static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn allocated() -> usize {
     let stats = ALLOCATED.stats();
     stats.bytes_allocated - stats.bytes_deallocated
-}
-
-/// Runs the body of this test (`concat!(module_path!(), "::name")`) in a process of its own.
-fn alone(test: &'static str, body: impl FnOnce()) {
-    if std::env::var_os(ALONE).is_some() {
-        return body();
-    }
-    let program = std::env::current_exe().unwrap();
-    let arguments = ["--exact", common::name_of(test), "--nocapture"];
-    let ran = Command::new(program).args(arguments).env(ALONE, "1").output().unwrap();
-    let printed = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    print!("{}", printed[0]);
-    let has_run = printed[0].contains("1 passed");
-    assert!(ran.status.success() && has_run, "{}", printed[1]);
 }

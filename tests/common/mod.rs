@@ -9,6 +9,8 @@ pub(crate) mod addresses;
 #[cfg(feature = "cli")]
 pub(crate) mod cluster;
 pub(crate) mod data_dir;
+#[cfg(unix)]
+pub(crate) mod forks;
 pub(crate) mod tasks;
 
 use std::io::{BufRead, BufReader, Write};
@@ -28,6 +30,7 @@ pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
 const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
+const ALONE: &str = "QUORATE_TEST_ALONE";
 
 /// In a process that [`Process::start`] has started: all addresses, and its own.
 pub(crate) fn place() -> Option<(Vec<String>, String)> {
@@ -47,6 +50,20 @@ pub(crate) const fn name_of(test: &'static str) -> &'static str {
         at += 1;
     }
     test.split_at(at + 2).1
+}
+
+/// Runs the body of this test (`concat!(module_path!(), "::name")`) in a process of its own.
+pub(crate) fn alone(test: &'static str, body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", name_of(test), "--nocapture"];
+    let ran = Command::new(program).args(arguments).env(ALONE, "1").output().unwrap();
+    let printed = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    print!("{}", printed[0]);
+    let has_run = printed[0].contains("1 passed");
+    assert!(ran.status.success() && has_run, "{}", printed[1]);
 }
 
 /// A process, killed when it is dropped. Of its output, only lines with an '@' are read, from behind the '@':

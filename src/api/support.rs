@@ -20,6 +20,7 @@ mod gateway {
     pub(crate) use crate::transport::SHORT_READ_DRAINS;
     #[cfg(feature = "tls")]
     pub(crate) use crate::transport::secure::tls::TlsChannel;
+    pub(crate) use crate::transport::send::send_vectored;
 
     use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! The bytes of a connection: plain, or in TLS.
 
-use std::io::{self, IoSlice, Read, Write};
+#[cfg(feature = "tls")]
+use std::io::Write;
+use std::io::{self, IoSlice, Read};
 
 use bytes::BytesMut;
 use mio::net::TcpStream;
@@ -10,6 +12,7 @@ use super::clients::ByteStream;
 use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
 use crate::api::support::TlsChannel;
+use crate::api::support::send_vectored;
 use crate::types::acl::Id;
 
 /// A larger buffer is freed when it is empty.
@@ -125,7 +128,7 @@ impl ByteStream for ClientStream {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = out.slices(&mut slices);
             let socket = &mut self.socket;
-            match write_some(|| socket.write_vectored(&slices[..count]))? {
+            match write_some(|| send_vectored(socket, &slices[..count]))? {
                 Some(written) => out.advance(written),
                 None => return Ok(()),
             }

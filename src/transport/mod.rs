@@ -7,6 +7,7 @@
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod secure;
+pub(crate) mod send;
 pub(crate) mod tcp;
 
 use std::time::Duration;

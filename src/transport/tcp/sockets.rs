@@ -11,6 +11,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
 use super::shared::LISTENER;
+use crate::transport::send::send_vectored;
 
 /// What a poll reports about a socket.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +163,7 @@ impl Write for SystemSocket {
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.stream.write_vectored(slices)
+        send_vectored(&mut self.stream, slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -99,6 +99,11 @@ impl AdminConnection {
         matches!(self.state, HttpState::Reading | HttpState::Draining).then_some(self.since)
     }
 
+    /// Since when the client has read nothing of what is being written; `None` if nothing is.
+    pub(super) fn unread_since(&self) -> Option<Duration> {
+        (self.written < self.output.len()).then_some(self.since)
+    }
+
     pub(super) fn listens(&self) -> bool {
         matches!(self.state, HttpState::Listening)
     }

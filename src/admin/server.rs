@@ -19,8 +19,11 @@ use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
 use crate::runtime::port::{LISTENER, Port};
 
-/// The most connections. A further one replaces the connection that has been idle for longest.
+/// The most connections. A further one replaces the connection that has been idle for longest or, if none is idle, the
+/// one whose client has read nothing for longest.
 const CONNECTIONS_MAX: usize = 256;
+/// How long a client must have read nothing before its connection is replaced.
+const UNREAD_MIN: Duration = Duration::from_secs(1);
 /// The most connections that may listen to events.
 const LISTENERS_MAX: usize = 32;
 /// How often connections are checked for exceeded time limits.
@@ -126,13 +129,20 @@ impl AdminServer {
         }
     }
 
-    /// Closes the connection that has been without a request for longest.
+    /// Closes the connection that has been without a request for longest or, if there is none, the one whose client
+    /// has read nothing for longest.
     fn make_room(&mut self) -> bool {
-        let idle = self.connections.iter().filter_map(|(number, connection)| {
-            connection.idle_since().map(|since| (since, *number))
-        });
-        let longest = idle.min().map(|(_, number)| number);
-        longest.is_some_and(|number| self.connections.remove(&number).is_some())
+        let now = self.clock.now();
+        let longest = |since: fn(&AdminConnection) -> Option<Duration>| {
+            let all = self.connections.iter();
+            all.filter_map(|(number, connection)| Some((since(connection)?, *number))).min()
+        };
+        let unread = || {
+            let unread = longest(AdminConnection::unread_since);
+            unread.filter(|(since, _)| now.saturating_sub(*since) >= UNREAD_MIN)
+        };
+        let replaced = longest(AdminConnection::idle_since).or_else(unread);
+        replaced.is_some_and(|(_, number)| self.connections.remove(&number).is_some())
     }
 
     fn take(&mut self, message: ServerMessage, now: Duration) {
@@ -207,5 +217,49 @@ impl AdminServer {
             let reason = "too many requests are waiting: ask again";
             connection.answer(&Response::error(503, reason), now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::guard::WrongTokens;
+    use super::super::session::AdminSession;
+    use super::*;
+    use crate::testing::Cluster;
+
+    /// 256 clients that asked for the page and did not read it left no room for anybody else.
+    #[test]
+    fn a_client_that_reads_nothing_is_replaced() {
+        let cluster = Cluster::new(1);
+        let coordinator = cluster.node(0);
+        let session = Arc::new(AdminSession::new(coordinator.clone(), Vec::new()));
+        let routes = Arc::new(Routes::new(coordinator.clone(), session));
+        let guard = Guard { token: None, writable: false, wrong_tokens: WrongTokens::default() };
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut server = AdminServer::bind(address, guard, routes, &coordinator).unwrap();
+        let address = server.port.serving(coordinator.shared()).address();
+        let connect = || std::net::TcpStream::connect(address).unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            clients.push(connect());
+            server.accept();
+        }
+        let numbers = |server: &AdminServer| server.connections.keys().copied().collect::<Vec<_>>();
+        let all = numbers(&server);
+        assert_eq!(all.len(), CONNECTIONS_MAX);
+        let begun = server.clock.now() + UNREAD_MIN;
+        for connection in server.connections.values_mut() {
+            connection.answer(&Response::new("text/plain", *b"unread"), begun);
+        }
+        // They may be about to read.
+        clients.push(connect());
+        server.accept();
+        assert_eq!(numbers(&server), all);
+
+        cluster.advance(2 * UNREAD_MIN);
+        clients.push(connect());
+        server.accept();
+        let after = numbers(&server);
+        assert_eq!((after.len(), &after[..after.len() - 1]), (all.len(), &all[1..]));
     }
 }

@@ -110,6 +110,8 @@ pub(super) struct GatewayClient {
     readable: bool,
     /// The client sends nothing more.
     ended: bool,
+    /// Why the connection ends when all is read that the client has sent: it is broken.
+    failure: Option<Ending>,
     greeted: bool,
 }
 
@@ -194,6 +196,7 @@ impl Clients {
             connection,
             readable: true,
             ended: false,
+            failure: None,
             greeted: false,
         };
         self.connected.insert(number, client);
@@ -206,7 +209,7 @@ impl Clients {
             client.ended |= readiness.read_closed;
             client.readable |= readiness.readable || client.ended;
             if let Some(failure) = readiness.failure {
-                client.connection.end(failure);
+                client.fail(failure);
             }
         }
         self.touched.insert(number);
@@ -338,8 +341,16 @@ impl Clients {
                 }
             };
             client.connection.flush(self.zxid, now);
-            if let Err(error) = stream.write(&mut client.connection.out) {
-                client.connection.end(error.into());
+            if client.failure.is_none()
+                && let Err(error) = stream.write(&mut client.connection.out)
+            {
+                client.fail(error.into());
+                more = true;
+            }
+            if let Some(failure) = client.failure.clone()
+                && !(more && client.connection.takes_requests())
+            {
+                client.connection.end(failure);
             }
             more |= was_full && client.connection.takes_requests();
             let held_back = client.connection.holds_back() && client.connection.out.is_empty();
@@ -504,7 +515,7 @@ impl GatewayClient {
             return Ok(more);
         }
         match stream.read(scratch, self.decoder.buffer()) {
-            Ok(0) => Err(Ending::ClientLeft),
+            Ok(0) => Err(self.failure.clone().unwrap_or(Ending::ClientLeft)),
             Ok(read) => {
                 let ended = self.ended || stream.is_closed();
                 self.readable = ended || read == scratch.len() || !SHORT_READ_DRAINS;
@@ -515,8 +526,15 @@ impl GatewayClient {
                 Ok(more)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.failure.clone().unwrap_or_else(|| error.into())),
         }
+    }
+
+    /// The connection is broken. It ends when all is read that had arrived before: the client may have closed its
+    /// session in its last packet.
+    fn fail(&mut self, failure: Ending) {
+        self.failure.get_or_insert(failure);
+        self.readable = true;
     }
 
     /// Whether it has had its last reply.

@@ -475,7 +475,9 @@ impl ClientConnection {
     /// elsewhere.
     pub(super) fn leave(&mut self) {
         let Some(session) = self.session.take() else { return };
-        if self.reads_alone.is_some() || self.shared.detach(&session) {
+        // Detaching a session would take back its close.
+        let closes = matches!(self.closing, Some(Ending::SessionClosed));
+        if closes || self.reads_alone.is_some() || self.shared.detach(&session) {
             return;
         }
         // Without effect if the session does not belong to this connection any more.

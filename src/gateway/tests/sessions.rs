@@ -186,6 +186,30 @@ fn an_instance_that_is_closed_leaves_its_clients_their_sessions() {
     assert_eq!(resumed.session_id, opened.session_id);
 }
 
+/// A client that closes its socket while something is unread resets the connection. The close of its session, which it
+/// had sent before, was lost with it, and its ephemerals stayed until the session's timeout.
+#[test]
+fn a_session_is_closed_though_its_connection_is_reset_at_once() {
+    const CLIENTS: usize = 50;
+    let (cluster, gateway) = one();
+    for number in 0..CLIENTS {
+        let stream = dial(&gateway);
+        let mut client = Client::over(stream.try_clone().unwrap());
+        client.greet(0, 0, Bytes::new());
+        assert_eq!(client.code(&ephemeral(&format!("/{number}"))), ErrorCode::Ok);
+        client.send(&Request::Ping);
+        stream.peek(&mut [0]).unwrap();
+        client.send(&Request::CloseSession);
+    }
+    let node = cluster.node(0);
+    let (session, clock) = (node.session(), &node.shared().clock);
+    let until = clock.now() + Duration::from_secs(5);
+    while session.children("/").unwrap().len() > 1 {
+        assert!(clock.now() < until, "their timeout is twice as long");
+        std::thread::yield_now();
+    }
+}
+
 /// A client instance has no tree of its own: its member answers.
 #[test]
 fn an_instance_without_a_replica_serves_too() {

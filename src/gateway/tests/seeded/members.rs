@@ -83,10 +83,10 @@ pub(super) struct Pipe {
 impl ByteStream for Pipe {
     fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
         assert!(!self.is_over, "a connection is read after its end");
-        if self.is_reset {
+        let read = self.arrived.len().min(scratch.len());
+        if read == 0 && self.is_reset {
             return Err(ErrorKind::ConnectionReset.into());
         }
-        let read = self.arrived.len().min(scratch.len());
         if read == 0 {
             let at_end = self.client_closed && self.sent.is_empty();
             return if at_end { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
@@ -383,6 +383,9 @@ impl Members {
         let member = &mut all[place];
         for (number, pipe) in member.pipes.iter_mut().filter(|(_, pipe)| !pipe.is_over) {
             let before = pipe.arrived.len();
+            if pipe.is_reset {
+                pipe.sent.clear();
+            }
             if !pipe.sent.is_empty() && random.percent(60) {
                 let most = if random.percent(50) { 40 } else { 40_000 };
                 let some = random.below(most + 1) as usize;

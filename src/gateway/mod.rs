@@ -189,6 +189,9 @@ impl GatewayBuilder {
     /// The longest packet that a client may send, in bytes: 1,048,575 by default, as ZooKeeper's
     /// `jute.maxbuffer`. A client that sends a longer one is disconnected. Replies may be longer, up to 256
     /// MiB: the names of many children, for example. (Clients have limits of their own for what they read.)
+    ///
+    /// Data of more than 1 MiB, and requests of more than 3 MiB in all, get the error `BadArguments`, whatever this
+    /// is.
     #[must_use]
     pub fn packet_bytes_max(mut self, most: usize) -> GatewayBuilder {
         self.packet_bytes_max = most;

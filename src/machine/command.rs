@@ -5,6 +5,8 @@
 //! by name and never skipped. Values that users see, such as a stat, have the form
 //! of `types::log_form`.
 
+mod size;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,30 +117,6 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// About how many bytes a request with this command takes in the log.
-    pub(crate) fn size(&self) -> usize {
-        const OVERHEAD: usize = 40;
-        let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
-        OVERHEAD
-            + match self {
-                Command::Op(op) => of(op),
-                Command::Multi(ops) => ops.iter().map(of).sum(),
-                Command::Open { .. }
-                | Command::Resume { .. }
-                | Command::Close
-                | Command::RaiseVersion { .. }
-                | Command::Expire { .. } => 32,
-                Command::Reap { path } => path.len(),
-                Command::Configure { seats, .. } => seats
-                    .iter()
-                    .map(|seat| 40 + seat.member.address.len() + seat.member.zone.len())
-                    .sum(),
-                Command::Authenticate { ids } => {
-                    ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
-                }
-            }
-    }
-
     /// The lowest version of a cluster that may have this in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {

@@ -13,6 +13,7 @@ use crate::node::io::{QuorumState, SessionHolder};
 use crate::node::query::{Answer, EventData, Query, QueryError, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
+use crate::types::encoding;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
@@ -344,6 +345,17 @@ impl ToClient {
                     .sum(),
                 _ => 0,
             }
+    }
+
+    /// How many bytes it takes in a message: of the results of writes and of ids, [`ToClient::size`] counts only
+    /// the number.
+    pub(crate) fn message_bytes(&self) -> usize {
+        match self {
+            ToClient::Outcome(_) | ToClient::Held { .. } | ToClient::Answer { .. } => {
+                self.size().max(encoding::size(self))
+            }
+            _ => self.size(),
+        }
     }
 }
 

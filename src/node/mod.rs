@@ -53,6 +53,8 @@ pub(crate) mod leader;
 pub(crate) mod log_outline;
 pub(crate) mod membership;
 pub(crate) mod message;
+#[cfg(test)]
+mod message_tests;
 pub(crate) mod query;
 pub(crate) mod raft;
 mod random;

@@ -418,7 +418,7 @@ impl Nodes {
             if let Some(running) = &mut self.slots[other].running {
                 // As a transport does.
                 let is_known = running.host.engine().cluster() == cluster && cluster != 0;
-                if message.is_of_cluster() && !is_known {
+                if message.is_too_long() || (message.is_of_cluster() && !is_known) {
                     continue;
                 }
                 running.host.input(Input::Peer { from, message });

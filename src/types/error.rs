@@ -209,7 +209,7 @@ pub enum Error {
         /// The last zxid.
         last: Zxid,
     },
-    /// The data of one request is over the limit; or, on a [client](crate::guide::clients), what one call reads.
+    /// One request or its data is over the limit; or, on a [client](crate::guide::clients), what one call reads.
     #[error(
         "{size} bytes for {path} are more than the limit of {limit} bytes for one request or reply"
     )]

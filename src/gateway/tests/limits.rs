@@ -291,3 +291,27 @@ fn long_lists_are_not_made_many_at_a_time() {
         assert_eq!(client.receive().body::<ChildrenReply>().children.len(), 2_000);
     }
 }
+
+/// The leader took in a request of 5 MB, and no message could carry it to the other members. From then on, the
+/// cluster took no writes.
+#[test]
+fn a_request_that_no_message_could_carry_is_refused() {
+    let cluster = Cluster::new(3);
+    // One of them leads, and the others send it what they are asked for.
+    for node in 0..3 {
+        let builder = Gateway::builder().packet_bytes_max(16 << 20);
+        let gateway = builder.serve(&cluster.node(node), "127.0.0.1:0").unwrap();
+        let mut client = Client::open(&gateway);
+        for bytes in [1_500_000, 5_000_000] {
+            let (path, data) = (Some("/".into()), Some(vec![7; bytes].into()));
+            let large = Request::SetData(SetData { path, data, version: -1 });
+            assert_eq!(client.code(&large), ErrorCode::BadArguments);
+        }
+        let path = format!("/{}", "d".repeat(4_000));
+        let delete = || request::Delete { path: Some(path.clone()), version: -1 };
+        let ops = (0..1_200).map(|_| MultiOp::Delete(delete())).collect();
+        let MultiReply { results } = client.ask(&Request::Multi(MultiRequest { ops })).body();
+        assert!(results.contains(&Err(ErrorCode::BadArguments.into())));
+        assert_eq!(client.code(&set("/", b"1")), ErrorCode::Ok);
+    }
+}

@@ -105,3 +105,55 @@ fn golden_commands() {
     }
     golden.check();
 }
+
+/// `too_large` does not measure small commands.
+#[test]
+fn no_command_takes_more_than_ten_times_its_size() {
+    let (path, max): (Arc<str>, _) = ("".into(), Some(u64::MAX));
+    let order = QueueOrder { priority: i32::MIN, delay_ms: u64::MAX, id: String::new(), max };
+    let (znodes, bytes) = (u64::MAX, u64::MAX);
+    let (number, form) = (i64::MIN, CounterForm::Long);
+    let (nobody, acl) = (Id::new("", ""), vec![Acl::new(Permissions::ALL, Id::new("", "")); 1000]);
+    let mode = CreateMode::PersistentWithTtl(Duration::MAX);
+    let ops = [
+        Op::Put { path: path.clone(), data: "".into(), order: order.into() },
+        Op::Check { path: path.clone(), condition: Condition::Usage { znodes, bytes } },
+        Op::Add { path: path.clone(), number, form, within: max },
+        Op::CreateWithAcl { path: path.clone(), data: "".into(), mode, acl: acl.clone() },
+        Op::CreateWithAcl { path: path.clone(), data: "".into(), mode, acl: Vec::new() },
+        Op::SetAcl { path, acl, version: max },
+    ];
+    let extremes = ops.map(|op| Command::Multi(vec![op; 100])).into_iter();
+    let extremes = extremes.chain([Command::Authenticate { ids: vec![nobody; 1000] }]);
+    for command in commands().into_iter().map(|(_, command)| command).chain(extremes) {
+        let limit = 10 * command.size();
+        let results = command.ops().len() * 44;
+        assert!(encoding::size(&command) + results <= limit, "{:.200}", format!("{command:?}"));
+    }
+}
+
+#[test]
+fn a_command_is_too_large_by_its_bytes_or_by_those_of_its_results() {
+    const LIMIT: usize = 1 << 20;
+    let refusal = |command: Command| command.too_large(LIMIT);
+    let data = |bytes| Op::Set { path: "/a".into(), data: vec![7; bytes].into(), version: None };
+    let check = || Op::Check { path: "/".into(), condition: Condition::Exists };
+    assert_eq!(refusal(Command::Op(data(LIMIT - 100))), None);
+    let limit = LIMIT as u64;
+    let too_large = |path: &str, size| OpError::TooLarge { path: path.to_owned(), size, limit };
+    let encoded = encoding::size(&Command::Op(data(LIMIT))) as u64;
+    assert_eq!(refusal(Command::Op(data(LIMIT))), Some(too_large("/a", encoded)));
+
+    let half = || data(LIMIT / 2 - 100);
+    assert_eq!(refusal(Command::Multi(vec![half(), half()])), None);
+    let refused = refusal(Command::Multi(vec![half(), half(), check(), half(), check()]));
+    let Some(OpError::Multi { index: 3, error }) = refused else { panic!("{refused:?}") };
+    assert!(matches!(*error, OpError::TooLarge { size, .. } if size > limit * 5 / 4));
+    assert_eq!(refusal(Command::Multi(vec![check(); LIMIT / 50])), None);
+    let refused = refusal(Command::Multi(vec![check(); LIMIT / 46]));
+    assert!(matches!(refused, Some(OpError::Multi { .. })));
+
+    let ids = vec![Id::new("x509", "n".repeat(1000)); LIMIT / 1000];
+    let refused = refusal(Command::Authenticate { ids });
+    assert!(matches!(refused, Some(OpError::TooLarge { .. })));
+}

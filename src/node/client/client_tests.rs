@@ -532,3 +532,24 @@ fn claimed_session() {
     }
     assert!(seen.is_empty(), "{seen:?}");
 }
+
+/// The outcomes of thousands of writes with long paths came in one message, which no transport sends. The client
+/// attached again, and got the same.
+#[test]
+fn the_outcomes_of_many_writes_with_long_paths_reach_the_client() {
+    let mut storm = Storm::new(5);
+    storm.advance(Duration::from_secs(1));
+    let attachments = |storm: &Storm| storm.seats[&FIRST_CLIENT].client.attachments();
+    let before = attachments(&storm);
+    let (path, session): (Arc<str>, _) =
+        (format!("/{}", "n".repeat(4000)).into(), SessionId(FIRST_CLIENT));
+    for _ in 0..4_000 {
+        let request = storm.number();
+        let command = Write::Op(Op::Delete { path: Arc::clone(&path), version: None });
+        storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+    }
+    storm.advance(Duration::from_secs(2));
+    let record = storm.cluster.node(1).machine().session(session).map(|record| record.last_seq);
+    assert!(record.is_some_and(|last| last >= 4_000), "{record:?}");
+    assert_eq!(attachments(&storm), before);
+}

@@ -12,7 +12,7 @@ use crate::node::client_message::{ToClient, UpTo};
 use crate::node::io::{
     Answered, ClientRequest, Dial, Effects, Input, Problem, RequestId, Time, WatchId, Write,
 };
-use crate::node::message::PeerMessage;
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::planted::{Bug, plant};
@@ -277,7 +277,9 @@ impl Storm {
             if self.cut.contains(&(id, to)) || self.dice.roll(100) < self.loss {
                 continue;
             }
-            let message = PeerMessage::decode(&message.encode(Vec::new())).unwrap();
+            let bytes = message.encode(Vec::new());
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a transport drops it");
+            let message = PeerMessage::decode(&bytes).unwrap();
             self.cluster.deliver(id, to, message);
         }
     }

@@ -37,6 +37,7 @@ use crate::node::leader::proposed::Proposed;
 use crate::node::leader::read_index::{Confirmations, ReceivedReadIndex};
 use crate::node::leader::reaper::Reaper;
 use crate::node::membership::Membership;
+use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::raft::core::Raft;
 use crate::node::raft::replication::Replication;
 use crate::node::room::Room;
@@ -254,17 +255,18 @@ impl Leading {
     }
 }
 
-/// Whether a node or a client may request this command. Only the leader expires sessions, and each
-/// node opens sessions only for itself.
+/// Whether a node or a client may request this command. Only the leader expires sessions, each node opens sessions
+/// only for itself, and none has let a command pass that is too large.
 pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
-    match command {
+    let is_theirs = match command {
         Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == from,
         Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
         Command::Expire { .. }
         | Command::Reap { .. }
         | Command::RaiseVersion { .. }
         | Command::Configure { .. } => false,
-    }
+    };
+    is_theirs && command.too_large(COMMAND_BYTES_MAX).is_none()
 }
 
 /// The state of this term, if this node serves as the leader.

@@ -14,6 +14,9 @@ use crate::types::znode::SessionId;
 const KEPT_MAX: u64 = 16;
 /// How long before its due time a session is renewed together with others.
 const RENEWED_AHEAD: Duration = Duration::from_millis(250);
+/// The most sessions that one ReadIndex request renews, so that it is no longer than a message may be. The next
+/// request renews the others.
+const RENEWED_MAX: usize = 1 << 17;
 
 /// The part of a session's timeout that this node trusts. The rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
@@ -98,6 +101,9 @@ impl LocalSessions {
         let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
         let (sessions, agenda, mut due) = (&mut self.sessions, &mut self.agenda, Vec::new());
         self.renewals.take_due(now + ahead, |session| {
+            if due.len() >= RENEWED_MAX {
+                return Some(now);
+            }
             due.push(session);
             let held = sessions.get_mut(&session)?;
             if held.acknowledge() {
@@ -191,6 +197,7 @@ mod tests {
     use super::*;
     use crate::machine::command::{Command, Outcome, Reply};
     use crate::node::io::RequestId;
+    use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
     use crate::node::versions::Gate;
     use crate::types::version::FIRST;
 
@@ -260,5 +267,25 @@ mod tests {
         sessions.renew_again(vec![session], soon);
         assert!(!sessions.has_renewals(soon + 9 * S));
         assert_eq!(sessions.check_deadlines(200 * S, &mut Effects::default()), []);
+    }
+
+    /// All sessions that were due at once, as after an election, were in one message, which could be too long to be
+    /// sent at all.
+    #[test]
+    fn very_many_sessions_are_renewed_by_several_requests() {
+        const MORE: u64 = 10;
+        let mut sessions = LocalSessions::new(S, false, 7);
+        let all = RENEWED_MAX as u64 + MORE;
+        (0..all).for_each(|session| sessions.renewals.set(SessionId(u64::MAX - session), S));
+        let sizes = [(); 3].map(|()| {
+            let due = sessions.take_renewals(S, false);
+            assert_eq!(sessions.has_renewals(S), due.len() == RENEWED_MAX);
+            due.len() as u64
+        });
+        assert_eq!(sizes, [RENEWED_MAX as u64, MORE, 0]);
+        let (boot, read_index) = (u64::MAX, u64::MAX);
+        let sessions = vec![SessionId(u64::MAX); RENEWED_MAX];
+        let message = PeerMessage::ReadIndex { boot, read_index, sessions };
+        assert!(message.encode(Vec::new()).len() < MESSAGE_BYTES_MAX / 2);
     }
 }

@@ -34,6 +34,7 @@ use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
 use crate::node::client_message::SessionClaim;
 use crate::node::io::{ClientRequest, Effects, RequestId, SessionHolder, Time, Write};
+use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
@@ -253,6 +254,9 @@ impl LocalSessions {
             Write::Authenticate(ids) => Command::Authenticate { ids },
             Write::Close => Command::Close,
         };
+        if let Some(error) = command.too_large(COMMAND_BYTES_MAX) {
+            return effects.reply(request, Err(error.into_error(session)));
+        }
         held.closing = closes;
         held.push(request, command);
         self.agenda.add(SessionTask::Send, session);

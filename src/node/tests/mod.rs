@@ -28,6 +28,8 @@ pub(crate) mod session;
 pub(crate) mod slow_disk;
 mod starts;
 #[cfg(test)]
+mod too_large;
+#[cfg(test)]
 pub(crate) mod version;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -232,7 +232,7 @@ impl Replica {
             client.awaits_message = false;
             client.outgoing_bytes = 0;
             let attachment = client.attachment;
-            let parts = in_parts(client.updates.drain(..), MESSAGE_BYTES, ToClient::size);
+            let parts = in_parts(client.updates.drain(..), MESSAGE_BYTES, ToClient::message_bytes);
             let last = client.next_sent + parts.len() as u64 - 1;
             for updates in parts {
                 let number = client.next_sent;

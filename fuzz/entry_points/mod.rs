@@ -20,7 +20,14 @@ use crate::types::version::{OLDEST, VERSION};
 
 /// A peer's message. A message that decodes must encode to an equal one.
 pub fn peer_message(bytes: &[u8]) {
-    if let Ok(message) = PeerMessage::decode(bytes) {
+    let decoded = PeerMessage::decode(bytes);
+    if let Ok(message) = PeerMessage::decode_of_client(bytes) {
+        assert_eq!(decoded.as_ref(), Ok(&message));
+    }
+    if let Ok(message) = decoded {
+        // The number of a variant may be written with more bytes than it takes.
+        let is_known = PeerMessage::may_a_client_send_encoded(bytes);
+        assert!(message.may_a_client_send() || !is_known);
         let again = PeerMessage::decode(&message.encode(Vec::new()));
         assert_eq!(again, Ok(message));
     }

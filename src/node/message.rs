@@ -13,7 +13,7 @@ use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
 use crate::node::stored::{LogEntry, SnapshotMeta};
-use crate::types::encoding;
+use crate::types::encoding::{self, bounded};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -25,6 +25,10 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// and not taken in by the leader. The transport drops a message that is too long, so an entry with such a
 /// command would never reach a follower, and no entry after it either.
 pub(crate) const COMMAND_BYTES_MAX: usize = 3 << 20;
+
+/// The most bytes in memory that the lists in a message of a client may take: more than those of the largest
+/// command, even if it has nothing but short ids.
+const CLIENT_LISTS_BYTES_MAX: usize = 32 << 20;
 
 /// Splits items into several messages of about this many bytes each. A single item may be larger. Without
 /// items there is one empty part.
@@ -206,6 +210,13 @@ impl PeerMessage {
         matches!(self, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. })
     }
 
+    /// The same for an encoded message, seen by the number of its variant before anything is decoded.
+    pub(crate) fn may_a_client_send_encoded(bytes: &[u8]) -> bool {
+        const FROM_CLIENT: u8 = 14;
+        const ADMIN_REQUEST: u8 = 21;
+        matches!(bytes.first(), Some(&(FROM_CLIENT | ADMIN_REQUEST)))
+    }
+
     /// Whether it is small and may overtake earlier messages. Messages on which leaders, votes and
     /// sessions depend must not wait behind megabytes of entries for a peer with a slow link.
     pub(crate) fn is_urgent(&self) -> bool {
@@ -233,10 +244,20 @@ impl PeerMessage {
 
     /// Decodes a message of [`PeerMessage::encode`]; other bytes are an error with its reason.
     pub(crate) fn decode(bytes: &[u8]) -> Result<PeerMessage, String> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((message, [])) => Ok(message),
-            Ok((_, rest)) => Err(format!("{} bytes too many", rest.len())),
-            Err(error) => Err(error.to_string()),
-        }
+        whole(postcard::take_from_bytes(bytes))
+    }
+
+    /// The same for a message of a sender that is not trusted, whose lists take a bounded number of bytes.
+    pub(crate) fn decode_of_client(bytes: &[u8]) -> Result<PeerMessage, String> {
+        whole(bounded::decode(bytes, CLIENT_LISTS_BYTES_MAX))
+    }
+}
+
+/// The message, if there are no bytes behind it.
+fn whole(decoded: postcard::Result<(PeerMessage, &[u8])>) -> Result<PeerMessage, String> {
+    match decoded {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(format!("{} bytes too many", rest.len())),
+        Err(error) => Err(error.to_string()),
     }
 }

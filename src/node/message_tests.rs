@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::golden::Golden;
-use crate::machine::command::{Command, Outcome, Reply, Request};
+use crate::machine::command::{Command, Op, Outcome, Reply, Request};
 use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, ImageEnd, LatencySummary, Report, SessionReport,
 };
@@ -14,7 +14,7 @@ use crate::node::client_message::{
     FromClient, HeldWatch, Redirect, RequestHeader, SessionClaim, ToClient, UpTo,
 };
 use crate::node::io::{Problem, QuorumState, SessionHolder, WatchId};
-use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage, RaftBody};
 use crate::node::query::{Answer, EventData, Query, QueryError, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
@@ -365,4 +365,34 @@ fn golden_peer_messages() {
         assert_eq!(PeerMessage::decode(&bytes), Ok(message));
     }
     golden.check();
+}
+
+/// What a client may not send was decoded all the same, and what it may send took a hundred times its bytes.
+#[test]
+fn a_message_of_a_client_is_known_by_its_bytes_and_takes_little_memory() {
+    for (name, message) in messages() {
+        let bytes = message.encode(Vec::new());
+        let may = message.may_a_client_send();
+        assert_eq!(PeerMessage::may_a_client_send_encoded(&bytes), may, "{name}");
+        assert_eq!(PeerMessage::decode_of_client(&bytes), Ok(message), "{name}");
+    }
+    assert!(!PeerMessage::may_a_client_send_encoded(&[]));
+
+    let of = |messages| PeerMessage::FromClient { attachment: 1, number: 1, received: 1, messages };
+    let takes = |message: PeerMessage| {
+        let bytes = message.encode(Vec::new());
+        assert!(bytes.len() < MESSAGE_BYTES_MAX);
+        PeerMessage::decode_of_client(&bytes).is_ok()
+    };
+    let write = |command| {
+        let (session, holder) = (SessionId(1), 2);
+        of(vec![FromClient::Write(Request { session, holder, seq: 1, acked: 1, command })])
+    };
+    let delete = |path: &str| Op::DeleteTree { path: path.into() };
+    // As many as an honest client may send.
+    assert!(takes(of(vec![FromClient::End; 4_097])));
+    assert!(takes(write(Command::Multi(vec![delete("/"); 65_536]))));
+    assert!(!takes(of(vec![FromClient::End; 1 << 19])));
+    assert!(!takes(write(Command::Multi(vec![delete(""); 1 << 19]))));
+    assert!(!takes(write(Command::Authenticate { ids: vec![Id::new("", ""); 1 << 20] })));
 }

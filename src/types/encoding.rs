@@ -1,5 +1,7 @@
 //! How values become bytes: in postcard's format.
 
+pub(crate) mod bounded;
+
 use postcard::ser_flavors::{Flavor, Size};
 use serde::Serialize;
 

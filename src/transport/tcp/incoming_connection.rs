@@ -278,13 +278,16 @@ impl IncomingConnection {
                 pinged = true;
                 continue;
             }
-            let message = PeerMessage::decode(frame)
-                .map_err(|why| Closed::Junk(format!("a message that cannot be read: {why}")))?;
             received += 1;
             let may_any = identity.right == Right::Member;
-            if (message.is_of_cluster() && !is_of_own_cluster)
-                || !(may_any || message.may_a_client_send())
-            {
+            if !may_any && !PeerMessage::may_a_client_send_encoded(frame) {
+                foreign += 1;
+                continue;
+            }
+            let decode = if may_any { PeerMessage::decode } else { PeerMessage::decode_of_client };
+            let message = decode(frame)
+                .map_err(|why| Closed::Junk(format!("a message that cannot be read: {why}")))?;
+            if message.is_of_cluster() && !is_of_own_cluster {
                 foreign += 1;
                 continue;
             }

@@ -83,6 +83,27 @@ fn a_secret_decides_what_a_client_may_send() {
     }
 }
 
+/// A message of 4 MiB became a list of 470 MB.
+#[test]
+fn a_list_of_a_client_that_takes_too_much_memory_is_not_decoded() {
+    use crate::node::client_message::FromClient;
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[], &with(member()));
+    for (id, of, is_refused) in [(7, "members", false), (8, "clients", true)] {
+        let node = client(id, &[address.to_string()], &with(secret(of)));
+        node.await_connected(1);
+        let (attachment, number, received) = (1, 1, 0);
+        let messages = vec![FromClient::End; 1 << 19];
+        let message = PeerMessage::FromClient { attachment, number, received, messages };
+        node.transport.send(vec![(1, message.clone())]);
+        match is_refused {
+            true => one.await_refused(1),
+            false => assert!(one.received() == (id, message)),
+        }
+        node.transport.close();
+    }
+}
+
 #[test]
 fn only_a_members_secret_makes_a_member() {
     for of in ["clients", "operators"] {

@@ -288,8 +288,11 @@ impl Membership {
         let Some(done) = self.closing.own.filter(|_| !planted!(ClosersLead)) else {
             return false;
         };
-        let could =
-            |node| raft.is_voter(node) && self.answers(node, cx) && !self.closing.is_closing(node);
+        // Followers send each other nothing, so whether one answers is not known.
+        let could = |node| {
+            let is_connected = self.versions.is_connected(node);
+            raft.is_voter(node) && is_connected && !self.closing.is_closing(node)
+        };
         let head_start = raft.elections.led_at + cx.config.timings().election();
         done || (cx.now.mono < head_start && raft.others().any(could))
     }

@@ -379,13 +379,13 @@ impl Node {
             RaftBody::Heartbeat { context, .. } => {
                 self.raft.take_heartbeat(from, term, body, context, &self.cx)
             }
+            RaftBody::Vote { .. } => {
+                self.raft.take_vote(from, term, body, &self.membership, &self.cx)
+            }
             _ => match &mut self.leading {
                 Some(leading) if matches!(body, RaftBody::HeartbeatResponse { .. }) => {
                     let (raft, cx) = (&mut self.raft, &self.cx);
                     leading.replication.step_heartbeat_response(from, term, body, raft, cx)
-                }
-                _ if matches!(body, RaftBody::Vote { .. }) => {
-                    self.raft.take_vote(from, term, body, &self.membership, &self.cx)
                 }
                 _ => self.raft.step(from, term, body),
             },

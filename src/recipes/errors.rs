@@ -67,6 +67,19 @@ pub(super) fn stat_of_set(results: Vec<OpResult>) -> Result<Stat> {
     stat.ok_or_else(|| Error::Stopped { reason: "nothing was set".to_owned() })
 }
 
+/// How many nanoseconds were missing, if a write came too early for [`Multi::require_time`], or would have moved a
+/// time too far.
+///
+/// [`Multi::require_time`]: crate::api::multi::Multi::require_time
+pub(super) fn missing_nanos(error: &Error) -> Option<i64> {
+    match error {
+        Error::QuotaExceeded { resource: "nanoseconds", limit, needed, .. } => {
+            i64::try_from(needed.saturating_sub(*limit)).ok()
+        }
+        _ => None,
+    }
+}
+
 /// Whether a write failed because another one came first, so that a new attempt may succeed.
 pub(super) fn is_overtaken(error: &Error) -> bool {
     let others =

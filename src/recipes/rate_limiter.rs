@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::node::query::Answer;
 use crate::recipes::blocking::{self, both_forms};
-use crate::recipes::errors::inner;
+use crate::recipes::errors::{inner, missing_nanos};
 use crate::recipes::parents::create_unless_there;
 use crate::runtime::either::{Either, either};
 use crate::sync::wakers::{Place, Wakers};
@@ -355,12 +355,13 @@ impl RateLimiter {
                     state.most = None;
                     None
                 }
-                Err(Error::QuotaExceeded { resource: "nanoseconds", limit, needed, .. }) => {
-                    let late = needed.saturating_sub(limit);
-                    state.refused(sent, waits, late.saturating_sub(after_first));
-                    Some(NoPermits::TooLate(late))
-                }
-                Err(error) => Some(NoPermits::Failed(error)),
+                Err(error) => Some(match missing_nanos(&error).map(i64::unsigned_abs) {
+                    Some(late) => {
+                        state.refused(sent, waits, late.saturating_sub(after_first));
+                        NoPermits::TooLate(late)
+                    }
+                    None => NoPermits::Failed(error),
+                }),
             };
             drop(state);
             shared.waiting.wake();

@@ -11,7 +11,7 @@ use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::log_outline::LogOutline;
-use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage, RaftBody};
+use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::node::tests::disk::Disk;
@@ -426,10 +426,9 @@ impl Cluster {
         }
         for (to, message) in effects.messages {
             // Everything crosses the wire format.
+            assert!(!message.is_too_long(), "a transport drops it");
             let bytes = message.encode(Vec::new());
-            assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a transport drops it");
-            let short = bytes.len() < 4096;
-            let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+            let (short, hash) = (bytes.len() < 4096, xxhash_rust::xxh3::xxh3_64(&bytes));
             let shown = if short { format!("{message:?}") } else { format!("{hash:x}") };
             self.trace.push(format!("{:?} {id}>{to} {shown}", self.now));
             if matches!(message, PeerMessage::Forward { .. }) {

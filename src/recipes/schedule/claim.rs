@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::fire::{Fire, FireHistory, Run};
-use super::log_time::{USED, missing, written};
+use super::log_time::{USED, written};
 use super::timer::{FirePlan, NEVER};
 use super::{ASKED, Definition, HISTORY, NEXT, RUN, RUNNER, Schedule};
 use crate::api::multi::Multi;
@@ -16,7 +16,9 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
-use crate::recipes::errors::{children_or_none, if_exists, inner, is_overtaken, stat_of_set};
+use crate::recipes::errors::{
+    children_or_none, if_exists, inner, is_overtaken, missing_nanos, stat_of_set,
+};
 use crate::recipes::held::Held;
 use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
@@ -318,7 +320,7 @@ impl Schedule {
             Ok(done) => return Ok(Some(done)),
             Err(error) => error,
         };
-        if let Some(missing) = missing(&error) {
+        if let Some(missing) = missing_nanos(&error) {
             let now = from.saturating_mul(1_000_000).saturating_sub(missing) / 1_000_000;
             self.log_time.was(now, self.now());
         } else if matches!(error, Error::InvalidData { .. }) {

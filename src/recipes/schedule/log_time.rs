@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::api::multi::Multi;
 use crate::api::session::Session;
-use crate::recipes::errors::is_overtaken;
+use crate::recipes::errors::{is_overtaken, missing_nanos};
 use crate::types::error::{Error, Result};
 
 /// An estimate is used for so long. Meanwhile the log's time may have run a tenth faster or slower, by a clock that is
@@ -49,29 +49,21 @@ impl LogTime {
         path: &str,
     ) -> Result<Option<i64>> {
         match multi.require_time(path, i64::MAX).submit().await {
-            Err(Error::Multi { error, .. }) => match (missing(&error), is_overtaken(&error)) {
-                (Some(missing), _) => {
-                    let now = (i64::MAX - missing) / 1_000_000;
-                    self.was(now, session.shared().clock.now());
-                    Ok(Some(now))
+            Err(Error::Multi { error, .. }) => {
+                match (missing_nanos(&error), is_overtaken(&error)) {
+                    (Some(missing), _) => {
+                        let now = (i64::MAX - missing) / 1_000_000;
+                        self.was(now, session.shared().clock.now());
+                        Ok(Some(now))
+                    }
+                    (None, true) => Ok(None),
+                    (None, false) => Err(*error),
                 }
-                (None, true) => Ok(None),
-                (None, false) => Err(*error),
-            },
+            }
             Err(error) => Err(error),
             // Never: the log's time is later than all others.
             Ok(_) => Ok(None),
         }
-    }
-}
-
-/// How many nanoseconds were missing, if a write came too early for [`Multi::require_time`].
-pub(super) fn missing(error: &Error) -> Option<i64> {
-    match error {
-        Error::QuotaExceeded { resource: "nanoseconds", limit, needed, .. } => {
-            i64::try_from(needed.saturating_sub(*limit)).ok()
-        }
-        _ => None,
     }
 }
 
@@ -105,7 +97,7 @@ mod tests {
         let late = between(now - 2 * minute, now - minute);
         assert!(matches!(late, Err(Error::InvalidData { .. })), "{late:?}");
         let early = between(now + minute, now + 2 * minute).unwrap_err();
-        let missing = missing(&early).unwrap() / 1_000_000;
+        let missing = missing_nanos(&early).unwrap() / 1_000_000;
         assert!((minute / 2..=minute).contains(&missing), "{missing} ms are missing");
         assert!(session.get("/next").unwrap().0.is_empty(), "refused, it changes nothing");
     }

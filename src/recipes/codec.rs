@@ -102,8 +102,24 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     }
 
     fn decode(data: &[u8]) -> Result<T, String> {
-        serde_json::from_slice(data).map_err(|error| error.to_string())
+        serde_json::from_slice(data).map_err(|error| shortened(&error.to_string()))
     }
+}
+
+/// The longest reason, in characters. That of `serde` may have a whole text of the data in it.
+#[cfg(feature = "json")]
+const REASON_MAX: usize = 200;
+
+/// A reason without its middle, if it is long. The place in the data is at its end.
+#[cfg(feature = "json")]
+fn shortened(reason: &str) -> String {
+    let length = reason.chars().count();
+    if length <= REASON_MAX {
+        return reason.to_owned();
+    }
+    let half = REASON_MAX / 2;
+    let end: String = reason.chars().skip(length - half).collect();
+    format!("{} … {end}", reason.chars().take(half).collect::<String>())
 }
 
 /// Bytes, without any encoding.
@@ -159,6 +175,9 @@ mod tests {
             |data: &[u8]| -> Result<(Option<String>, Vec<u64>, i8), String> { Json::decode(data) };
         assert_eq!(decode(&data), Ok(value));
         assert!(decode(&[&data[..], b" x"].concat()).is_err());
+        let text = format!("[{:?}]", "x".repeat(900_000));
+        let error = Json::decode(text.as_bytes()).map(|_: Vec<u32>| ()).unwrap_err();
+        assert!(error.len() < 300 && error.ends_with("at line 1 column 900003"), "{error}");
         let deep: Result<serde_json::Value, String> = Json::decode(&vec![b'['; 1 << 20]);
         assert!(deep.unwrap_err().contains("recursion limit"));
     }

@@ -25,6 +25,9 @@ pub enum CounterForm {
     Text,
 }
 
+/// The most bytes of the data of a counter that a message shows.
+const SHOWN_MAX: usize = 100;
+
 impl CounterForm {
     /// The number that these data show, or why they show none.
     pub(crate) fn decode(self, data: &[u8]) -> Result<i64, String> {
@@ -39,7 +42,8 @@ impl CounterForm {
             }
             CounterForm::Text => {
                 let text = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
-                text.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(data)))
+                let start = String::from_utf8_lossy(&data[..data.len().min(SHOWN_MAX)]);
+                text.ok_or_else(|| format!("{start:?} is no number"))
             }
         }
     }

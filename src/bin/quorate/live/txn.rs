@@ -18,8 +18,26 @@ pub(crate) struct TxnArgs {
     operations: Vec<String>,
 }
 
+/// The longest word or path of an operation in a message, in characters.
+const SHOWN_MAX: usize = 200;
+
 fn invalid(operation: &str, reason: &str) -> Error {
-    Error::InvalidSetting { setting: "an operation", reason: format!("{operation:?}: {reason}") }
+    let reason = format!("{}: {reason}", named(operation));
+    Error::InvalidSetting { setting: "an operation", reason }
+}
+
+/// An operation without its data, which may be long, or a secret.
+fn named(operation: &str) -> String {
+    let mut words = operation.splitn(3, ' ');
+    let word = words.by_ref().take(2).collect::<Vec<_>>().join(" ");
+    let mut shown: String = word.chars().take(SHOWN_MAX).collect();
+    if shown.len() < word.len() {
+        shown.push('…');
+    }
+    match words.next() {
+        Some(data) => format!("{shown:?} with {} bytes of data", data.len()),
+        None => format!("{shown:?}"),
+    }
 }
 
 /// Adds an operation.
@@ -61,19 +79,46 @@ impl TxnArgs {
         let multi = operations.iter().try_fold(session.multi(), |multi, one| add(multi, one))?;
         let results = multi.commit().map_err(|error| match error {
             Error::Multi { index, error } if index < operations.len() => Error::Refused {
-                operation: format!("{:?}, and so all of it", operations[index]),
+                operation: format!("{}, and so all of it", named(operations[index])),
                 reason: error.to_string(),
             },
             other => other,
         })?;
         let text = results.iter().zip(&operations).map(|(result, operation)| match result {
             OpResult::Created(created) => format!("created {}\n", line(&created.path)),
-            OpResult::Set(stat) => format!("{}: version {}\n", line(operation), stat.version),
+            OpResult::Set(stat) => {
+                format!("{}: version {}\n", line(written(operation)), stat.version)
+            }
             _ => format!("{}\n", line(operation)),
         });
         Ok(Shown::new(
             text.collect::<String>(),
             json!(results.iter().map(super::json).collect::<Vec<_>>()),
         ))
+    }
+}
+
+/// A `set` without its data.
+fn written(operation: &str) -> &str {
+    operation.match_indices(' ').nth(1).map_or(operation, |(at, _)| &operation[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A refused operation printed 900 kB of data, perhaps a secret, to a terminal or the log of a build.
+    #[test]
+    fn no_message_has_the_data_of_an_operation() {
+        let data = "x".repeat(900_000);
+        let operation = format!("create /a {data} {data}");
+        assert_eq!(named(&operation), "\"create /a\" with 1800001 bytes of data");
+        assert_eq!(named("delete /a"), "\"delete /a\"");
+        let path = format!("create /{data}");
+        assert!(named(&path).chars().count() < 220, "{}", named(&path));
+        let error = invalid(&operation, "why").to_string();
+        assert!(error.len() < 300 && !error.contains("xx"), "{error}");
+        assert_eq!(written("set /a some data"), "set /a");
+        assert_eq!(written("set /a"), "set /a");
     }
 }

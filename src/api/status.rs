@@ -295,9 +295,9 @@ impl Coordinator {
         self.shared().not_ready().is_none()
     }
 
-    /// Whether the cluster could continue without this instance, as far as is known now: there is a
-    /// leader, it has reported which voters respond to it, and these without this instance are a
-    /// majority. A new leader knows that after about a second. Does not block.
+    /// Whether the cluster could go on writing without this instance, as far as is known now: there is a
+    /// leader, it has reported which voters respond to it and have room on their disks, and these
+    /// without this instance are a majority. A new leader knows that after about a second. Does not block.
     ///
     /// Check it before stopping instances one after the other. It is never true in a cluster of one
     /// or two.
@@ -313,8 +313,7 @@ impl Coordinator {
     pub fn safe_to_stop(&self) -> bool {
         let shared = self.shared();
         let seen = shared.status().availability;
-        let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
         let known = seen.has_leader && seen.is_reported;
-        shared.stopped().is_none() && known && seen.spare(lost).is_some()
+        shared.stopped().is_none() && known && seen.spare(Some(shared.node)).is_some()
     }
 }

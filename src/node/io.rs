@@ -414,14 +414,43 @@ pub(crate) struct QuorumState {
     pub(crate) refuses_writes: bool,
 }
 
+/// How many more of these voters may be lost before they are no majority, if those of `is_lost` are lost
+/// already; `None` if they are none now.
+pub(crate) fn spare<T: Copy>(
+    voters: impl IntoIterator<Item = T>,
+    is_lost: impl Fn(T) -> bool,
+) -> Option<usize> {
+    let (mut voting, mut lost) = (0_usize, 0);
+    for voter in voters {
+        voting += 1;
+        lost += usize::from(is_lost(voter));
+    }
+    (voting - lost).checked_sub(voting / 2 + 1)
+}
+
 impl QuorumState {
-    /// How many more voters may be lost before nothing can be decided, if those of `is_lost` are
-    /// lost already; `None` if nothing can be decided now.
-    pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
-        let spare = |voters: &Vec<NodeId>| {
-            let alive = voters.iter().filter(|voter| !is_lost(**voter)).count();
-            alive.checked_sub(voters.len() / 2 + 1)
-        };
+    /// How many more voters may be lost before writes end, if `gone` is lost too; `None` if they end with that, or
+    /// have ended. A voter whose disk is nearly full counts as lost, as one that is silent: see
+    /// [`room`](super::room).
+    pub(crate) fn spare(&self, gone: Option<NodeId>) -> Option<usize> {
+        self.spare_without(|voter| {
+            let is_lost = self.silent.contains(&voter) || self.disk_low.contains(&voter);
+            is_lost || gone == Some(voter)
+        })
+    }
+
+    /// Whether those that are not silent can decide: elect a leader, and store what it proposes.
+    pub(crate) fn decides(&self) -> bool {
+        self.spare_without(|voter| self.silent.contains(&voter)).is_some()
+    }
+
+    /// Whether the others could ever decide without this voter.
+    pub(crate) fn could_decide_without(&self, gone: NodeId) -> bool {
+        self.spare_without(|voter| voter == gone).is_some()
+    }
+
+    fn spare_without(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
+        let spare = |voters: &[NodeId]| spare(voters.iter().copied(), &is_lost);
         let incoming = spare(&self.voters)?;
         let outgoing = if self.outgoing.is_empty() { incoming } else { spare(&self.outgoing)? };
         Some(incoming.min(outgoing))

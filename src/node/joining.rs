@@ -119,7 +119,7 @@ impl Membership {
         }
     }
 
-    /// Whether stopping this voter now would end the majority, while stopping it a little later
+    /// Whether stopping this voter now would end the majority, or writes, while stopping it a little later
     /// would not: an instance that could vote in the place of a silent voter has joined or asks to,
     /// or a change of the voters is under way.
     pub(super) fn must_stay(&self, raft: &Raft, room: &Room, cx: &Context) -> bool {
@@ -135,9 +135,8 @@ impl Membership {
             return false;
         }
         // If this voter is always needed, as one of two, waiting gains nothing.
-        let could_go = joint || seen.spare(|voter| voter == cx.id).is_some();
-        let lost = |voter| voter == cx.id || seen.silent.contains(&voter);
-        could_go && (!seen.is_reported || seen.spare(lost).is_none())
+        let could_go = joint || seen.could_decide_without(cx.id);
+        could_go && (!seen.is_reported || seen.spare(Some(cx.id)).is_none())
     }
 
     /// Whether the cluster can decide, and how many members it could still lose.

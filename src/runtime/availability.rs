@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::node::io;
 use crate::sync::wakers::Wakers;
 use crate::types::availability::Availability;
-use crate::types::error::disks_full;
+use crate::types::error::{disks_full, nearly_full};
 use crate::types::reason::{Reason, ReasonKind};
 
 /// How many changes a channel holds. A slow reader gets the latest one once there is room.
@@ -91,9 +91,9 @@ impl Subscriber {
     }
 }
 
-/// How many more voters may fail; `None` if the cluster cannot decide.
+/// How many more voters may fail before writes end; `None` if they have ended.
 pub(super) fn spare(seen: &io::QuorumState) -> Option<usize> {
-    seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader)
+    seen.spare(None).filter(|_| seen.has_leader)
 }
 
 impl Availability {
@@ -117,11 +117,11 @@ impl Availability {
             };
             format!("{ones} ({})", silent.join(", "))
         };
-        let Some(spare) = spare(seen) else {
+        if !seen.decides() {
             let reason = Reason::new(ReasonKind::VotersMissing, silent_ones());
             return Availability::NoQuorum { reason };
-        };
-        if seen.refuses_writes {
+        }
+        let Some(spare) = spare(seen).filter(|_| !seen.refuses_writes) else {
             let low: Vec<String> = named(&seen.disk_low);
             let mut text = disks_full(&low);
             if !seen.silent.is_empty() {
@@ -130,16 +130,26 @@ impl Availability {
             return Availability::WritesRefused {
                 reason: Reason::new(ReasonKind::DisksFull, text),
             };
-        }
-        if seen.silent.is_empty() {
+        };
+        let votes = |node: &&u64| seen.voters.contains(node) || seen.outgoing.contains(node);
+        let low: Vec<u64> = seen.disk_low.iter().filter(votes).copied().collect();
+        if seen.silent.is_empty() && low.is_empty() {
             return Availability::Healthy { spare };
         }
-        let more = match spare {
-            0 => "the loss of one more stops it".to_owned(),
+        let mut parts: Vec<String> = Vec::new();
+        if !seen.silent.is_empty() {
+            parts.push(silent_ones());
+        }
+        if !low.is_empty() {
+            parts.push(nearly_full(&named(&low)));
+        }
+        let ends = if low.is_empty() { "stops it" } else { "stops writes" };
+        parts.push(match spare {
+            0 => format!("the loss of one more {ends}"),
             spare => format!("it survives the loss of {spare} more"),
-        };
-        let text = format!("{}; {more}", silent_ones());
-        Availability::AtRisk { reason: Reason::new(ReasonKind::VotersSilent, text) }
+        });
+        let kind = if low.is_empty() { ReasonKind::VotersSilent } else { ReasonKind::DisksFull };
+        Availability::AtRisk { reason: Reason::new(kind, parts.join("; ")) }
     }
 }
 
@@ -203,6 +213,44 @@ mod tests {
         assert_eq!(with_room(3, &[], false, &[2, 3]).to_string(), "no quorum: no leader");
     }
 
+    /// A voter whose disk was nearly full counted as spare. It or another one was stopped, and every write was refused.
+    #[test]
+    fn a_voter_without_room_is_not_spare() {
+        let seen = |voters: u64, silent: &[u64], low: &[u64]| io::QuorumState {
+            voters: (1..=voters).collect(),
+            silent: silent.to_vec(),
+            disk_low: low.to_vec(),
+            has_leader: true,
+            is_reported: true,
+            ..Default::default()
+        };
+        let told = |seen: io::QuorumState| {
+            let name = |node| format!("node-{node}");
+            Availability::of(&seen, name, || Reason::new(ReasonKind::Election, "no leader"))
+        };
+        let one = seen(3, &[], &[2]);
+        assert_eq!((spare(&one), one.spare(Some(1)), one.spare(Some(2))), (Some(0), None, Some(0)));
+        let Availability::AtRisk { reason } = told(one) else { panic!("it is at risk") };
+        assert_eq!(reason.kind, ReasonKind::DisksFull);
+        let text = "the disk of node-2 is nearly full; the loss of one more stops writes";
+        assert_eq!(reason.text, text);
+        let five = seen(5, &[], &[2]);
+        assert_eq!(spare(&five), Some(1));
+        assert!(told(five).to_string().ends_with("nearly full; it survives the loss of 1 more"));
+        let both = told(seen(5, &[1], &[2])).to_string();
+        assert!(both.starts_with("at risk: 1 of 5 voters is unreachable"), "{both}");
+        assert!(
+            both.ends_with("the disk of node-2 is nearly full; the loss of one more stops writes")
+        );
+        // Silent and full is lost once; a learner's disk does not count.
+        assert_eq!(spare(&seen(5, &[1], &[1])), Some(1));
+        assert_eq!(told(seen(3, &[], &[9])), Availability::Healthy { spare: 1 });
+        // Before the leader's report.
+        let most = seen(3, &[], &[1, 2]);
+        assert_eq!(spare(&most), None);
+        assert!(matches!(told(most), Availability::WritesRefused { .. }));
+    }
+
     /// "It survives the loss of 0 more" was called healthy.
     #[test]
     fn a_cluster_without_a_spare_voter_is_working() {
@@ -229,8 +277,7 @@ mod tests {
         let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
         let joint =
             io::QuorumState { voters, outgoing, silent, has_leader: true, ..Default::default() };
-        assert_eq!(joint.spare(|voter| voter == 3), Some(0));
-        assert_eq!(joint.spare(|voter| [2, 3].contains(&voter)), None);
+        assert_eq!((joint.spare(None), joint.spare(Some(2))), (Some(0), None));
         assert_eq!(of(3, &[], false).to_string(), "no quorum: no leader");
     }
 }

@@ -29,15 +29,16 @@ use crate::types::reason::Reason;
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Availability {
-    /// All voters are reachable, and writes succeed.
+    /// All voters are reachable and have room on their disks, and writes succeed.
     Healthy {
-        /// How many voters may still be lost without losing the quorum: 0 of one or two, 1 of three
+        /// How many voters may still be lost before writes end: 0 of one or two, 1 of three
         /// or four, 2 of five.
         spare: usize,
     },
-    /// Writes succeed, but some voters are not reachable.
+    /// Writes succeed, but some voters are not reachable, or their disks are nearly full: while most voters have
+    /// room, they write without the others.
     AtRisk {
-        /// Which voters are not reachable, and what the loss of another one would mean.
+        /// Which voters these are, and what the loss of another one would mean.
         reason: Reason,
     },
     /// There is a quorum, and writes are refused with [`Error::DiskLow`](crate::Error::DiskLow). Reads,

@@ -384,6 +384,14 @@ pub(crate) fn disks_full(members: &[String]) -> String {
     )
 }
 
+/// The same of fewer members, while writes go on.
+pub(crate) fn nearly_full(members: &[String]) -> String {
+    match members {
+        [one] => format!("the disk of {one} is nearly full"),
+        _ => format!("the disks of {} are nearly full", members.join(", ")),
+    }
+}
+
 /// The same as the message, so that a `main` that returns the error prints a readable text.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -74,7 +74,8 @@ pub enum ReasonKind {
     Unplaced,
     /// Some voters are unreachable or store nothing, and the others are a majority.
     VotersSilent,
-    /// The disks of too many voters are nearly full, so writes are refused.
+    /// The disks of voters are nearly full: of so many that writes are refused, or, in
+    /// [`Availability::AtRisk`](crate::Availability::AtRisk), of some.
     DisksFull,
 }
 

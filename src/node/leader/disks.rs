@@ -1,8 +1,10 @@
 //! What a leader knows of the room on the members' disks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::node::context::Context;
+use crate::node::io::spare;
 use crate::node::leader::Leading;
 use crate::node::membership::Membership;
 use crate::node::raft::core::Raft;
@@ -15,8 +17,15 @@ impl Leading {
         if node == cx.id {
             return room.is_low;
         }
-        let until = self.members.disk_low.get(&node);
-        until.is_some_and(|until| cx.now.mono < *until)
+        self.members.disk_low.get(&node).is_some_and(|(_, until)| cx.now.mono < *until)
+    }
+
+    /// The members with little room, and for how long as far as this leader knows.
+    pub(super) fn disks_low(&self, room: &Room, cx: &Context) -> BTreeMap<NodeId, Duration> {
+        let since = self.members.disk_low.iter().map(|(node, (since, _))| (*node, *since));
+        let low = since.chain([(cx.id, cx.now.mono)]);
+        let low = low.filter(|(node, _)| self.is_disk_low(*node, room, cx));
+        low.map(|(node, since)| (node, cx.now.mono.saturating_sub(since))).collect()
     }
 
     /// This leader's report: the members with little room, and whether too few voters answer and have
@@ -28,14 +37,12 @@ impl Leading {
         room: &Room,
         cx: &Context,
     ) -> (BTreeSet<NodeId>, bool) {
-        let others = self.members.disk_low.keys().copied();
-        let low: BTreeSet<NodeId> =
-            others.chain([cx.id]).filter(|node| self.is_disk_low(*node, room, cx)).collect();
+        let low: BTreeSet<NodeId> = self.disks_low(room, cx).into_keys().collect();
         let voting = raft.log().voting();
         let lacks_room = |voters: &[NodeId]| {
-            let have =
-                voters.iter().filter(|voter| !low.contains(voter) && !silent.contains(voter));
-            2 * have.count() <= voters.len() && voters.iter().any(|voter| low.contains(voter))
+            let is_lost = |voter: NodeId| low.contains(&voter) || silent.contains(&voter);
+            let has_low = voters.iter().any(|voter| low.contains(voter));
+            has_low && spare(voters.iter().copied(), is_lost).is_none()
         };
         let refuses = lacks_room(&voting.voters) || lacks_room(&voting.voters_outgoing);
         (low, refuses && !planted!(FullDisksIgnored))

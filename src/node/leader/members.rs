@@ -45,8 +45,8 @@ pub(in crate::node) struct Observed {
     leavers: BTreeMap<NodeId, Time>,
     /// The members among them that an operator removes as dead: no longer once they answer.
     given_up: BTreeSet<NodeId>,
-    /// The other members whose disks are nearly full, and until when each report holds.
-    pub(super) disk_low: BTreeMap<NodeId, Time>,
+    /// The other members whose disks are nearly full, since when, and until when each report holds.
+    pub(super) disk_low: BTreeMap<NodeId, (Time, Time)>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     /// Whether an instance has asked to be a member for the first time, and nothing was planned since.
@@ -87,9 +87,9 @@ impl Observed {
     /// A member reports whether its disk is nearly full.
     pub(in crate::node) fn reports_disk(&mut self, node: NodeId, low: bool, now: Time) {
         match low {
-            true => self.disk_low.insert(node, now + REQUEST_TIME),
-            false => self.disk_low.remove(&node),
-        };
+            true => self.disk_low.entry(node).or_insert((now, now)).1 = now + REQUEST_TIME,
+            false => drop(self.disk_low.remove(&node)),
+        }
     }
 
     /// An operator removes a member that is dead.
@@ -122,7 +122,7 @@ impl Observed {
         let level = self.level().unwrap_or(last);
         self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
-        self.disk_low.retain(|node, until| now < *until && matched.contains_key(node));
+        self.disk_low.retain(|node, (_, until)| now < *until && matched.contains_key(node));
         self.listening.retain(|node, _| matched.contains_key(node));
         self.level_since.retain(|node, _| matched.contains_key(node));
         self.stored.retain(|node, _| matched.contains_key(node));
@@ -325,6 +325,7 @@ impl Leading {
             roster,
             reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),
             leaving: leavers.keys().copied().filter(|node| !is_back(node)).collect(),
+            disk_low: self.disks_low(room, cx),
         }
     }
 

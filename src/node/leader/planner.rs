@@ -10,7 +10,8 @@
 //! 3. A member that wants to leave gives up its vote first, to a learner that has caught up if there
 //!    is one. Then it is removed.
 //! 4. If there are too many voters, one of them becomes a learner.
-//! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
+//! 5. A voter that was silent for `replace_after`, or whose disk was nearly full for as long, gives its vote to a
+//!    learner that has caught up.
 //! 6. If there are too few voters, learners that have caught up become voters, so that their number
 //!    is odd.
 //! 7. If voters are spread badly over the zones, a vote moves from one zone to another that has fewer
@@ -19,7 +20,8 @@
 //! 9. If a voter that is fit to lead has a higher priority than the leader, it gets the lead.
 //!
 //! The plan never makes a change after which the live voters are no majority of the voters, because
-//! then nothing could be decided, and the change could not be taken back. It makes no change while
+//! then nothing could be decided, and the change could not be taken back. Nor does it make one after which most
+//! disks of the voters have no room, so that writes are refused. It makes no change while
 //! another one is under way. It never takes the vote of the leader itself, which hands over first. It
 //! never gives away the place of a member that is alive.
 //!
@@ -28,6 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::node::io::spare;
 use crate::node::raft::configuration::{NodeRole, VotingChange};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
@@ -78,6 +81,8 @@ pub(crate) struct PlanInputs {
     /// The instances that ask to be a member or report a new address or zone.
     pub(crate) reports: BTreeMap<NodeId, Member>,
     pub(crate) leaving: BTreeSet<NodeId>,
+    /// The members whose disks are nearly full, and for how long.
+    pub(crate) disk_low: BTreeMap<NodeId, Duration>,
 }
 
 /// The next thing to do.
@@ -166,21 +171,31 @@ impl PlanInputs {
         self.learners.iter().copied().filter(could)
     }
 
-    /// The best candidate: in a zone with the fewest voters, not counting one that is to leave, and then by
-    /// its id.
+    fn is_low(&self, node: NodeId) -> bool {
+        self.disk_low.contains_key(&node)
+    }
+
+    /// The best candidate: with room on its disk, in a zone with the fewest voters, not counting one that is to
+    /// leave, and then by its id.
     fn successor(&self, leaver: Option<NodeId>) -> Option<NodeId> {
         let stays = |voter: &NodeId| Some(*voter) != leaver;
         let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
-        self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
+        let crowd = |node: &NodeId| self.crowd(&voters, *node);
+        self.candidates().min_by_key(|node| (self.is_low(*node), crowd(node), *node))
     }
 
-    /// The voter, other than this node, that can best be spared.
-    fn worst(&self) -> Option<NodeId> {
+    /// The voter, other than this node, that is worst by this measure.
+    fn worst<K: Ord>(&self, measure: impl Fn(NodeId) -> K) -> Option<NodeId> {
         let others = self.voters.iter().copied().filter(|voter| *voter != self.own);
-        others.max_by_key(|node| (!self.is_alive(*node), self.crowd(&self.voters, *node), *node))
+        others.max_by_key(|node| (measure(*node), *node))
     }
 
-    /// Whether the live voters can still decide during and after this change.
+    /// How many of these voters may be lost before writes end; `None` if they have ended.
+    fn spare(&self, voters: &BTreeSet<NodeId>) -> Option<usize> {
+        spare(voters.iter().copied(), |voter| !self.sends(voter) || self.is_low(voter))
+    }
+
+    /// Whether the live voters can still decide during and after this change, and write if they can now.
     fn is_safe(&self, change: &VotingChange) -> bool {
         let mut after = self.voters.clone();
         for (node, part) in &change.steps {
@@ -189,11 +204,12 @@ impl PlanInputs {
                 NodeRole::Learner | NodeRole::Gone => after.remove(node),
             };
         }
+        let is_any = planted!(VoterRemovedBelowQuorum);
         let decides = |voters: &BTreeSet<NodeId>| {
-            let alive = voters.iter().filter(|node| self.sends(**node)).count();
-            2 * alive > voters.len() || planted!(VoterRemovedBelowQuorum)
+            spare(voters.iter().copied(), |voter| !self.sends(voter)).is_some() || is_any
         };
-        !after.is_empty() && decides(&after) && decides(&self.voters)
+        let writes = self.spare(&after).is_some() || self.spare(&self.voters).is_none() || is_any;
+        !after.is_empty() && decides(&after) && decides(&self.voters) && writes
     }
 
     /// A change, if it is safe.
@@ -329,18 +345,30 @@ fn demote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction>
     if view.voters.len() <= policy.max_voters {
         return None;
     }
-    view.vote([(view.worst()?, NodeRole::Learner)])
+    let crowd = |node| view.crowd(&view.voters, node);
+    let worst = view.worst(|node| (!view.is_alive(node), view.is_low(node), crowd(node)))?;
+    view.vote([(worst, NodeRole::Learner)])
 }
 
-/// A voter that has been silent for long hands its vote to a learner.
+/// A voter that has been silent for long hands its vote to a learner, and one without room to a learner with
+/// room.
 fn relieve(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction> {
-    let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
-    let dead = *view.voters.iter().find(silent)?;
-    let successor = view.successor(Some(dead))?;
-    view.vote([(dead, NodeRole::Learner), (successor, NodeRole::Voter)])
+    let silent = |voter: &NodeId| view.silent_for(*voter, policy.replace_after);
+    let full = |voter: &NodeId| {
+        let low_for = view.disk_low.get(voter);
+        *voter != view.own && low_for.is_some_and(|time| *time >= policy.replace_after)
+    };
+    let voters = || view.voters.iter().copied();
+    let lost = voters().find(silent).or_else(|| voters().find(full))?;
+    let successor = view.successor(Some(lost))?;
+    if !silent(&lost) && view.is_low(successor) {
+        return None;
+    }
+    view.vote([(lost, NodeRole::Learner), (successor, NodeRole::Voter)])
 }
 
-/// Makes as many voters as allowed, in an odd number.
+/// Makes as many voters as allowed, in an odd number. Not so many that fewer of them may be lost, since their
+/// disks are nearly full.
 ///
 /// Not while a voter is silent: it would stay a voter for ever if no learner were left to vote in
 /// its place.
@@ -348,30 +376,35 @@ fn promote(view: &PlanInputs, policy: &MembershipPolicy) -> Option<PlannedAction
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let voters = view.voters.len();
-    let most = (voters + view.candidates().count()).min(policy.max_voters);
-    let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
-    let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
     // One at a time: each promotion changes which learner is the best next.
     let mut after = view.clone();
-    let mut steps = Vec::new();
-    for _ in 0..more {
-        let next = after.successor(None)?;
+    let (mut steps, mut best) = (Vec::new(), (view.spare(&view.voters), 0));
+    while after.voters.len() < policy.max_voters
+        && let Some(next) = after.successor(None)
+    {
         after.learners.remove(&next);
         after.voters.insert(next);
         steps.push((next, NodeRole::Voter));
+        let spare = view.spare(&after.voters);
+        if !after.voters.len().is_multiple_of(2) && spare >= best.0 {
+            best = (spare, steps.len());
+        }
     }
+    steps.truncate(best.1);
     view.vote(steps)
 }
 
 /// A voter of a zone with many voters hands its vote to a learner of a zone with few. Each time the
-/// two counts come closer, so this ends.
+/// two counts come closer, so this ends. It never moves from a disk with room to one without.
 fn spread(view: &PlanInputs) -> Option<PlannedAction> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
+    let worst = view.worst(|node| (view.crowd(&view.voters, node), view.is_low(node)))?;
     let successor = view.successor(None)?;
-    let worst = view.worst()?;
+    if view.is_low(successor) && !view.is_low(worst) {
+        return None;
+    }
     let (few, many) = (view.crowd(&view.voters, successor), view.crowd(&view.voters, worst));
     (few + 2 <= many)
         .then(|| view.vote([(worst, NodeRole::Learner), (successor, NodeRole::Voter)]))

@@ -94,8 +94,9 @@ pub struct Metrics {
     pub members: u64,
     /// The members that this instance cannot reach.
     pub unreachable_members: u64,
-    /// How many more voters may be lost without losing the quorum. `None` if there is no quorum, which
-    /// the text shows as -1.
+    /// How many more voters may be lost before writes end, as in
+    /// [`Availability`](crate::Availability): a voter whose disk is nearly full counts as lost. `None` if they have
+    /// ended, which the text shows as -1.
     pub spare_voters: Option<u64>,
     /// Whether writes are refused, because the disks of too many voters are nearly full: see
     /// [`Availability::WritesRefused`](crate::Availability::WritesRefused).

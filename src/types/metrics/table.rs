@@ -53,7 +53,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ),
     (
         "quorate_spare_voters",
-        "Voters that may still be lost without losing the quorum; -1: no quorum.",
+        "Voters that may still be lost before writes end; -1: they have ended.",
         Gauge(|of| of.spare_voters.map_or(Some(-1), gauge)),
     ),
     (

@@ -1,6 +1,6 @@
 //! What the plan does in which situation, and what it never does.
 
-use proptest::collection::{btree_set, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
@@ -118,6 +118,51 @@ fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
     assert_eq!(plan(&view, &POLICY), None);
 }
 
+/// A voter without room counted as a spare one, and kept its vote beside learners with room.
+#[test]
+fn a_vote_moves_from_a_full_disk_to_one_with_room() {
+    let low = |nodes: &[NodeId], seconds| {
+        nodes.iter().map(|node| (*node, Duration::from_secs(seconds))).collect()
+    };
+    let policy = MembershipPolicy { max_voters: 3, ..POLICY };
+    let mut view = view(&[1, 2, 3], &[4, 5]);
+    view.disk_low = low(&[3, 4], 59);
+    assert_eq!(plan(&view, &policy), None);
+    view.disk_low = low(&[3, 4], 60);
+    assert_eq!(plan(&view, &policy), vote(&[(3, NodeRole::Learner), (5, NodeRole::Voter)]));
+    view.disk_low = low(&[3, 4, 5], 60);
+    assert_eq!(plan(&view, &policy), None);
+    // The leader hands over by itself, if another has room.
+    view.disk_low = low(&[1], 60);
+    assert_eq!(plan(&view, &policy), None);
+}
+
+/// Writes were refused by the leader's own plan, when it took the votes of members with room, or gave votes to others.
+#[test]
+fn no_plan_makes_full_disks_the_majority() {
+    let low = |nodes: &[NodeId]| nodes.iter().map(|node| (*node, Duration::ZERO)).collect();
+    let mut more = view(&[1], &[2, 3]);
+    more.disk_low = low(&[2, 3]);
+    assert_eq!(plan(&more, &POLICY), None);
+    more.disk_low = low(&[2]);
+    assert_eq!(plan(&more, &POLICY), vote(&[(3, NodeRole::Voter), (2, NodeRole::Voter)]));
+    more.disk_low = low(&[1, 2, 3]);
+    assert_eq!(plan(&more, &POLICY), vote(&[(2, NodeRole::Voter), (3, NodeRole::Voter)]));
+    // One of three may be lost, and of five with two full disks none.
+    let mut more = view(&[1, 2, 3], &[4, 5]);
+    more.disk_low = low(&[4, 5]);
+    assert_eq!(plan(&more, &POLICY), None);
+    let mut fewer = view(&[1, 2, 3, 4], &[]);
+    fewer.disk_low = low(&[2]);
+    let policy = MembershipPolicy { max_voters: 3, ..POLICY };
+    assert_eq!(plan(&fewer, &policy), vote(&[(2, NodeRole::Learner)]));
+    let mut leaving = view(&[1, 2, 3], &[]);
+    (leaving.disk_low, leaving.leaving) = (low(&[2]), BTreeSet::from([3]));
+    assert_eq!(plan(&leaving, &POLICY), None);
+    leaving.leaving = BTreeSet::from([2]);
+    assert_eq!(plan(&leaving, &POLICY), vote(&[(2, NodeRole::Learner)]));
+}
+
 #[test]
 fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
     let mut view = view(&[1, 2, 3], &[4]);
@@ -227,8 +272,9 @@ fn views() -> impl Strategy<Value = PlanInputs> {
     let reports = vec((1..14u64, 1..14u64), 0..4);
     let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
     let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
-    (parts, observed, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
-        |((mut voters, learners), observed, (reports, zones), leaving)| {
+    let low = btree_map(1..12u64, (0..120u64).prop_map(Duration::from_secs), 0..4);
+    (parts, observed, (reports, zones), (btree_set(1..12u64, 0..3), low)).prop_map(
+        |((mut voters, learners), observed, (reports, zones), (leaving, low))| {
             voters.insert(1);
             let voters: Vec<NodeId> = voters.into_iter().collect();
             let learners: Vec<NodeId> =
@@ -253,7 +299,7 @@ fn views() -> impl Strategy<Value = PlanInputs> {
                 (node, Member { zone, ..Member::new(node, format!("node-{at}:1")) })
             };
             view.reports = reports.into_iter().map(report).collect();
-            view.leaving = leaving;
+            (view.leaving, view.disk_low) = (leaving, low);
             view
         },
     )
@@ -272,6 +318,7 @@ fn is_spread(view: &PlanInputs) -> bool {
         view.learners.contains(&node)
             && view.health.get(&node).is_some_and(|health| health.caught_up)
             && !view.leaving.contains(&node)
+            && !view.disk_low.contains_key(&node)
     };
     let fewest = view.roster.seats.iter().filter(could).map(|seat| match &*seat.member.zone {
         "" => 0,
@@ -312,6 +359,11 @@ proptest! {
             }
             prop_assert!(decides(&view, &view.voters), "nobody could decide on it");
             prop_assert!(decides(&view, &after), "nobody could decide after it");
+            let writes = |voters: &BTreeSet<NodeId>| {
+                let room = voters.iter().filter(|node| !view.disk_low.contains_key(node));
+                room.filter(|node| view.is_alive(**node)).count() > voters.len() / 2
+            };
+            prop_assert!(writes(&after) || !writes(&view.voters), "nothing could be written after it");
             prop_assert!(change.steps.len() <= POLICY.max_voters);
         }
     }

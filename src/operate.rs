@@ -5,7 +5,10 @@
 //! [`sessions`](crate::Coordinator::sessions) and others. The [admin endpoint](crate::guide::admin) and the
 //! [program](crate::guide::cli) show the same.
 
-pub use crate::api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo, Unreachable};
+pub use crate::api::operate::{
+    CertificateExpiry, LastReport, Latency, MemberReport, MemberState, Role, SessionInfo,
+    Unreachable,
+};
 pub use crate::api::status::{MemberStatus, Status};
 pub use crate::types::metrics::Metrics;
 pub use crate::types::metrics::histogram::Histogram;

@@ -9,7 +9,7 @@ use crate::api::coordinator::Coordinator;
 use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, LatencySummary as Taken, Progress, Report, SessionReport,
 };
-use crate::node::io::Problem;
+use crate::node::io::{Problem, spare};
 use crate::runtime::own_thread;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
@@ -90,6 +90,46 @@ pub struct MemberReport {
     pub lag: Option<u64>,
     /// What it reports of itself; `None` if it is silent.
     pub state: Option<MemberState>,
+    /// What a silent member has last told the others of its troubles: a full disk, a disk that does not answer, a
+    /// certificate that expires, the reason for which it stopped. `None` if it told of none, and if it reports.
+    pub last_report: Option<LastReport>,
+}
+
+/// What a member has told the others of its troubles before it was silent: a part of [`MemberReport`] and
+/// [`MemberStatus`](crate::operate::MemberStatus).
+///
+/// ```
+/// # let cluster = quorate::testing::Cluster::new(1);
+/// # cluster.node(0).session().sync()?;
+/// for member in cluster.node(0).reports()? {
+///     if let Some(last) = &member.last_report {
+///         println!("{} is silent; {last}", member.address);
+///     }
+/// }
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct LastReport {
+    /// How long ago it told that.
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    pub age: Duration,
+    /// What it told, for people.
+    pub text: String,
+}
+
+/// `its last report, 40 s ago: its disk is nearly full: 0 B of room`.
+impl fmt::Display for LastReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.age.as_secs();
+        let age = match seconds {
+            ..120 => format!("{seconds} s"),
+            120..7200 => format!("{} min", seconds / 60),
+            7200..172_800 => format!("{} h", seconds / 3600),
+            _ => format!("{} d", seconds / 86_400),
+        };
+        write!(f, "its last report, {age} ago: {}", self.text)
+    }
 }
 
 impl MemberReport {
@@ -123,6 +163,23 @@ impl MemberReport {
         let silent = voters.clone().filter(|member| member.is_silent).count();
         let leader = reports.iter().find(|member| member.role == Role::Leader);
         leader.filter(|_| 2 * silent < voters.count())
+    }
+
+    /// How many more voters may be lost before writes end; `None` if they have ended. A voter that is silent
+    /// counts as lost, and so does one whose disk is nearly full. `reports` are those of all members. Does not
+    /// block.
+    ///
+    /// ```
+    /// use quorate::operate::MemberReport;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// assert_eq!(MemberReport::spare(&cluster.node(0).reports()?), Some(1));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn spare(reports: &[MemberReport]) -> Option<usize> {
+        let voters = reports.iter().filter(|member| member.votes());
+        spare(voters, |voter| voter.state.as_ref().is_none_or(|state| state.disk_low))
     }
 }
 
@@ -181,6 +238,15 @@ pub struct MemberState {
     /// Whether `disk_free_bytes` is so low that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
+    /// For how long its disk has not answered a write, if that is two seconds or more. After a minute the member
+    /// stops.
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    pub disk_waits: Option<Duration>,
+    /// How many directories with former data it keeps: its own was damaged so often, or the member was removed.
+    /// [`Status::former_data`](crate::operate::Status::former_data) of that member names them.
+    pub former_directories: u64,
+    /// Of the certificates and authorities that its process uses, the one that expires first; `None` if it uses none.
+    pub certificate: Option<CertificateExpiry>,
     /// How long commits took in the last 30 to 60 seconds, from the proposal of a batch of writes
     /// until it was applied. `None` if it proposed none: only a leader does.
     pub commit: Option<Latency>,
@@ -196,6 +262,27 @@ pub struct MemberState {
     pub admin: Option<String>,
     /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::operate::Status::not_ready).
     pub not_ready: Option<Reason>,
+}
+
+/// When a certificate expires: a part of [`MemberState`].
+///
+/// ```
+/// # let cluster = quorate::testing::Cluster::new(1);
+/// # cluster.node(0).session().sync()?;
+/// for member in cluster.node(0).reports()? {
+///     if let Some(first) = member.state.and_then(|state| state.certificate) {
+///         println!("{}: {} expires in {} s", member.address, first.name, first.expires_in);
+///     }
+/// }
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct CertificateExpiry {
+    /// What it is, and its file.
+    pub name: String,
+    /// In how many seconds it expires, by the wall clock of the member; negative once it has.
+    pub expires_in: i64,
 }
 
 /// A member that another one cannot reach: a part of [`MemberState`].
@@ -349,6 +436,11 @@ impl Coordinator {
             let reason = Reason::new(kind, problem.reason.clone());
             Unreachable { address: address(*peer), reason }
         };
+        let last_report = |node: NodeId| {
+            let told = gathered.reports().flat_map(|(_, report)| &report.last_reports);
+            let latest = told.filter(|(peer, ..)| *peer == node).min_by_key(|(_, age, _)| *age);
+            latest.map(|(_, age, text)| LastReport { age: *age, text: text.clone() })
+        };
         let has_voters = gathered.members.iter().any(|(_, votes)| *votes);
         let of = |(member, votes): &(Member, bool)| {
             let node = member.node;
@@ -368,6 +460,7 @@ impl Coordinator {
                     false => Role::Learner,
                 },
                 is_silent: report.is_none(),
+                last_report: last_report(node).filter(|_| report.is_none()),
                 lag: report
                     .zip(leader)
                     .map(|(of, (_, leader))| leader.committed.saturating_sub(of.applied)),
@@ -390,6 +483,12 @@ impl Coordinator {
                     checkpoint_age: report.checkpoint_age,
                     disk_free_bytes: report.disk_free,
                     disk_low: report.disk_low,
+                    disk_waits: report.disk_waits,
+                    former_directories: report.former_directories,
+                    certificate: report
+                        .certificate
+                        .clone()
+                        .map(|(name, expires_in)| CertificateExpiry { name, expires_in }),
                     commit: report.commit.map(Latency::from),
                     disk_sync: report.disk_sync.map(Latency::from),
                     refuses_writes: report.refuses_writes,

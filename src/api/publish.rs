@@ -52,6 +52,12 @@ impl Coordinator {
                     describe_gauge!(name, help);
                     gauge!(name).set(value as f64);
                 }
+                Value::SecondsBy(label, of) => {
+                    describe_gauge!(name, Unit::Seconds, help);
+                    for (key, seconds) in of(&metrics) {
+                        gauge!(name, *label => key.clone()).set(*seconds as f64);
+                    }
+                }
                 Value::Seconds(of) => {
                     let Some(value) = of(&metrics) else { continue };
                     describe_gauge!(name, Unit::Seconds, help);

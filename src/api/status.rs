@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::api::changes::Changes;
 use crate::api::coordinator::Coordinator;
+use crate::api::operate::LastReport;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::WATCHES_LISTED;
 use crate::types::availability::Availability;
@@ -110,6 +111,8 @@ pub struct MemberStatus {
     /// reached while it waits for the name at which it is to listen. A client is connected with two
     /// members; of the others it knows only which voters the leader cannot reach.
     pub unreachable: Option<String>,
+    /// What it last told this instance of its troubles, if it cannot be reached.
+    pub last_report: Option<LastReport>,
     /// Whether its disk is nearly full, as the leader last reported: see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
@@ -142,6 +145,9 @@ impl fmt::Display for Status {
         for member in &self.members {
             if let Some(reason) = &member.unreachable {
                 write!(f, "; {} is unreachable: {reason}", member.address)?;
+            }
+            if let Some(last) = &member.last_report {
+                write!(f, "; {last}")?;
             }
             if member.disk_low {
                 write!(f, "; the disk of {} is nearly full", member.address)?;
@@ -218,6 +224,13 @@ impl Coordinator {
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone()))
                     .or_else(|| shared.not_listening.reason().filter(|_| is_self)),
+                last_report: {
+                    let told = status.last_reports.iter().find(|(peer, _)| *peer == member.node);
+                    told.map(|(_, (at, text))| LastReport {
+                        age: now.saturating_sub(*at),
+                        text: text.clone(),
+                    })
+                },
                 disk_low: status.availability.disk_low.contains(&member.node),
             }
         });

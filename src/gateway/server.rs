@@ -18,6 +18,8 @@ use super::stream::ClientStream;
 #[cfg(feature = "tls")]
 use super::tls::CertificateRenewal;
 use crate::api::support::{Mailbox, NodeShared};
+#[cfg(feature = "tls")]
+use crate::runtime::certificates::HasCertificates;
 use crate::runtime::port::{LISTENER, Port};
 use crate::types::warnings::Warnings;
 
@@ -30,6 +32,9 @@ pub(super) struct Server {
     no_files: Warnings<Duration>,
     #[cfg(feature = "tls")]
     renewal: CertificateRenewal,
+    /// While it is there, the instance counts the certificates of this port among its own.
+    #[cfg(feature = "tls")]
+    _certificates: Option<Arc<dyn HasCertificates>>,
 }
 
 impl Server {
@@ -43,6 +48,11 @@ impl Server {
         let waker = port.waker();
         let mailbox = Arc::new(Mailbox::new(move || drop(waker.wake())));
         let now = shared.clock.now();
+        #[cfg(feature = "tls")]
+        let certificates =
+            settings.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn HasCertificates>);
+        #[cfg(feature = "tls")]
+        certificates.iter().for_each(|of| shared.certificates.add(Arc::downgrade(of)));
         let (address, files_max) = (port.address(), files::files_max());
         let of = Arc::clone(&shared);
         let clients = Clients::new(of, address, settings, mailbox, authenticator, files_max, now);
@@ -54,6 +64,8 @@ impl Server {
             no_files: Warnings::default(),
             #[cfg(feature = "tls")]
             renewal: CertificateRenewal::new(now),
+            #[cfg(feature = "tls")]
+            _certificates: certificates,
         })
     }
 

@@ -11,7 +11,9 @@ use rustls::crypto::ring;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{DEFAULT_VERSIONS, ServerConfig};
 
+use crate::runtime::certificates::HasCertificates;
 use crate::security::pem;
+use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};
 
 /// How often the files are read again.
@@ -78,6 +80,8 @@ struct SharedCertificates {
 struct Loaded {
     pem: Vec<Vec<u8>>,
     config: Arc<ServerConfig>,
+    /// When the certificates expire.
+    expire: Vec<Expiry>,
 }
 
 /// Shows the files.
@@ -126,7 +130,9 @@ impl GatewayTls {
         let invalid = |reason| Error::InvalidSetting { setting: "tls", reason };
         let pem = files.read().map_err(invalid)?;
         let config = files.configure(&pem).map_err(invalid)?;
-        let (loaded, reported) = (ArcSwap::from_pointee(Loaded { pem, config }), Mutex::default());
+        let expire = files.expire(&pem);
+        let loaded = ArcSwap::from_pointee(Loaded { pem, config, expire });
+        let reported = Mutex::default();
         Ok(GatewayTls { files, loaded: Arc::new(SharedCertificates { loaded, reported }) })
     }
 
@@ -142,7 +148,8 @@ impl GatewayTls {
                 return Ok(());
             }
             let config = self.files.configure(&pem)?;
-            self.loaded.loaded.store(Arc::new(Loaded { pem, config }));
+            let expire = self.files.expire(&pem);
+            self.loaded.loaded.store(Arc::new(Loaded { pem, config, expire }));
             tracing::info!(tls = ?self, "new clients get the renewed certificate");
             Ok(())
         });
@@ -185,7 +192,26 @@ impl CertificateRenewal {
     }
 }
 
+impl HasCertificates for GatewayTls {
+    fn certificates(&self) -> Vec<Expiry> {
+        self.loaded.loaded.load().expire.clone()
+    }
+}
+
 impl Files {
+    /// When the certificates in the files' content expire.
+    fn expire(&self, pem: &[Vec<u8>]) -> Vec<Expiry> {
+        let authority = self.clients.as_ref().map(|(_, file)| file);
+        let all = [
+            ("gateway", "the gateway's certificate", Some(&self.certificate), pem.first()),
+            ("gateway_clients", "the authority of the gateway's clients", authority, pem.get(2)),
+        ];
+        let of = |(of, what, file, pem): (_, _, Option<&PathBuf>, Option<&Vec<u8>>)| {
+            Some(Expiry::new(of, what, Some(file?), pem::expires(pem?)?))
+        };
+        all.into_iter().filter_map(of).collect()
+    }
+
     fn read(&self) -> std::result::Result<Vec<Vec<u8>>, String> {
         let authority = self.clients.as_ref().map(|(_, authority)| authority);
         let files = [&self.certificate, &self.key].into_iter().chain(authority);

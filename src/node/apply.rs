@@ -257,6 +257,7 @@ impl Node {
         self.bootstrap.joins &= !self.raft.is_own_member();
         self.raft.pace();
         self.membership.members_changed(&self.raft);
+        self.troubles.members_changed(&self.raft);
     }
 
     fn share_hash(&mut self, index: u64) -> Result<(), String> {

@@ -14,6 +14,7 @@ use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::acl::Id;
+use crate::types::certificate::Expiry;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId, Promise};
@@ -114,6 +115,8 @@ pub(crate) enum Input {
     DiskSpace { free: u64, total: u64 },
     /// Those of the log's file system, if the log is not in the data directory.
     LogSpace { free: u64, total: u64 },
+    /// What only the host knows of this instance, for reports.
+    Host(HostFacts),
     /// The disk, or something else that the node needs, has failed.
     Failed { reason: String },
     /// Expire the session now, as if its time were up. Only a leader acts on it.
@@ -129,6 +132,17 @@ pub(crate) enum Input {
     Hindered(Option<Hindrance>),
     /// The addresses of the name by which the node discovers its peers.
     Discovered(Discovered),
+}
+
+/// What only the host knows of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostFacts {
+    /// Since when the disk has not answered a write, if that is long.
+    pub(crate) disk_hangs_since: Option<Time>,
+    /// How many directories with former data there are.
+    pub(crate) former_directories: u64,
+    /// Of the certificates that are used, the one that expires first.
+    pub(crate) certificate: Option<Expiry>,
 }
 
 /// Why a node must not found a cluster, though it is on the list.
@@ -372,6 +386,8 @@ pub(crate) struct NodeStatus {
     pub(crate) znodes: usize,
     /// For each other member: why it cannot be reached, or `None` when it can.
     pub(crate) peers: Vec<(NodeId, Option<Problem>)>,
+    /// When a member that cannot be reached last told what was wrong with it, and what.
+    pub(crate) last_reports: Vec<(NodeId, (Time, String))>,
     /// The version that the cluster acts by, and the highest that this node supports.
     pub(crate) version: u16,
     pub(crate) own_version: u16,

@@ -141,6 +141,9 @@ pub(crate) enum PeerMessage {
     DiskLow { low: bool },
     /// A member to the others: it is being closed, and its sessions are (`done`). Repeated until it ends.
     Closing { done: bool },
+    /// A member to the others: what is wrong with it, for people; empty if nothing is any more. See
+    /// [`troubles`](crate::node::troubles).
+    Trouble { text: String },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -227,7 +230,8 @@ impl PeerMessage {
             PeerMessage::ReadIndex { .. }
             | PeerMessage::ReadIndexConfirmed { .. }
             | PeerMessage::Health { .. }
-            | PeerMessage::Closing { .. } => true,
+            | PeerMessage::Closing { .. }
+            | PeerMessage::Trouble { .. } => true,
             _ => false,
         }
     }

@@ -38,6 +38,10 @@ fn admin_replies() -> Vec<(NodeId, AdminReply)> {
             p50: Duration::from_millis(1),
             p99: Duration::from_millis(300),
         }),
+        disk_waits: Some(Duration::from_secs(3)),
+        former_directories: 1,
+        certificate: Some(("name".to_owned(), -300)),
+        last_reports: vec![(300, Duration::from_secs(3), "why".to_owned())],
         ..Report::default()
     };
     let session = SessionReport {
@@ -167,6 +171,7 @@ fn messages() -> Vec<(&'static str, PeerMessage)> {
         ),
         ("disk low", PeerMessage::DiskLow { low: true }),
         ("closing", PeerMessage::Closing { done: true }),
+        ("trouble", PeerMessage::Trouble { text: "why".to_owned() }),
         ("announce", PeerMessage::Announce { announcement }),
         ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
         ("let go", let_go(None)),

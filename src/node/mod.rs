@@ -70,6 +70,7 @@ pub(crate) mod stored;
 mod tests;
 mod ticks;
 pub(crate) mod timings;
+pub(crate) mod troubles;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -102,6 +103,7 @@ use self::room::Room;
 use self::sessions::{LocalSessions, users};
 use self::stored::{Boot, Identity};
 use self::ticks::Ticks;
+use self::troubles::Troubles;
 
 use crate::machine::Machine;
 use crate::types::error::Error;
@@ -133,6 +135,7 @@ pub(crate) struct Node {
     membership: Membership,
     bootstrap: Bootstrap,
     room: Room,
+    troubles: Troubles,
     administration: Administration,
 }
 
@@ -191,6 +194,7 @@ impl Node {
             applying: Applying::default(),
             leading: None,
             room: Room::default(),
+            troubles: Troubles::default(),
             administration: Administration::default(),
             cx: Context::new(id, config, now),
             raft,
@@ -316,6 +320,7 @@ impl Node {
         self.membership.closing.tick(raft, cx);
         self.room.judge(raft, machine, &self.membership, cx);
         self.room.report(&raft.elections.observed, cx);
+        self.troubles.tell(raft, &self.room, cx);
         self.keep_members();
         let (tick, effects) = (self.cx.config.tick, &mut self.cx.effects);
         self.replica.drop_silent_clients(now, tick, effects);
@@ -577,6 +582,8 @@ impl Node {
         if reason == membership::REMOVED {
             let number = self.raft.persistence.next_number();
             self.cx.effects.disk.push(DiskOp::Removed { number });
+        } else {
+            self.troubles.stop(&reason, &self.raft, &mut self.cx);
         }
         let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {

@@ -42,6 +42,7 @@ impl Node {
                 }
                 self.membership.versions.connected(peer, version, versions::settled_at(cx));
                 self.membership.closing.back(peer);
+                self.troubles.connected(peer);
                 self.bootstrap.announce_to_connected(peer, &self.membership.me, cx);
                 self.membership.ask_to_join(peer, self.bootstrap.joins, &self.raft, cx);
                 if peer == self.raft.leader() {
@@ -108,6 +109,7 @@ impl Node {
                 self.room.measured_log(free, total);
                 self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
             }
+            Input::Host(facts) => self.troubles.facts = facts,
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {
@@ -266,6 +268,11 @@ impl Node {
                     && let Some(leading) = &mut self.leading
                 {
                     leading.members.reports_disk(from, low, self.cx.now.mono);
+                }
+            }
+            PeerMessage::Trouble { text } => {
+                if self.raft.is_member(from) {
+                    self.troubles.note(from, &text, self.cx.now.mono);
                 }
             }
             PeerMessage::Closing { done } => {

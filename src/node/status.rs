@@ -136,6 +136,7 @@ impl Node {
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.membership.problems.clone(),
+            last_reports: self.last_reports().collect(),
             version: self.machine.version(),
             own_version: self.membership.versions.own(),
             availability: self.availability(),
@@ -150,6 +151,12 @@ impl Node {
                 .filter_map(|peer| Some((peer, self.membership.versions.of(peer)?)))
                 .collect(),
         }
+    }
+
+    /// What members that cannot be reached have last told of what was wrong with them, and when.
+    fn last_reports(&self) -> impl Iterator<Item = (NodeId, (Time, String))> {
+        let problems = self.membership.problems.iter().filter(|(_, problem)| problem.is_some());
+        problems.filter_map(|(peer, _)| Some((*peer, self.troubles.last(*peer)?.clone())))
     }
 
     fn why_no_quorum(&self) -> Option<String> {
@@ -375,12 +382,22 @@ impl Node {
             checkpoint_age: now.saturating_sub(self.raft.persistence.checkpoint_at),
             disk_free: self.room.free(),
             disk_low: self.room.is_low,
+            disk_waits: self.troubles.disk_waits(now),
+            former_directories: self.troubles.facts.former_directories,
+            certificate: {
+                let first = self.troubles.certificate(self.cx.now.wall_ms);
+                first.map(|(name, expires_in)| (name.to_owned(), expires_in))
+            },
             commit,
             disk_sync,
             refuses_writes: self.room.refuses_writes,
             unreachable: {
                 let problems = self.membership.problems.iter();
                 problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
+            },
+            last_reports: {
+                let age = |at| now.saturating_sub(at);
+                self.last_reports().map(|(peer, (at, text))| (peer, age(at), text)).collect()
             },
             admin: self.administration.endpoint(),
             not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),

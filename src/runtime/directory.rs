@@ -70,6 +70,10 @@ impl DataDirectory {
         self.known().log.clone()
     }
 
+    pub(crate) fn former_count(&self) -> u64 {
+        self.known().former.len() as u64
+    }
+
     /// The directories that were set aside.
     pub(crate) fn former(&self) -> Vec<PathBuf> {
         self.known().former.clone()

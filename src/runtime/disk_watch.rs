@@ -10,6 +10,8 @@ use crate::runtime::watchdog::Watchdog;
 /// which this thread was running counts.
 pub(crate) const DISK_SLOW: Duration = Duration::from_secs(10);
 pub(crate) const DISK_DEAD: Duration = Duration::from_secs(60);
+/// One that takes this long is reported to operators, and to the other members.
+const DISK_HANGS: Duration = Duration::from_secs(2);
 /// A step of a checkpoint that takes this long stops the node, since its log only grows until then. The
 /// limit is this long because no write waits for a checkpoint, and because the hanging disk may belong
 /// to another coordinator: sled has one lock for all databases of a process.
@@ -47,6 +49,12 @@ impl DiskWatch {
                 None
             }
         }
+    }
+
+    /// For how long the disk has not answered a write, if that is long enough to be reported.
+    pub(crate) fn hangs(&self) -> Option<Duration> {
+        let [log, _] = &self.watchdogs;
+        Some(log.seen()).filter(|busy| *busy >= DISK_HANGS)
     }
 
     /// Whether a call was in progress at the last look, so that the next one is due within
@@ -147,6 +155,7 @@ mod tests {
             };
             let [write, checkpoint] = [busy(0), busy(1)];
             assert_eq!(watch.is_on(), calls.iter().any(Option::is_some));
+            assert_eq!(watch.hangs(), Some(write).filter(|write| *write >= DISK_HANGS));
             let is_dead = write > DISK_DEAD || checkpoint > CHECKPOINT_DEAD;
             let is_slow = !is_dead && write > DISK_SLOW;
             let expected = if is_dead {

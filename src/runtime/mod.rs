@@ -16,10 +16,12 @@
 //! | `thread_end` | waits for the threads of a dropped handle |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
 //! | `directory`, `naming`, `discovery`, `listening`, `repeated` | the start of a member: its data directory, the names of its peers, and its own |
+//! | `certificates` | the certificates that the instance uses, and when they expire |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod ask;
 pub(crate) mod availability;
+pub(crate) mod certificates;
 pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;

@@ -16,7 +16,7 @@ use crate::addressing::discovery::PeerDiscovery;
 use crate::addressing::listening::Listening;
 use crate::addressing::names::Resolver;
 use crate::addressing::naming::PeerLookups;
-use crate::node::io::{Dial, Input, Problem};
+use crate::node::io::{Dial, HostFacts, Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk::Disk;
@@ -37,6 +37,9 @@ use crate::types::right::Right;
 
 /// How many inputs of each kind are taken before a step.
 const TAKEN_MAX: usize = 4096;
+/// How often it looks at what reports say of the host.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
 pub(crate) struct Start {
     pub(crate) engine: Engine,
     /// `None` for a client.
@@ -100,6 +103,9 @@ struct NodeThread {
     listening: Option<Listening>,
     clock: Clock,
     disk_watch: DiskWatch,
+    /// What the node knows of its host, and when to look again whether it has changed.
+    facts: HostFacts,
+    look_at: Duration,
 }
 
 impl Handler for NodeThread {
@@ -136,6 +142,7 @@ impl Handler for NodeThread {
             return None;
         }
         self.watch_disk();
+        self.watch_host(network);
         self.watch_names(network);
         self.listen(network);
         let mut pause = self.step(network)?;
@@ -188,6 +195,8 @@ impl NodeThread {
             listening: None,
             clock,
             disk_watch: DiskWatch::default(),
+            facts: HostFacts::default(),
+            look_at: Duration::ZERO,
         })
     }
 
@@ -301,6 +310,26 @@ impl NodeThread {
             self.host.input(input);
         }
     }
+
+    /// Tells the node what its reports say of its host.
+    fn watch_host(&mut self, network: &mut dyn Network) {
+        let now = self.clock.now();
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_PERIOD;
+        let shared = self.host.shared();
+        shared.certificates.set_members(network.certificates());
+        let facts = HostFacts {
+            disk_hangs_since: self.disk_watch.hangs().map(|busy| now.saturating_sub(busy)),
+            former_directories: shared.directory().map_or(0, DataDirectory::former_count),
+            certificate: shared.certificates.all().into_iter().next(),
+        };
+        if facts != self.facts {
+            self.facts = facts.clone();
+            self.host.input(Input::Host(facts));
+        }
+    }
 }
 
 /// The members with an address, except for one.
@@ -326,6 +355,7 @@ mod tests {
     use crate::runtime::shared::{NodeShared, RequestOrigin};
     use crate::security::auth::Schemes;
     use crate::storage::MemoryDisk;
+    use crate::types::certificate::Expiry;
     use crate::types::membership::Genesis;
     use crate::types::version::VERSION;
     use crate::types::znode::SessionId;
@@ -393,6 +423,10 @@ mod tests {
 
         fn listen(&mut self, _: TcpListener) -> std::io::Result<()> {
             Ok(())
+        }
+
+        fn certificates(&self) -> Arc<[Expiry]> {
+            Arc::default()
         }
     }
 

@@ -20,6 +20,7 @@ use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
 use crate::runtime::ask::Ask;
 use crate::runtime::availability::{Subscribers, spare};
+use crate::runtime::certificates::Certificates;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
@@ -140,6 +141,7 @@ pub(crate) struct NodeShared {
     pub(crate) availability: Subscribers,
     pub(crate) not_listening: NotListening,
     meter: OnceCell<Meter>,
+    pub(crate) certificates: Certificates,
     /// The connections of gateways that have ended, by reason.
     ended: Mutex<BTreeMap<&'static str, u64>>,
     measured: Mutex<HostMeasurements>,
@@ -196,6 +198,7 @@ impl NodeShared {
             availability: Subscribers::default(),
             not_listening: NotListening::default(),
             meter: OnceCell::new(),
+            certificates: Certificates::default(),
             ended: Mutex::default(),
             measured: Mutex::default(),
             #[cfg(feature = "metrics")]
@@ -635,8 +638,13 @@ impl NodeShared {
             unreachable_members: unreachable.count() as u64,
             spare_voters: spare(&status.availability).map(|spare| spare as u64),
             refuses_writes: status.availability.refuses_writes,
-            former_directories: self.directory().map_or(0, |directory| directory.former().len())
-                as u64,
+            former_directories: self.directory().map_or(0, DataDirectory::former_count),
+            certificates_expire: {
+                // The first of each kind.
+                let all = self.certificates.all().into_iter().rev();
+                let wall_ms = self.clock.wall_ms();
+                all.map(|of| (of.of.to_owned(), of.after(wall_ms))).collect()
+            },
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
             requests_refused,
             apply,

@@ -79,6 +79,11 @@ impl Watchdog {
         self.seen
     }
 
+    /// The time that counts for the step in progress, as of the last check.
+    pub(crate) fn seen(&self) -> Duration {
+        self.seen
+    }
+
     /// Whether a step was in progress at the last check, so that the next check is due within
     /// [`GAP_MAX`].
     pub(crate) fn is_on(&self) -> bool {

@@ -8,6 +8,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::x509;
+
 /// The maximum size of a file with certificates or a key.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
@@ -33,6 +35,12 @@ pub(crate) fn certificates(pem: &[u8], of: &str) -> Result<Vec<CertificateDer<'s
 
 pub(crate) fn key(pem: &[u8], of: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("the key of {of}: {error}"))
+}
+
+/// When the first of these certificates expires, in seconds since the Unix epoch.
+pub(crate) fn expires(pem: &[u8]) -> Option<i64> {
+    let list = CertificateDer::pem_slice_iter(pem).flatten();
+    list.filter_map(|certificate| x509::not_after(&certificate)).min()
 }
 
 /// The certificates of an authority, with which other certificates are verified.

@@ -1,8 +1,11 @@
 //! How connections are protected: the user's choice, and what its files have.
 
+use std::sync::Arc;
+
 use super::Secret;
 #[cfg(feature = "tls")]
 use super::Tls;
+use crate::types::certificate::Expiry;
 
 /// How the connections between a cluster's members are protected.
 ///
@@ -44,6 +47,15 @@ impl Security {
             Security::Secret(secret) => secret.is_from_files(),
             #[cfg(feature = "tls")]
             Security::Tls(tls) => tls.is_from_files(),
+        }
+    }
+
+    /// When the certificates expire.
+    pub(crate) fn certificates(&self) -> Arc<[Expiry]> {
+        match self {
+            #[cfg(feature = "tls")]
+            Security::Tls(tls) => Arc::clone(&tls.keys().expire),
+            _ => Arc::default(),
         }
     }
 

@@ -15,6 +15,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
 use super::{Reading, pem, x509};
+use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};
 use crate::types::right::Right;
 
@@ -342,8 +343,9 @@ impl Sources {
             accepted.members.verify_client_cert(own, intermediates, now).map_err(refused)?;
         }
         let certified = chain.clone();
-        let keys = Keys::new(provider, accepted, listening, chain, key, subject)
+        let mut keys = Keys::new(provider, accepted, listening, chain, key, subject)
             .map_err(|error| format!("the certificate and key of this member: {error}"))?;
+        keys.expire = self.expire();
         if let Some(now) = now
             && self.owner == CertificateOwner::Member
         {
@@ -357,6 +359,21 @@ impl Sources {
             }
         }
         Ok(keys)
+    }
+
+    /// When the certificates expire.
+    fn expire(&self) -> Arc<[Expiry]> {
+        let all = [
+            ("member", "its certificate", Some(&self.certificate)),
+            ("authority", "the members' authority", Some(&self.authority)),
+            ("operators", "the operators' authority", self.operators.as_ref()),
+            ("clients", "the clients' authority", self.clients.as_ref()),
+        ];
+        let of = |(of, what, source): (_, _, Option<&PemSource>)| {
+            let source = source?;
+            Some(Expiry::new(of, what, source.file.as_deref(), pem::expires(&source.content)?))
+        };
+        all.into_iter().filter_map(of).collect()
     }
 
     /// Whom this node accepts.
@@ -447,6 +464,8 @@ pub(crate) struct Keys {
     pub(crate) server: Arc<ServerConfig>,
     /// The subject of the member's own certificate.
     pub(crate) subject: String,
+    /// When the certificates expire.
+    pub(crate) expire: Arc<[Expiry]>,
     accepted: Arc<Accepted>,
     listening: Arc<Verifier>,
 }
@@ -499,7 +518,7 @@ impl Keys {
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
         let (client, server, accepted) = (Arc::new(client), Arc::new(server), Arc::new(accepted));
-        Ok(Keys { client, server, subject, accepted, listening })
+        Ok(Keys { client, server, subject, expire: Arc::default(), accepted, listening })
     }
 
     /// The right of a node that has connected with this chain of certificates at this time; an error with the

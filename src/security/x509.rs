@@ -1,4 +1,4 @@
-//! The subject of a certificate, as text.
+//! The subject of a certificate, as text, and when it expires.
 //!
 //! Certificates are verified (by `rustls`, against the cluster's authority) before this module reads
 //! them, except a node's own. Nevertheless, no bytes make it panic or take more memory than a few
@@ -12,6 +12,9 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const VERSION: u8 = 0xa0;
+/// The tags of a time: with two digits for the year, and with four.
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
 
 /// The subject of a DER certificate in the form of RFC 2253, most specific part first, such as
 /// `CN=app-0,O=Example`. `None` if the bytes are not a certificate; empty if the subject is empty.
@@ -20,18 +23,65 @@ const VERSION: u8 = 0xa0;
 /// `X500Principal.getName()`: attributes that RFC 2253 has no name for are written by number, with
 /// their value as `#` and hexadecimal DER.
 pub(crate) fn subject(certificate: &[u8]) -> Option<String> {
+    let (_, after_validity) = validity(certificate)?;
+    let (name, _) = expect(after_validity, SEQUENCE)?;
+    let parts: Option<Vec<String>> = all(name, SET)?.into_iter().rev().map(relative_name).collect();
+    Some(parts?.join(","))
+}
+
+/// The last second in which a DER certificate is valid, since the Unix epoch. `None` if the bytes are not a
+/// certificate.
+///
+/// Source: RFC 5280, section 4.1.2.5.
+pub(crate) fn not_after(certificate: &[u8]) -> Option<i64> {
+    let (validity, _) = validity(certificate)?;
+    let end = element(element(validity)?.rest)?;
+    let text = str::from_utf8(end.content).ok()?.strip_suffix('Z')?;
+    let (year, rest) = match end.tag {
+        UTC_TIME => (text.get(..2)?, text.get(2..)?),
+        GENERALIZED_TIME => (text.get(..4)?, text.get(4..)?),
+        _ => return None,
+    };
+    if rest.len() != 10 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let year = match (end.tag, year.parse::<i64>().ok()?) {
+        (UTC_TIME, year) => year + if year < 50 { 2000 } else { 1900 },
+        (_, year) => year,
+    };
+    let part = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let (month, day) = (part(0)?, part(2)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let of_day = part(4)? * 3600 + part(6)? * 60 + part(8)?;
+    Some(days(year, month, day) * 86_400 + of_day)
+}
+
+/// The number of days since the Unix epoch.
+///
+/// Source: Howard Hinnant, "chrono-compatible low-level date algorithms", `days_from_civil`.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    // The year begins in March, so that the leap day is its last.
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+/// The validity of a certificate, and the fields behind it.
+fn validity(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     let (certificate, _) = expect(certificate, SEQUENCE)?;
     let (mut fields, _) = expect(certificate, SEQUENCE)?;
     if let Some((_, rest)) = expect(fields, VERSION) {
         fields = rest;
     }
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
+    // Serial number, algorithm, issuer.
+    for _ in 0..3 {
         fields = element(fields)?.rest;
     }
-    let (name, _) = expect(fields, SEQUENCE)?;
-    let parts: Option<Vec<String>> = all(name, SET)?.into_iter().rev().map(relative_name).collect();
-    Some(parts?.join(","))
+    expect(fields, SEQUENCE)
 }
 
 struct Element<'a> {
@@ -210,10 +260,27 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_certificate_has_no_subject() {
+    fn a_certificate_expires_at_its_last_second() {
+        let expires = |year, month, day| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.not_after = rcgen::date_time_ymd(year, month, day);
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            not_after(certificate.der())
+        };
+        // With two digits for the year, and from 2050 on with four.
+        assert_eq!(expires(2026, 2, 28), Some(1_772_236_800));
+        assert_eq!(expires(2028, 2, 29), Some(1_835_395_200));
+        assert_eq!(expires(2050, 1, 1), Some(2_524_608_000));
+        assert_eq!(expires(1969, 12, 31), Some(-86_400));
+        assert_eq!(days(1970, 1, 1), 0);
+        assert_eq!(days(2000, 3, 1), 11_017);
+    }
+
+    #[test]
+    fn a_cut_certificate_has_no_subject_and_no_end() {
         let whole = made(vec![(DnType::CommonName, utf8("app-0"))]);
         for end in 0..whole.len() {
-            assert_eq!(subject(&whole[..end]), None, "{end}");
+            assert_eq!((subject(&whole[..end]), not_after(&whole[..end])), (None, None), "{end}");
         }
     }
 
@@ -224,7 +291,7 @@ mod tests {
             for (at, byte) in harm {
                 bytes[at] = byte;
             }
-            let _ = subject(&bytes);
+            let _ = (subject(&bytes), not_after(&bytes));
         }
     }
 }

@@ -544,8 +544,7 @@ impl LogStore for DiskStore {
             if let Some(reason) = store.directory.quarantined()? {
                 tracing::warn!(
                     reason,
-                    "the data directory was found damaged before, and all checks pass now: this \
-                     member goes on with it"
+                    "the data directory was found damaged before, and what is used of it now passes all checks"
                 );
                 store.directory.clear_quarantined()?;
             }

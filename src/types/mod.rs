@@ -3,6 +3,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod availability;
+pub(crate) mod certificate;
 pub(crate) mod counter;
 pub(crate) mod encoding;
 pub(crate) mod error;

@@ -224,6 +224,7 @@ fn an_instance_and_its_cluster() {
             "is_self": true,
             "version": member.version,
             "unreachable": null,
+            "last_report": null,
             "disk_low": false,
         }],
         "refuses_writes": false,
@@ -264,6 +265,7 @@ fn an_instance_and_its_cluster() {
             "stale_by" => "quorate_stale_seconds ".to_owned(),
             // One line for each reason, and no gateway is here.
             "gateway_connections_ended" => format!("# TYPE quorate_{name}_total counter"),
+            "certificates_expire" => "# TYPE quorate_certificate_expires_seconds gauge".to_owned(),
             _ if value.is_object() => {
                 let keys: Vec<&str> =
                     value.as_object().unwrap().keys().map(String::as_str).collect();

@@ -1,7 +1,7 @@
 // The cluster's view: four tiles, the members, the last hour, and what has happened.
 
 // From which figures on a member needs attention: [look at it, alarm].
-const LIMITS = { lag: [100, 10000], stale: [3000, 10000], disk: [100000, 500000] };
+const LIMITS = { lag: [100, 10000], stale: [3000, 10000], disk: [100000, 500000], certificate: 7 * 86400 };
 const HISTORY_SPAN = 3600000;
 
 const tone = (value, [warn, bad]) => (value === null || value === undefined ? 'quiet' : value >= bad ? 'bad strong' : value >= warn ? 'warn strong' : value === 0 ? 'quiet' : '');
@@ -18,8 +18,12 @@ let versionMost = 0;
 // What is wrong with a member, the worst first.
 function alarms(member) {
   const { state } = member;
-  if (!state) return [['does not report', 'bad']];
+  const last = member.last_report;
+  if (!state) return [[last ? `does not report; its last report, ${time(last.age)} ago: ${last.text}` : 'does not report', 'bad']];
   const found = [];
+  if (state.disk_waits) found.push([`its disk has not answered for ${time(state.disk_waits)}`, 'bad']);
+  if (state.certificate?.expires_in < LIMITS.certificate) found.push([state.certificate.expires_in > 0 ? `a certificate expires in ${time(state.certificate.expires_in * 1000)}: ${state.certificate.name}` : `a certificate has expired: ${state.certificate.name}`, state.certificate.expires_in > 0 ? 'warn' : 'bad']);
+  if (state.former_directories) found.push([`keeps former data, ${count(state.former_directories)} director${state.former_directories === 1 ? 'y' : 'ies'}`, 'warn']);
   if (state.disk_low) found.push([`its disk is nearly full: ${bytes(state.disk_free_bytes)} of room`, 'bad']);
   if (state.refuses_writes) found.push(['refuses writes', 'bad']);
   if (state.not_ready) found.push([`not ready: ${state.not_ready.text ?? ''}`, 'warn']);

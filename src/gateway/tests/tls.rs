@@ -306,3 +306,25 @@ fn a_client_that_ends_the_tls_connection_is_answered() {
     let mut rest = Vec::new();
     socket.read_to_end(&mut rest).unwrap();
 }
+
+/// Certificates expired without a word.
+#[test]
+fn the_metrics_have_when_the_certificates_of_a_gateway_expire() {
+    let authority = Authority::new();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &authority.issuer).unwrap();
+    std::fs::write(authority.path("gateway.pem"), certificate.pem()).unwrap();
+    std::fs::write(authority.path("gateway.key"), key.serialize_pem()).unwrap();
+    let tls = authority.with_clients(ClientCertificates::Optional);
+    let cluster = Cluster::new(1);
+    let expire = || cluster.node(0).metrics().certificates_expire;
+    assert!(expire().is_empty());
+    let gateway = Gateway::builder().tls(tls).serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let names: Vec<String> = expire().into_keys().collect();
+    assert_eq!(names, ["gateway", "gateway_clients"]);
+    assert!(expire()["gateway"] < 0 && expire()["gateway_clients"] > 0, "{:?}", expire());
+    drop(gateway);
+    assert!(expire().is_empty());
+}

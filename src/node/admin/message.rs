@@ -160,6 +160,12 @@ pub(crate) struct Report {
     /// The free bytes on its disk, if known, and whether these count as little.
     pub(crate) disk_free: Option<u64>,
     pub(crate) disk_low: bool,
+    /// For how long its disk has not answered, if that is long.
+    pub(crate) disk_waits: Option<Duration>,
+    /// How many directories with former data it keeps.
+    pub(crate) former_directories: u64,
+    /// The certificate, of those that its process uses, that expires first, and in how many seconds.
+    pub(crate) certificate: Option<(String, i64)>,
     /// Of the last minute; `None` if there was none. Only a leader has commits.
     pub(crate) commit: Option<LatencySummary>,
     pub(crate) disk_sync: Option<LatencySummary>,
@@ -167,6 +173,8 @@ pub(crate) struct Report {
     pub(crate) refuses_writes: bool,
     /// The other members that it cannot reach.
     pub(crate) unreachable: Vec<(NodeId, Problem)>,
+    /// How long ago they last told what was wrong with them, and what.
+    pub(crate) last_reports: Vec<(NodeId, Duration, String)>,
     /// Where its admin endpoint listens, if it has one.
     pub(crate) admin: Option<SocketAddr>,
     /// Why it is not ready; `None` if it is.

@@ -370,6 +370,7 @@ impl Client {
             | Input::Built { .. }
             | Input::DiskSpace { .. }
             | Input::LogSpace { .. }
+            | Input::Host(_)
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign

@@ -30,6 +30,8 @@ mod starts;
 #[cfg(test)]
 mod too_large;
 #[cfg(test)]
+mod troubles;
+#[cfg(test)]
 pub(crate) mod version;
 
 use std::collections::{BTreeMap, BTreeSet};

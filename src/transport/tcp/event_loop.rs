@@ -5,6 +5,7 @@
 //! sleeping.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use super::shared::{LISTENER, WAKER};
 use super::sockets::{SocketEvent, Sockets, SystemSockets};
 use crate::node::message::PeerMessage;
 use crate::transport::{LocalPeer, RemotePeer, TransportOptions};
+use crate::types::certificate::Expiry;
 use crate::types::membership::NodeId;
 
 /// Longer than any wait.
@@ -350,5 +352,9 @@ impl Network for EventLoop {
 
     fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
         self.incoming.listen(&mut self.context, listener)
+    }
+
+    fn certificates(&self) -> Arc<[Expiry]> {
+        self.context.options.security.certificates()
     }
 }

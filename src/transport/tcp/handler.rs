@@ -1,10 +1,12 @@
 //! What the node and the network thread ask of each other.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::message::PeerMessage;
 use crate::transport::{RemotePeer, TransportEvent};
+use crate::types::certificate::Expiry;
 use crate::types::membership::NodeId;
 
 /// What runs on the network thread beside the sockets: the node.
@@ -53,4 +55,7 @@ pub(crate) trait Network {
 
     /// Listens from now on. The transport did not listen before.
     fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()>;
+
+    /// When the certificates expire that it uses now.
+    fn certificates(&self) -> Arc<[Expiry]>;
 }

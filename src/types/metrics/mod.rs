@@ -137,6 +137,10 @@ pub struct Metrics {
     /// The directories with former data of this instance: see
     /// [`Status::former_data`](crate::operate::Status::former_data).
     pub former_directories: u64,
+    /// In how many seconds the certificates expire that this instance uses, by what they are for: `member`,
+    /// `authority`, `operators`, `clients`, `gateway`, `gateway_clients`. Of several in one file, the first of them.
+    /// Negative once it has expired.
+    pub certificates_expire: BTreeMap<String, i64>,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
     /// Bytes sent to peers.

@@ -15,11 +15,13 @@ pub(crate) enum Value {
     /// Counters, by the value of this label.
     By(&'static str, fn(&Metrics) -> &BTreeMap<String, u64>),
     Gauge(fn(&Metrics) -> Option<i64>),
+    /// Seconds, by the value of this label.
+    SecondsBy(&'static str, fn(&Metrics) -> &BTreeMap<String, i64>),
     Seconds(fn(&Metrics) -> Option<Duration>),
     Histogram(fn(&Metrics) -> &Histogram),
 }
 
-use Value::{By, Counter, Gauge, Histogram as Distribution, Seconds};
+use Value::{By, Counter, Gauge, Histogram as Distribution, Seconds, SecondsBy};
 
 /// A number that an instance without a replica does not have.
 fn replicas(metrics: &Metrics, number: u64) -> Option<u64> {
@@ -140,6 +142,11 @@ pub(crate) const METRICS: &[Metric] = &[
         "quorate_former_directories",
         "Directories with former data of this instance, which was damaged.",
         Gauge(|of| replicas_gauge(of, of.former_directories)),
+    ),
+    (
+        "quorate_certificate_expires_seconds",
+        "Seconds until a certificate that this instance uses expires; negative once it has.",
+        SecondsBy("certificate", |of| &of.certificates_expire),
     ),
     (
         "quorate_scrub_errors_total",

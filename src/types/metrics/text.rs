@@ -26,6 +26,12 @@ impl fmt::Display for Metrics {
                     head("gauge")?;
                     writeln!(f, "{name} {}", Seconds(value))?;
                 }
+                Value::SecondsBy(label, of) => {
+                    head("gauge")?;
+                    for (key, seconds) in of(self) {
+                        writeln!(f, "{name}{{{label}=\"{key}\"}} {seconds}")?;
+                    }
+                }
                 Value::By(label, of) => {
                     head("counter")?;
                     for (key, count) in of(self) {
@@ -81,11 +87,15 @@ mod tests {
             assert!(help.ends_with('.') && help.is_ascii(), "{name}");
             let counts = matches!(value, Value::Counter(_) | Value::By(..));
             assert_eq!(name.ends_with("_total"), counts, "{name}");
-            let times = matches!(value, Value::Histogram(_) | Value::Seconds(_));
+            let times =
+                matches!(value, Value::Histogram(_) | Value::Seconds(_) | Value::SecondsBy(..));
             assert_eq!(name.ends_with("_seconds"), times, "{name}");
         }
         assert!(text.contains("\nquorate_znode_changes_total{below=\"/a\\n\\\\\"} 1\n"), "{text}");
         assert!(!text.contains("stale_seconds"), "what is unknown is absent");
+        metrics.certificates_expire.insert("member".to_owned(), -300);
+        let line = "\nquorate_certificate_expires_seconds{certificate=\"member\"} -300\n";
+        assert!(metrics.to_string().contains(line), "{metrics}");
         assert!(text.contains("\nquorate_spare_voters -1\n"), "{text}");
     }
 

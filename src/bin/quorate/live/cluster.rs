@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use quorate::operate::{Latency, MemberReport, MemberState, ReasonKind};
+use quorate::operate::{Latency, MemberReport, MemberState, Reason, ReasonKind};
 use quorate::{Availability, Coordinator, Error, Result};
 use serde_json::json;
 
-use super::leadership::{counts, no_leader};
+use super::leadership::{counts, no_leader, why_silent};
 use super::{ClusterArgs, Shown, json};
 use crate::Exit;
 use crate::text::line;
@@ -19,7 +19,7 @@ pub(super) fn status(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result
     let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
     let (voters, silent) = counts(&members);
     let availability = match leader {
-        Some(_) => coordinator.availability(),
+        Some(_) => with_silent(coordinator.availability(), &members),
         None => Availability::NoQuorum { reason: no_leader(&members) },
     };
     let mut text = String::new();
@@ -27,6 +27,10 @@ pub(super) fn status(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result
     let address = leader.map(|leader| leader.address.as_str());
     let _ = writeln!(text, "leader       {}", line(address.unwrap_or("none")));
     let _ = writeln!(text, "members      {} ({voters} vote, {silent} silent)", members.len());
+    for member in members.iter().filter(|member| member.is_silent) {
+        let (_, why) = why_silent(&members, member);
+        let _ = writeln!(text, "silent       {}", line(&format!("{}: {why}", member.address)));
+    }
     let state = leader.and_then(|leader| leader.state.as_ref());
     if let Some(state) = state {
         let _ = writeln!(text, "term         {}", state.term);
@@ -53,6 +57,23 @@ pub(super) fn status(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result
         _ => Exit::Well,
     };
     cluster.print(Shown { exit, ..Shown::new(text, json) })
+}
+
+/// The availability with what the reports have just shown: a leader notices a second later that a voter is silent.
+fn with_silent(availability: Availability, members: &[MemberReport]) -> Availability {
+    let is_silent = |member: &&MemberReport| member.votes() && member.is_silent;
+    let silent: Vec<&str> =
+        members.iter().filter(is_silent).map(|member| member.address.as_str()).collect();
+    if silent.is_empty() || !matches!(availability, Availability::Healthy { .. }) {
+        return availability;
+    }
+    let more = match MemberReport::spare(members) {
+        Some(0) | None => "the loss of one more stops it".to_owned(),
+        Some(spare) => format!("it survives the loss of {spare} more"),
+    };
+    let (voters, silent) = (counts(members).0, silent.join(", "));
+    let text = format!("of {voters} voters, these do not report: {silent}; {more}");
+    Availability::AtRisk { reason: Reason { kind: ReasonKind::VotersSilent, text } }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
@@ -175,4 +196,29 @@ pub(super) fn table<const N: usize>(
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::operate::Role;
+    use quorate::testing::Cluster;
+
+    use super::*;
+
+    /// In the first second after a voter was killed, `status` said "healthy" beside "1 silent".
+    #[test]
+    fn a_silent_voter_is_at_risk_before_the_leader_knows() {
+        let cluster = Cluster::new(3);
+        cluster.node(0).session().sync().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().expect("all report");
+        let healthy = Availability::Healthy { spare: 1 };
+        assert_eq!(with_silent(healthy.clone(), &members), healthy);
+        let at = members.iter().position(|member| member.role == Role::Voter).expect("two follow");
+        (members[at].is_silent, members[at].state) = (true, None);
+        let text = format!(
+            "at risk: of 3 voters, these do not report: {}; the loss of one more stops it",
+            members[at].address
+        );
+        assert_eq!(with_silent(healthy, &members).to_string(), text);
+    }
 }

@@ -10,9 +10,10 @@ use quorate::operate::{MemberReport, MemberState, ReasonKind, SessionInfo, Unrea
 use quorate::{Coordinator, Result};
 use serde_json::json;
 
-use super::cluster::{bytes, duration, reports, short};
+use super::cluster::{bytes, duration, reports};
 use super::findings::{Finding, Findings};
 use super::leadership::{counts, no_leader, why_silent};
+use super::member_findings;
 use super::moment::utc;
 use super::{ClusterArgs, Shown, interrupted, json, print};
 use crate::Exit;
@@ -23,15 +24,9 @@ const LAG: u64 = 1000;
 const STALE: Duration = Duration::from_secs(5);
 /// A log with more bytes means that no checkpoints are made.
 const LOG_BYTES: u64 = 4 << 30;
-const SLOW_DISK: &str =
-    "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS";
 
-const REFUSED: &str = "Waiting does not help: correct that at one of the two, and start it again. The logs of both have the reason.";
-
-/// A disk is slow if half of its syncs take longer than the first of these times or, if there are
-/// enough syncs, one in a hundred takes longer than the second.
-const SLOW_SYNCS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
-const SYNCS: u64 = 100;
+const REFUSED: &str = "Waiting does not help: correct that at one of the two. Files of secrets and certificates are read again within \
+     seconds; after another change, start it again. The logs of both have the reason.";
 
 /// How often it looks while it waits whether something lasts.
 const EACH: Duration = Duration::from_secs(1);
@@ -202,7 +197,7 @@ fn show(cluster: &ClusterArgs, members: usize, findings: &[Finding]) -> Result<E
 }
 
 fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let (mut findings, returning) = (Vec::new(), returning(members));
     let leader = MemberReport::leader(members);
     let refuses =
         leader.and_then(|leader| leader.state.as_ref()).is_some_and(|of| of.refuses_writes);
@@ -210,8 +205,8 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
         // The reason covers everybody who is silent or cut off.
         None => findings.push(without_leader(members)),
         Some(_) => {
-            examine_silent(members, &mut findings);
-            examine_pairs(members, &mut findings);
+            examine_silent(members, &returning, &mut findings);
+            examine_pairs(members, &returning, &mut findings);
             examine_count(members, &mut findings);
         }
     }
@@ -221,16 +216,20 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     for member in members {
         let Some(state) = &member.state else { continue };
         // Without a leader, every replica is out of date.
-        if leader.is_some() {
+        if leader.is_some()
+            && state.disk_waits.is_none()
+            && !returning.contains(member.address.as_str())
+        {
             examine_lag(member, state, &mut findings);
         }
         if state.disk_low && !refuses {
             let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
+            let risk = risk(members, member);
             findings.push(Finding::new(
                 format!("disk {}", member.address),
-                format!("The disk of {} is nearly full: it has {free} of room.", member.address),
-                "Make room there, on the device of its data directory or of its log: writes are refused once most voters \
-                 have so little.",
+                format!("The disk of {} is nearly full: it has {free} of room.{risk}", member.address),
+                "Make room there, on the device of its data directory or of its log: a voter without room counts as lost, and \
+                 writes are refused once too few have room.",
             ));
         }
         examine_member(member, state, &mut findings);
@@ -288,17 +287,45 @@ fn without_leader(members: &[MemberReport]) -> Finding {
     Finding::new("leader", wrong, advice)
 }
 
-/// The members that do not report: one finding each, with the reason that the others have.
-fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
+/// What the loss of one more voter would do, if this one counts as lost and it would end something.
+fn risk(members: &[MemberReport], lost: &MemberReport) -> String {
+    if !lost.votes() || MemberReport::spare(members) != Some(0) {
+        return String::new();
+    }
     let (voters, _) = counts(members);
-    let missing = members.iter().filter(|member| member.votes() && member.is_silent).count();
-    let is_last = voters - missing == voters / 2 + 1;
+    let is_low = |of: &MemberReport| of.votes() && of.state.as_ref().is_some_and(|of| of.disk_low);
+    let ends = if members.iter().any(is_low) { "stops all writes" } else { "ends the quorum" };
+    format!(" Of {voters} voters, the loss of one more {ends}.")
+}
+
+/// The addresses of members that are back with an empty or a damaged disk: each has a new id, beside its former one,
+/// which is silent.
+fn returning(members: &[MemberReport]) -> BTreeSet<&str> {
+    let is_back = |former: &&MemberReport| {
+        let mut reporting = members.iter().filter(|of| !of.is_silent);
+        former.is_silent && reporting.any(|of| of.address == former.address)
+    };
+    members.iter().filter(is_back).map(|former| former.address.as_str()).collect()
+}
+
+/// The members that do not report: one finding each, with the reason that the others have.
+fn examine_silent(
+    members: &[MemberReport],
+    returning: &BTreeSet<&str>,
+    findings: &mut Vec<Finding>,
+) {
     for member in members.iter().filter(|member| member.is_silent) {
         let (address, role) = (&member.address, member.role);
-        let risk = match is_last && member.votes() {
-            true => format!(" Of {voters} voters, the loss of one more ends the quorum."),
-            false => String::new(),
-        };
+        let risk = risk(members, member);
+        if returning.contains(address.as_str()) {
+            findings.push(Finding::new(
+                format!("returns {address}"),
+                format!("{address} is back without its former data, and has not taken its former place yet.{risk}"),
+                "It takes its former place by itself, once it has received the state: look again in some seconds. If it lasts, \
+                 look at its log.",
+            ));
+            continue;
+        }
         let (is_refused, why) = why_silent(members, member);
         findings.push(match is_refused {
             true => Finding::new(
@@ -308,11 +335,15 @@ fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
             ),
             false => {
                 let why = if why.is_empty() { "nobody has lost its connection" } else { &why };
+                let first = match member.last_report {
+                    Some(_) => "Mend what its last report says first. ",
+                    None => "",
+                };
                 Finding::new(
                     format!("silent {address}"),
                     format!("{address} ({role}) does not report: {why}.{risk}"),
                     format!(
-                        "Look at its process, its machine and its network, and start it again. If its disk is \
+                        "{first}Look at its process, its machine and its network, and start it again. If its disk is \
                          lost, start it with an empty one: it takes its former place. If it never comes \
                          back: quorate remove-member {address}"
                     ),
@@ -323,10 +354,17 @@ fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
 }
 
 /// Pairs of members that report, and do not reach each other: one finding for each pair.
-fn examine_pairs(members: &[MemberReport], findings: &mut Vec<Finding>) {
+fn examine_pairs(
+    members: &[MemberReport],
+    returning: &BTreeSet<&str>,
+    findings: &mut Vec<Finding>,
+) {
     let mut seen = BTreeSet::new();
     for (member, state) in members.iter().filter_map(|of| Some((of, of.state.as_ref()?))) {
         for Unreachable { address, reason } in &state.unreachable {
+            if returning.contains(address.as_str()) || returning.contains(member.address.as_str()) {
+                continue;
+            }
             let other = members.iter().find(|other| other.address == *address);
             let pair = [&member.address, address];
             let pair = (pair.into_iter().min(), pair.into_iter().max());
@@ -397,49 +435,26 @@ fn examine_lag(member: &MemberReport, state: &MemberState, findings: &mut Vec<Fi
 
 fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
     let address = &member.address;
-    let mut found = |cause: &str, wrong: String, advice: &str| {
-        findings.push(Finding::new(format!("{cause} {address}"), wrong, advice));
-    };
-    if let Some(sync) = state.disk_sync
-        && (sync.p50 > SLOW_SYNCS.0 || (sync.count >= SYNCS && sync.p99 > SLOW_SYNCS.1))
-    {
-        found(
-            "slow disk",
-            format!(
-                "{address} has a slow disk: of its last {} syncs half took {} or more, and one in a \
-                 hundred {}.",
-                sync.count,
-                short(sync.p50),
-                short(sync.p99)
-            ),
-            SLOW_DISK,
-        );
-    }
-    let not_persisted = state.last_index.saturating_sub(state.durable_index);
-    if not_persisted > LAG {
-        found(
-            "disk behind",
-            format!("{address} has a slow disk: {not_persisted} entries wait for it."),
-            SLOW_DISK,
-        );
-    }
+    findings.extend(member_findings::disk(address, state));
+    findings.extend(member_findings::certificate(address, state));
+    findings.extend(member_findings::former_data(address, state));
     if state.log_bytes > LOG_BYTES {
-        found(
-            "log",
+        findings.push(Finding::new(
+            format!("log {address}"),
             format!(
                 "The log of {address} takes {}; its last checkpoint was {} ago.",
                 bytes(state.log_bytes),
                 duration(state.checkpoint_age)
             ),
             "Its log says why it makes no checkpoint: a full disk, or no file descriptors.",
-        );
+        ));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use quorate::CreateMode;
-    use quorate::operate::{Reason, Role};
+    use quorate::operate::{LastReport, Reason, Role};
     use quorate::testing::Cluster;
 
     use super::*;
@@ -507,30 +522,6 @@ mod tests {
         assert_eq!(lag(&members), [""; 0]);
     }
 
-    #[test]
-    fn a_slow_disk_that_keeps_up_is_found() {
-        let wrong = found(|state| {
-            let sync = state.disk_sync.as_mut().expect("it has written");
-            (sync.count, sync.p50, sync.p99) =
-                (7, Duration::from_millis(80), Duration::from_millis(900));
-        });
-        assert_eq!(wrong.len(), 1);
-        let text = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
-        assert!(wrong[0].contains(text), "{wrong:?}");
-    }
-
-    #[test]
-    fn a_single_slow_sync_is_not_a_slow_disk() {
-        let hiccup = |count: u64| {
-            move |state: &mut MemberState| {
-                let sync = state.disk_sync.as_mut().expect("it has written");
-                (sync.count, sync.p99) = (count, Duration::from_millis(900));
-            }
-        };
-        assert_eq!(found(hiccup(99)), [""; 0]);
-        assert_eq!(found(hiccup(100)).len(), 1);
-    }
-
     /// A member with another secret, and one that is stopped, were several findings each, with the wrong advice.
     #[test]
     fn one_cause_is_one_finding() {
@@ -566,6 +557,63 @@ mod tests {
     fn a_disk_without_room_is_found() {
         let wrong = found(|state| (state.disk_low, state.disk_free_bytes) = (true, Some(3 << 20)));
         assert_eq!(wrong.len(), 1);
-        assert!(wrong[0].contains("nearly full: it has 3.0 MiB of room"), "{wrong:?}");
+        let text = "nearly full: it has 3.0 MiB of room. Of 3 voters, the loss of one more stops all writes.";
+        assert!(wrong[0].ends_with(text), "{wrong:?}");
+    }
+
+    fn three() -> Vec<MemberReport> {
+        let cluster = Cluster::new(3);
+        cluster.node(0).session().sync().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().expect("all report");
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            (state.stale_by, state.disk_sync) = (Some(Duration::ZERO), None);
+        }
+        members.sort_by_key(|member| member.role);
+        members
+    }
+
+    /// A member that came back with an empty disk was four findings, with the advice that waiting does not help.
+    #[test]
+    fn a_member_that_returns_without_its_data_is_one_finding() {
+        let mut members = three();
+        let mut former = members[2].clone();
+        (former.is_silent, former.state, former.id) = (true, None, "0f".to_owned());
+        (members[2].role, members[2].lag) = (Role::Learner, Some(5000));
+        let text = "the peer refused: this is node 1, not 2".to_owned();
+        let refused = Unreachable {
+            address: former.address.clone(),
+            reason: Reason { kind: ReasonKind::Refused, text },
+        };
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            state.unreachable = vec![refused.clone()];
+        }
+        members.push(former);
+        let found = examine(&members, &[]);
+        let [returns] = &found[..] else { panic!("{found:?}") };
+        assert!(returns.wrong.contains("is back without its former data"), "{returns:?}");
+        assert!(returns.wrong.ends_with("the loss of one more ends the quorum."), "{returns:?}");
+        assert!(!returns.advice.contains("does not help"), "{returns:?}");
+    }
+
+    /// A member that had filled its disk, and stopped, was only one that refuses connections.
+    #[test]
+    fn a_silent_member_is_shown_with_its_last_report() {
+        let mut members = three();
+        let silent = members[2].address.clone();
+        (members[2].is_silent, members[2].state) = (true, None);
+        let text = "its disk is nearly full: 0 B of room".to_owned();
+        members[2].last_report = Some(LastReport { age: Duration::from_secs(40), text });
+        let text = "connection refused".to_owned();
+        let reason = Reason { kind: ReasonKind::Unreachable, text };
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            state.unreachable =
+                vec![Unreachable { address: silent.clone(), reason: reason.clone() }];
+        }
+        let found = examine(&members, &[]);
+        let [stopped] = &found[..] else { panic!("{found:?}") };
+        let text = "(voter) does not report: connection refused; its last report, 40 s ago: its disk is nearly full: 0 B of \
+                    room. Of 3 voters, the loss of one more ends the quorum.";
+        assert!(stopped.wrong.ends_with(text), "{stopped:?}");
+        assert!(stopped.advice.starts_with("Mend what its last report says first."), "{stopped:?}");
     }
 }

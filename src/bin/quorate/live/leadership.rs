@@ -67,7 +67,8 @@ pub(super) fn no_leader(members: &[MemberReport]) -> Reason {
     }
 }
 
-/// What the members that report say of one that does not: whether they and it refuse each other, and why.
+/// What the members that report say of one that does not: whether they and it refuse each other, and why; with what it
+/// has last told them itself.
 pub(super) fn why_silent(members: &[MemberReport], silent: &MemberReport) -> (bool, String) {
     let states = members.iter().filter_map(|member| member.state.as_ref());
     let problems = states.flat_map(|state| &state.unreachable);
@@ -78,7 +79,9 @@ pub(super) fn why_silent(members: &[MemberReport], silent: &MemberReport) -> (bo
     // The others may only have lost the connection.
     let shown = problems.iter().filter(|reason| !refused || is_refused(reason));
     let texts: BTreeSet<&str> = shown.map(|reason| reason.text.as_str()).collect();
-    (refused, texts.into_iter().collect::<Vec<_>>().join("; "))
+    let last = silent.last_report.as_ref().map(ToString::to_string);
+    let texts = texts.into_iter().map(str::to_owned).chain(last);
+    (refused, texts.collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod findings;
 mod held;
 mod leadership;
 mod locks;
+mod member_findings;
 #[path = "../../../types/moment.rs"]
 mod moment;
 mod operate;

@@ -217,6 +217,23 @@ mod tls {
     }
 
     #[test]
+    fn each_certificate_and_authority_has_its_end() {
+        let authority = Authority::new();
+        let [ca, certificate, key] = authority.pem("one", 2999);
+        let dir = tempfile::tempdir().unwrap();
+        let clients = dir.path().join("clients.pem");
+        std::fs::write(&clients, Authority::new().pem("any", 2999)[0].as_bytes()).unwrap();
+        let tls = Tls::from_pem(ca, certificate, key).unwrap().with_clients(&clients).unwrap();
+        let security = Security::from(tls);
+        let ends = security.certificates();
+        let of: Vec<&str> = ends.iter().map(|expiry| expiry.of).collect();
+        assert_eq!(of, ["member", "authority", "clients"]);
+        assert_eq!((ends[0].at, ends[0].name.as_str()), (32_472_144_000, "its certificate"));
+        assert_eq!(ends[2].name, format!("the clients' authority ({})", clients.display()));
+        assert!(secret(ONE).certificates().is_empty());
+    }
+
+    #[test]
     fn certificates_keep_strangers_out() {
         let (authority, other) = (Authority::new(), Authority::new());
         let (_, reason, permanent) = handshaking(authority.tls("one"), other.tls("two"));

@@ -27,7 +27,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Clocks, area: Re
     let left = Rect { width: left_width, ..body };
     let right = Rect { x: body.x + left_width, width: body.width - left_width, ..body };
     match &member.state {
-        None => drop(canvas.put(left, 0, 0, "it does not report", canvas.look.of(Mark::Bad))),
+        None => {
+            canvas.put(left, 0, 0, "it does not report", canvas.look.of(Mark::Bad));
+            if let Some(last) = &member.last_report {
+                canvas.put(body, 1, 0, &last.to_string(), canvas.look.of(Mark::Bad));
+            }
+        }
         Some(state) => {
             let facts = [
                 ("zxid", state.zxid),

@@ -370,6 +370,7 @@ impl Clients {
             let answer = self.answer(word, argument);
             if let Some(client) = self.connected.get_mut(&number) {
                 client.connection.out.put_slice(answer.as_bytes());
+                client.connection.out.end_frame();
                 client.connection.close(Ending::Word);
                 let _ = stream.write(&mut client.connection.out);
             }

@@ -17,6 +17,8 @@ const PIECE_BYTES: usize = 16 << 10;
 pub(super) const SHARED_BYTES: usize = 4 << 10;
 /// A larger buffer is freed when it is empty.
 const KEPT_BYTES: usize = 4 << 10;
+/// A larger list of frames' ends is freed when it is empty.
+const ENDS_KEPT: usize = 64;
 /// The most pieces that one call writes.
 pub(super) const PIECES_MAX: usize = 64;
 
@@ -28,6 +30,10 @@ pub(super) struct Output {
     bytes: usize,
     /// Those that no tree and no other client has.
     own: usize,
+    /// Where frames end, counted from the first byte of the connection.
+    ends: VecDeque<u64>,
+    /// How many bytes were sent.
+    sent: u64,
 }
 
 #[derive(Debug)]
@@ -50,10 +56,12 @@ impl Output {
         self.own
     }
 
-    /// The first bytes; empty if there are none.
-    #[cfg(feature = "tls")]
+    /// The first bytes of the first frame; empty if there are none.
+    #[cfg(any(feature = "tls", test))]
     pub(super) fn first(&self) -> &[u8] {
-        self.pieces.front().map_or(&self.last, |piece| &piece.bytes)
+        let first: &[u8] = self.pieces.front().map_or(&self.last, |piece| &piece.bytes);
+        let rest = self.ends.front().and_then(|end| usize::try_from(end - self.sent).ok());
+        &first[..rest.map_or(first.len(), |rest| rest.min(first.len()))]
     }
 
     /// The first pieces, to be written at once.
@@ -67,6 +75,13 @@ impl Output {
     /// Removes bytes that were sent.
     pub(super) fn advance(&mut self, mut sent: usize) {
         self.bytes -= sent;
+        self.sent += sent as u64;
+        while self.ends.front().is_some_and(|end| *end <= self.sent) {
+            self.ends.pop_front();
+        }
+        if self.ends.is_empty() && self.ends.capacity() > ENDS_KEPT {
+            self.ends = VecDeque::new();
+        }
         while let Some(piece) = self.pieces.front_mut() {
             let of_piece = sent.min(piece.bytes.len());
             piece.bytes.advance(of_piece);
@@ -119,6 +134,10 @@ impl Sink for Output {
         self.bytes += bytes.len();
         self.pieces.push_back(Piece { bytes: bytes.clone(), is_shared: true });
     }
+
+    fn end_frame(&mut self) {
+        self.ends.push_back(self.sent + self.bytes as u64);
+    }
 }
 
 #[cfg(test)]
@@ -151,5 +170,29 @@ mod tests {
         output.advance(1);
         assert_eq!((output.len(), output.own(), output.is_empty()), (0, 0, true));
         assert!(output.last.capacity() <= KEPT_BYTES && output.pieces.is_empty());
+    }
+
+    #[test]
+    fn the_first_bytes_are_of_one_frame() {
+        let mut output = Output::default();
+        for length in [3, PIECE_BYTES, 2 * PIECE_BYTES, 5] {
+            output.put_slice(&vec![7; length]);
+            output.end_frame();
+        }
+        // The last one has not ended.
+        output.put_slice(&[8; 4]);
+        let mut firsts = Vec::new();
+        // A part of what is first may be sent.
+        for most in [2, usize::MAX, 100].into_iter().chain(std::iter::repeat(usize::MAX)) {
+            let sent = output.first().len().min(most);
+            if sent == 0 {
+                break;
+            }
+            firsts.push(sent);
+            output.advance(sent);
+        }
+        let whole = PIECE_BYTES;
+        assert_eq!(firsts, [2, 1, 100, whole - 103, 3, whole - 3, whole, 3, 5, 4]);
+        assert!(output.is_empty() && output.ends.is_empty());
     }
 }

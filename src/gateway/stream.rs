@@ -18,6 +18,9 @@ use crate::types::acl::Id;
 /// A larger buffer is freed when it is empty.
 #[cfg(feature = "tls")]
 const KEPT_BYTES: usize = 4 << 10;
+/// About so much is encrypted before it is written: many records go into one write.
+#[cfg(feature = "tls")]
+const SEALED_BYTES: usize = 64 << 10;
 
 pub(super) struct ClientStream {
     pub(super) socket: TcpStream,
@@ -119,7 +122,12 @@ impl ByteStream for ClientStream {
             if out.is_empty() || !self.sealed.is_empty() {
                 return Ok(());
             }
-            if let Some(channel) = &mut self.tls {
+            // Each frame begins a record. Clients that use OpenSSL wait for the socket before they read a frame, and
+            // what follows in the record of the last one was read from the socket already.
+            while let Some(channel) = &mut self.tls
+                && !out.is_empty()
+                && self.sealed.len() < SEALED_BYTES
+            {
                 let taken = channel.send(out.first(), &mut self.sealed)?;
                 out.advance(taken);
             }

@@ -1,8 +1,9 @@
-"""kazoo over TLS, with certificates for the clients and for the members."""
+"""Clients over TLS, with certificates for them and for the members."""
 
 import pathlib
 import socket
 import ssl
+import struct
 import tempfile
 import unittest
 
@@ -10,8 +11,31 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
+import zookeeper
 from certificates import Authority
 from cluster import PATIENCE, Cluster, free_ports, wait_until
+from zookeeper import Wire, create, hello, i32, read, versioned
+
+
+class WaitingWire(Wire):
+    """Reads as ZooKeeper's C client does: it waits for the socket, reads a frame, and waits for the socket again. So it
+    waits in vain for what OpenSSL has decrypted already. (Debian's C client has no TLS.)"""
+
+    def __init__(self, port, context):
+        super().__init__(port)
+        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
+
+    def frame(self):
+        assert self.socket.pending() == 0, "a frame is in memory while its reader waits for the socket"
+        return super().frame()
+
+    def exactly(self, count):
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            assert more, "the connection is closed"
+            data += more
+        return data
 
 
 class Tls(unittest.TestCase):
@@ -74,6 +98,43 @@ maxSessionTimeout = 90000
         self.assertEqual(zk.get("/large")[0], data)
         zk.set("/large", b"end")
         wait_until("the watch has shown the last data", lambda: events[-1:] == [b"end"])
+
+    def test_a_client_that_waits_for_the_socket_misses_no_frame(self):
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        context.load_cert_chain(*self.authority.issue("waiting"))
+        wire = WaitingWire(self.port, context)
+        self.addCleanup(wire.close)
+        requests = [hello()]
+        for number in range(20):
+            path = f"/waiting-{number}"
+            # The event comes together with the reply to the deletion.
+            for op, body in ((zookeeper.CREATE, create(path, bytes(100_000 * (number % 2)))), (zookeeper.GET, read(path, True)),
+                             (zookeeper.DELETE, versioned(path)), (zookeeper.GET, read("/"))):
+                requests.append(i32(len(requests), op) + body)
+        # All of them at once, so that replies are written together.
+        wire.send(b"".join(map(zookeeper.text, requests)))
+        wire.frame()
+        xids = [struct.unpack(">i", wire.frame()[:4])[0] for _ in range(20 * 5)]
+        self.assertEqual([xid for xid in xids if xid != -1], list(range(1, len(requests))))
+        self.assertEqual(xids.count(-1), 20)
+
+    def test_kazoo_waits_for_no_frame_that_it_has(self):
+        zk = self.client("pipelining", timeout=80)
+        select, in_vain = zk.handler.select, []
+
+        def waiting(reads, *others):
+            in_vain.extend(each.pending() for each in reads if isinstance(each, ssl.SSLSocket) and each.pending())
+            return select(reads, *others)
+
+        zk.handler.select = waiting
+        events = []
+        for number in range(50):
+            zk.create(f"/pipelined-{number}", b"")
+            zk.get(f"/pipelined-{number}", watch=events.append)
+        for deleted in [zk.delete_async(f"/pipelined-{number}") for number in range(50)]:
+            deleted.get(PATIENCE)
+        wait_until("all events have come", lambda: len(events) == 50)
+        self.assertEqual(in_vain, [])
 
     def test_a_session_may_last_longer(self):
         zk = self.client("lasting", timeout=80)

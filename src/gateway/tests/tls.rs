@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::crypto::ring;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::api::coordinator::Coordinator;
 use crate::gateway::tls::{ClientCertificates, GatewayTls};
-use crate::gateway::wire::request::{Auth, PathOnly};
+use crate::gateway::wire::request::{Auth, Delete, PathOnly};
 use crate::gateway::wire::response::{ClientInfo, DataReply};
 use crate::security::pem;
 use crate::types::acl::{Acl as Entry, Id, Permissions};
@@ -215,6 +216,135 @@ fn unread_replies_wait_and_are_delivered_later() {
     client.send(&Request::CloseSession);
     assert_eq!((client.receive().header.err, client.receive().header.err), (0, 0));
     assert!(client.read().is_none());
+}
+
+/// A client that reads record by record, and checks where frames begin. What it sends goes into one write, once it
+/// reads.
+struct Records {
+    connection: ClientConnection,
+    socket: TcpStream,
+    plain: BytesMut,
+    /// What is still to come of the frame's length, and of its body.
+    head: Vec<u8>,
+    body: usize,
+    counted: Arc<AtomicUsize>,
+}
+
+impl Records {
+    fn new(connection: ClientConnection, socket: TcpStream) -> Records {
+        let mut records = Records {
+            connection,
+            socket,
+            plain: BytesMut::new(),
+            head: Vec::new(),
+            body: 0,
+            counted: Arc::default(),
+        };
+        while records.connection.is_handshaking() {
+            records.connection.complete_io(&mut records.socket).unwrap();
+        }
+        records
+    }
+
+    /// Reads a record; false at the end.
+    fn next(&mut self) -> bool {
+        let mut record = vec![0; 5];
+        if self.socket.read_exact(&mut record).is_err() {
+            return false;
+        }
+        let length = u16::from_be_bytes([record[3], record[4]]);
+        record.resize(5 + usize::from(length), 0);
+        self.socket.read_exact(&mut record[5..]).unwrap();
+        let mut unread = record.as_slice();
+        while !unread.is_empty() {
+            assert!(self.connection.read_tls(&mut unread).unwrap() > 0);
+            self.connection.process_new_packets().unwrap();
+        }
+        let before = self.plain.len();
+        let ready = self.connection.process_new_packets().unwrap().plaintext_bytes_to_read();
+        self.plain.resize(before + ready, 0);
+        self.connection.reader().read_exact(&mut self.plain[before..]).unwrap();
+        self.check(before);
+        true
+    }
+
+    fn check(&mut self, from: usize) {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        for at in from..self.plain.len() {
+            if self.body > 0 {
+                self.body -= 1;
+                continue;
+            }
+            assert!(
+                at == from || !self.head.is_empty(),
+                "a frame begins in the middle of a record"
+            );
+            self.head.push(self.plain[at]);
+            if let Ok(length) = self.head[..].try_into() {
+                self.body = u32::from_be_bytes(length) as usize;
+                self.head.clear();
+            }
+        }
+    }
+}
+
+impl Read for Records {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut waiting = Vec::new();
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut waiting)?;
+        }
+        self.socket.write_all(&waiting)?;
+        while self.plain.is_empty() && self.next() {}
+        let read = buffer.len().min(self.plain.len());
+        buffer[..read].copy_from_slice(&self.plain.split_to(read));
+        Ok(read)
+    }
+}
+
+impl Write for Records {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.connection.writer().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The C client and kazoo wait for the socket before each frame. What else was in the last frame's record is in the
+/// memory of OpenSSL by then.
+#[test]
+fn each_frame_begins_a_record() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.tls());
+    let session = cluster.node(0).session();
+    let large = vec![7; 100_000];
+    session.create("/large", large.as_slice(), CreateMode::Persistent).unwrap();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let records = Records::new(authority.connection(None, &[version]), dial(&gateway));
+        let counted = Arc::clone(&records.counted);
+        let mut client = Client::over(records);
+        // The first reply, too, comes together with others.
+        client.say_hello(0, 0, Bytes::new(), false);
+        let mut frames = 1;
+        for round in 0..30 {
+            let path = format!("/of-{round}");
+            client.send(&create(&path, b""));
+            // The watch's event is written together with the reply to the deletion.
+            client.send(&Request::GetData(read(&path, true)));
+            client.send(&Request::GetData(read("/large", false)));
+            client.send(&Request::Delete(Delete { path: Some(path), version: -1 }));
+            frames += 5;
+        }
+        assert!(client.greeting().unwrap().session_id != 0);
+        for _ in 1..frames {
+            let packet = client.receive();
+            assert_eq!(packet.header.err, 0, "{packet:?}");
+        }
+        assert!(counted.load(Ordering::Relaxed) >= frames);
+    }
 }
 
 #[test]

@@ -120,6 +120,7 @@ pub(crate) fn append_frame(
     let length = i32::try_from(bytes).ok().filter(|_| bytes <= limit);
     length.ok_or(TooLong { bytes, limit })?.write(to);
     write(to);
+    to.end_frame();
     Ok(())
 }
 

@@ -20,6 +20,9 @@ pub(crate) trait Sink {
     fn put_bytes(&mut self, bytes: &Bytes) {
         self.put_slice(bytes);
     }
+
+    /// A frame ends here.
+    fn end_frame(&mut self) {}
 }
 
 impl Sink for BytesMut {

@@ -117,6 +117,7 @@ impl Administration {
 
     /// This peer will not reply.
     pub(in crate::node) fn peer_lost(&mut self, peer: NodeId, cx: &mut Context) {
+        self.images.peer_lost(peer);
         for gathered in self.open.values_mut() {
             gathered.waiting.remove(&peer);
         }

@@ -12,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{DEFAULT_VERSIONS, ServerConfig};
 
 use crate::runtime::certificates::HasCertificates;
-use crate::security::pem;
+use crate::security::{WallClock, pem};
 use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};
 
@@ -227,9 +227,10 @@ impl Files {
         let chain = pem::certificates(certificate, &of("this gateway", &self.certificate))?;
         let key = pem::key(key, &of("this gateway", &self.key))?;
         let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(DEFAULT_VERSIONS)
-            .map_err(|error| error.to_string())?;
+        let builder =
+            ServerConfig::builder_with_details(Arc::clone(&provider), Arc::new(WallClock))
+                .with_protocol_versions(DEFAULT_VERSIONS)
+                .map_err(|error| error.to_string())?;
         let builder = match (&self.clients, authority.first()) {
             (Some((which, file)), Some(authority)) => {
                 let roots = pem::roots(authority, &of("the clients' authority", file))?;

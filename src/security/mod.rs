@@ -26,6 +26,8 @@ pub(crate) mod settings;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(feature = "tls")]
+pub(crate) mod wall_clock;
+#[cfg(feature = "tls")]
 pub(crate) mod x509;
 
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -36,6 +38,8 @@ pub(crate) use self::secret::{Key, Secret};
 pub(crate) use self::settings::{Reading, Security};
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::{Keys, Tls, describe};
+#[cfg(feature = "tls")]
+pub(crate) use self::wall_clock::WallClock;
 pub use crate::types::right::Right;
 
 /// The hash of a password or phrase, each guess of which takes 19 MiB of memory and about 20 ms:

@@ -14,7 +14,7 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-use super::{Reading, pem, x509};
+use super::{Reading, WallClock, pem, x509};
 use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};
 use crate::types::right::Right;
@@ -169,7 +169,7 @@ impl Tls {
     }
 
     fn of(sources: Sources) -> Result<Tls> {
-        let keys = sources.keys(Some(UnixTime::now())).map_err(|reason| {
+        let keys = sources.keys(Some(WallClock::now())).map_err(|reason| {
             let files = sources.files();
             match files.is_empty() {
                 true => invalid(reason),
@@ -202,7 +202,7 @@ impl Tls {
     pub(crate) fn read_again(&self) -> Reading<Tls> {
         let renewed = self.sources.read_again().and_then(|sources| {
             let is_same = sources == *self.sources;
-            let keys = if is_same { None } else { Some(sources.keys(Some(UnixTime::now()))?) };
+            let keys = if is_same { None } else { Some(sources.keys(Some(WallClock::now()))?) };
             Ok(keys.map(|keys| Tls { sources: Arc::new(sources), keys }))
         });
         match renewed {
@@ -501,15 +501,16 @@ impl Keys {
         key: PrivateKeyDer<'static>,
         subject: String,
     ) -> std::result::Result<Keys, rustls::Error> {
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::clone(&accepted.all))
-            .with_single_cert(chain.clone(), key.clone_key())?;
+        let mut server =
+            ServerConfig::builder_with_details(Arc::clone(&provider), Arc::new(WallClock))
+                .with_protocol_versions(&[&TLS13])?
+                .with_client_cert_verifier(Arc::clone(&accepted.all))
+                .with_single_cert(chain.clone(), key.clone_key())?;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         let members: Arc<dyn ServerCertVerifier> = Arc::<Verifier>::clone(&listening);
-        let mut client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_details(provider, Arc::new(WallClock))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(members)

@@ -15,6 +15,9 @@ pub(crate) enum StorageError {
     LogInUse { log: String },
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
+    /// A panic, mostly of sled, which panics on damage and on failures of the disk, but on other things, too.
+    #[error("a panic in the store, which may not be of the disk: {reason}")]
+    Panic { reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
     /// Nothing was changed, and the call may be repeated: no more files can be opened, or a new
@@ -69,6 +72,14 @@ impl StorageError {
 }
 
 impl StorageError {
+    /// Why a member stops that cannot go on after this.
+    pub(crate) fn why_stopped(&self) -> String {
+        match self {
+            StorageError::Panic { .. } => self.to_string(),
+            other => format!("the disk failed: {other}"),
+        }
+    }
+
     /// The error for a failure that leaves what is valid unchanged, as in a new generation.
     pub(super) fn retryable(self) -> StorageError {
         match self {

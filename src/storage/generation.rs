@@ -492,10 +492,7 @@ fn remove_torn_snapshots(path: &FsPath) -> io::Result<()> {
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,
-        Err(panic) => Err(StorageError::Io {
-            what: "a panic in the store".to_owned(),
-            reason: panic_text(&*panic),
-        }),
+        Err(panic) => Err(StorageError::Panic { reason: panic_text(&*panic) }),
     }
 }
 

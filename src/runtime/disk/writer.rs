@@ -244,8 +244,9 @@ impl Writer {
     }
 
     fn fail(&mut self, error: &StorageError) {
-        tracing::error!(%error, "the disk failed");
-        self.reports.send(Input::Failed { reason: format!("the disk failed: {error}") });
+        let reason = error.why_stopped();
+        tracing::error!("{reason}");
+        self.reports.send(Input::Failed { reason });
         self.has_failed = true;
     }
 

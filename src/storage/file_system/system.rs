@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use sled::{Db, Mode};
 
@@ -115,7 +115,7 @@ impl FileSystem for SystemFiles {
     }
 
     fn open_database(&self, path: &Path) -> Result<Box<dyn Database>> {
-        let config = sled::Config::new()
+        let config = sled_config(wall_clock())?
             .path(path)
             .mode(Mode::LowSpace)
             .cache_capacity(CACHE_BYTES)
@@ -273,6 +273,23 @@ fn while_locked<T>(mut attempt: impl FnMut() -> Option<Result<T>>) -> Result<T> 
     }
 }
 
+/// sled's settings. Their default is a temporary directory that nobody uses, named by a time since 1970: before
+/// that, sled panics. Then nothing has failed, and all works again once the clock is right.
+fn sled_config(now: SystemTime) -> Result<sled::Config> {
+    if now < SystemTime::UNIX_EPOCH {
+        return Err(StorageError::Again {
+            what: "opening the database".to_owned(),
+            reason: "the clock of this machine shows a time before 1970; set it".to_owned(),
+        });
+    }
+    Ok(sled::Config::new())
+}
+
+#[expect(clippy::disallowed_methods, reason = "sled reads this clock, too")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
 /// sled's message once a thread of its pool has panicked.
 const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
 
@@ -324,6 +341,16 @@ pub(in crate::storage) fn panic_text(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// sled's panic was taken for a failed disk: it stopped a member for good, although the clock was set soon after.
+    #[test]
+    fn a_clock_before_1970_is_no_failure_of_the_disk() {
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        let refused = sled_config(before).unwrap_err();
+        assert!(matches!(refused, StorageError::Again { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("before 1970"), "{refused}");
+        assert!(sled_config(SystemTime::UNIX_EPOCH).is_ok());
+    }
 
     /// A panic in another coordinator's database was taken for damage of this coordinator's files.
     #[test]

@@ -8,7 +8,7 @@ use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::{SecurityError, Side};
-use crate::security::{Keys, describe, x509};
+use crate::security::{Keys, WallClock, describe, x509};
 use crate::types::right::Right;
 
 /// The most plain text encrypted at once. At most this much, and a little more, waits for the socket.
@@ -41,7 +41,7 @@ impl TlsChannel {
             }
             Side::Listens => return TlsChannel::listen(Arc::clone(&keys.server)),
         };
-        let mut channel = TlsChannel { connection, since: UnixTime::now(), closed: false };
+        let mut channel = TlsChannel { connection, since: WallClock::now(), closed: false };
         channel.flush(out)?;
         Ok(channel)
     }
@@ -50,7 +50,7 @@ impl TlsChannel {
     pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, SecurityError> {
         let server = ServerConnection::new(config).map_err(fault)?;
         let connection = Connection::Server(server);
-        Ok(TlsChannel { connection, since: UnixTime::now(), closed: false })
+        Ok(TlsChannel { connection, since: WallClock::now(), closed: false })
     }
 
     pub(crate) fn receive(

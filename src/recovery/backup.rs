@@ -138,22 +138,27 @@ fn opened(
 }
 
 /// Writes a backup durably, and returns its length. After a failure or a crash, `path` has its
-/// former content.
+/// former content. What is no file (a device, a pipe) is never replaced: the backup is written into it. A link stays,
+/// and its target is replaced.
 pub(super) fn write(
     path: &Path,
     header: &Header,
     state: State,
     key: Option<&BackupKey>,
 ) -> io::Result<u64> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        let file = File::options().write(true).open(path)?;
+        return write_into(file, header, state, key).map(|(_, bytes)| bytes);
+    }
+    let target = if path.is_symlink() { fs::canonicalize(path)? } else { path.to_owned() };
+    let path = target.as_path();
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(".tmp");
     let tmp = path.with_file_name(name);
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let written = private().open(&tmp).and_then(|file| {
-        let mut sink = HashingWriter { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
-        encode(&mut sink, header, ChunkWriter::full(state), key)?;
-        let bytes = sink.bytes;
-        sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        let (file, bytes) = write_into(file, header, state, key)?;
+        file.sync_all()?;
         fs::rename(&tmp, path)?;
         sync_names(parent.unwrap_or(Path::new(".")))?;
         Ok(bytes)
@@ -163,6 +168,18 @@ pub(super) fn write(
         let _ = fs::remove_file(&tmp);
     }
     written
+}
+
+fn write_into(
+    file: File,
+    header: &Header,
+    state: State,
+    key: Option<&BackupKey>,
+) -> io::Result<(File, u64)> {
+    let mut sink = HashingWriter { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
+    encode(&mut sink, header, ChunkWriter::full(state), key)?;
+    let file = sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok((file, sink.bytes))
 }
 
 /// Options for a new file that only its owner may read.
@@ -426,6 +443,34 @@ mod tests {
         let mut golden = crate::golden::Golden::new("backup");
         golden.sample("of a new cluster", &sample().1);
         golden.check();
+    }
+
+    /// `--overwrite` made a file of `/dev/null`, for all of the machine, and of links and pipes.
+    #[cfg(unix)]
+    #[test]
+    fn only_a_file_is_replaced() {
+        let (header, bytes) = sample();
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &Path| super::write(path, &header, Machine::new().state(), None);
+        let [file, link, pipe] = ["file", "link", "pipe"].map(|name| dir.path().join(name));
+        fs::write(&file, b"former").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write(&link).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+        fs::remove_file(&file).unwrap();
+        assert!(write(&link).is_err(), "a link to nothing");
+
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let read = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| fs::read(&pipe).unwrap());
+            write(&pipe).unwrap();
+            reader.join().unwrap()
+        });
+        assert_eq!(read, bytes);
+        assert!(!fs::metadata(&pipe).unwrap().is_file());
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
     }
 
     #[test]

@@ -37,7 +37,8 @@ pub(crate) struct SessionArgs {
 pub(crate) struct BackupArgs {
     /// The file, which does not exist yet.
     file: PathBuf,
-    /// Replaces the file, if it exists, once the backup is complete.
+    /// Replaces the file, if it exists, once the backup is complete. A device or a pipe is not replaced: the backup is
+    /// written into it.
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
@@ -58,7 +59,13 @@ impl BackupArgs {
         // began.
         let _session = cluster.session(&coordinator)?;
         let backup = with_progress(&coordinator, || coordinator.backup(&self.file))?;
-        cluster.print(Shown::new(format!("{}\n", line(&backup.to_string())), super::json(&backup)))
+        let shown = Shown::new(format!("{}\n", line(&backup.to_string())), super::json(&backup));
+        if self.file.metadata().is_ok_and(|there| !there.is_file()) {
+            // It may be the standard output.
+            eprintln!("{}", line(&backup.to_string()));
+            return Ok(shown.exit);
+        }
+        cluster.print(shown)
     }
 }
 

@@ -117,6 +117,8 @@ struct Rotating {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// Whether it is a file, and no device, pipe or link: these are never put aside.
+    is_file: bool,
     has_failed: bool,
 }
 
@@ -124,7 +126,8 @@ impl Rotating {
     fn open(path: PathBuf) -> io::Result<Rotating> {
         let file = open(&path)?;
         let bytes = file.metadata()?.len();
-        Ok(Rotating { path, file, bytes, has_failed: false })
+        let is_file = path.symlink_metadata()?.is_file();
+        Ok(Rotating { path, file, bytes, is_file, has_failed: false })
     }
 
     fn follow(&mut self, orders: &Receiver<AuditMessage>) {
@@ -150,7 +153,7 @@ impl Rotating {
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
-        if self.bytes > FILE_BYTES_MAX {
+        if self.is_file && self.bytes > FILE_BYTES_MAX {
             self.rotate()?;
         }
         self.file.write_all(format!("{line}\n").as_bytes())?;
@@ -210,6 +213,22 @@ mod tests {
         assert_eq!((&lines[0]["right"], &lines[0]["refused"]), (&"client".into(), &true.into()));
         assert!(lines[0]["result"].is_null() && lines[0]["by"].is_null());
         assert!(lines[0]["unix_ms"].as_u64().unwrap() > 1_700_000_000_000);
+    }
+
+    /// `--audit-file /dev/stdout` took the device away after 64 MiB, for every process of the machine.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_is_not_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("audit"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let mut rotating = Rotating::open(link.clone()).unwrap();
+        rotating.note("first");
+        rotating.bytes = FILE_BYTES_MAX + 1;
+        rotating.note("second");
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "first\nsecond\n");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
     }
 
     #[test]

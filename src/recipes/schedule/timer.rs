@@ -12,6 +12,9 @@ use crate::types::error::{Error, Result};
 pub(crate) const NEVER: i64 = i64::MAX / 1_000_000;
 /// A fire that is this late is still in time.
 pub(crate) const IN_TIME: i64 = 10_000;
+/// How many changes of the clocks are gone through for a day that a zone leaves out: those of more than ten years.
+#[cfg(feature = "cron")]
+const CHANGES_MAX: usize = 64;
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// What to do about fires that were missed: see [`Timer::missed`].
@@ -134,11 +137,13 @@ impl Timer {
     ///
     /// The expression has five fields: minute, hour, day of the month, month and day of the week, as `cron` has them,
     /// with names, lists, ranges and steps, and `L`, `W` and `#` as [the crate `croner`](https://docs.rs/croner)
-    /// explains them. If both kinds of days are given, one of them is enough.
+    /// explains them. If both kinds of days are given, one of them is enough, unless one of the two begins with `*`: then
+    /// both must match, as in Vixie's `cron`. `0 0 */2 * MON` fires on Mondays with an odd date. A step that is longer
+    /// than its range is refused: `*/90` would fire once an hour.
     ///
     /// It fires when the clocks in that zone show a matching time. With one minute and one hour, it fires once on each of
     /// its days: if the clocks are set forward beyond that time, at the moment at which they are, and if they show it
-    /// twice, at the first. Others, such as `0 * * * *`, do not fire at times that the clocks leave out, and fire twice
+    /// twice, at the first. On a day that a zone leaves out it does not fire. Others, such as `0 * * * *`, do not fire at times that the clocks leave out, and fire twice
     /// at those that they show twice.
     ///
     /// # Errors
@@ -268,12 +273,7 @@ impl Times {
             Times::Every(ms) => time.div_euclid(*ms).saturating_add(1).saturating_mul(*ms),
             Times::At(at) if *at > time => *at,
             #[cfg(feature = "cron")]
-            Times::Cron(cron, zone) => jiff::Timestamp::from_millisecond(time)
-                .ok()
-                .and_then(|time| {
-                    cron.find_next_occurrence(&time.to_zoned(zone.clone()), false).ok()
-                })
-                .map_or(NEVER, |next| next.timestamp().as_millisecond()),
+            Times::Cron(cron, zone) => next_of(cron, zone, time).unwrap_or(NEVER),
             Times::At(_) | Times::Unknown => NEVER,
         };
         next.min(NEVER)
@@ -295,13 +295,53 @@ impl Times {
     }
 }
 
+/// The first time of a cron expression after this one, if there is any.
+#[cfg(feature = "cron")]
+fn next_of(cron: &croner::Cron, zone: &jiff::tz::TimeZone, time: i64) -> Option<i64> {
+    use croner::errors::CronError;
+
+    let time = jiff::Timestamp::from_millisecond(time).ok()?;
+    let mut found = cron.find_next_occurrence(&time.to_zoned(zone.clone()), false);
+    // A zone may leave out a day, as Samoa did when it went to the other side of the date line. If the next time would be
+    // on that day, croner fails. Then it is the first one from a later change of the clocks on.
+    for change in zone.following(time).take(CHANGES_MAX) {
+        match found {
+            Ok(_) | Err(CronError::TimeSearchLimitExceeded) => break,
+            Err(_) => {
+                let from = change.timestamp().to_zoned(zone.clone());
+                found = cron.find_next_occurrence(&from, true);
+            }
+        }
+    }
+    found.ok().map(|next| next.timestamp().as_millisecond())
+}
+
 /// The times of a cron expression, or what is wrong in it.
 #[cfg(feature = "cron")]
 fn crontab(expression: &str, zone: &str) -> std::result::Result<Times, String> {
     use croner::parser::{CronParser, Seconds, Year};
 
-    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    let cron = parser.parse(expression).map_err(|error| format!("{expression:?}: {error}"))?;
+    let parse = |expression: &str, both: bool| {
+        let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed);
+        let parsed = parser.dom_and_dow(both).build().parse(expression);
+        parsed.map_err(|error| format!("{expression:?}: {error}"))
+    };
+    let fields: Vec<&str> = expression.split(' ').collect();
+    // As in Vixie's cron: a field that begins with a star does not choose days, it leaves some out.
+    let both = [2, 4].iter().any(|day| fields.get(*day).is_some_and(|it| it.starts_with('*')));
+    let cron = parse(expression, both)?;
+    for (at, field) in fields.iter().enumerate() {
+        for (range, step) in field.split(',').filter_map(|part| part.split_once('/')) {
+            let mut alone = ["*"; 5];
+            alone[at] = range;
+            let of = parse(&alone.join(" "), false)?.pattern;
+            let values = [of.minutes, of.hours, of.days, of.months, of.days_of_week][at].values();
+            let span = values.last().zip(values.first()).map_or(0, |(last, first)| last - first);
+            if step.parse().is_ok_and(|step: u16| step > span) {
+                return Err(format!("{expression:?}: {range} has no second value {step} later"));
+            }
+        }
+    }
     let zone = jiff::tz::TimeZone::get(zone).map_err(|error| error.to_string())?;
     Ok(Times::Cron(Box::new(cron), zone))
 }
@@ -371,6 +411,60 @@ mod tests {
         let strange = Timer::of(When::Every { ms: -7 });
         assert_eq!(strange.when.times().after(5), 6);
         assert_eq!(When::Every { ms: 1000 }.times().last(3000, 3000), 3000);
+    }
+
+    #[cfg(feature = "cron")]
+    fn times_of(expression: &str, zone: &str, after: &str) -> Vec<String> {
+        let zone_of = jiff::tz::TimeZone::get(zone).unwrap();
+        let after: jiff::civil::DateTime = after.parse().unwrap();
+        let after = after.to_zoned(zone_of.clone()).unwrap().timestamp();
+        let times = Timer::cron(expression, zone).unwrap().upcoming(SystemTime::from(after));
+        let shown = |time| {
+            let time = jiff::Timestamp::try_from(time).unwrap().to_zoned(zone_of.clone());
+            time.strftime("%F %H:%M").to_string()
+        };
+        times.take(3).map(shown).collect()
+    }
+
+    /// Samoa had no 30 December 2011. Its timers ended for good the day before.
+    #[cfg(feature = "cron")]
+    #[test]
+    fn a_day_that_a_zone_leaves_out_is_left_out() {
+        let apia = |expression, after| times_of(expression, "Pacific/Apia", after);
+        let daily = ["2011-12-29 12:00", "2011-12-31 12:00", "2012-01-01 12:00"];
+        assert_eq!(apia("0 12 * * *", "2011-12-28T13:00"), daily);
+        let at_once = ["2011-12-31 00:00", "2012-01-01 00:00", "2012-01-02 00:00"];
+        assert_eq!(apia("0 0 * * *", "2011-12-29T13:30"), at_once);
+        let monthly = ["2011-11-30 12:00", "2012-01-30 12:00", "2012-03-30 12:00"];
+        assert_eq!(apia("0 12 30 * *", "2011-11-28T00:00"), monthly);
+        let each_minute = ["2011-12-29 23:59", "2011-12-31 00:00", "2011-12-31 00:01"];
+        assert_eq!(apia("* * * * *", "2011-12-29T23:58"), each_minute);
+    }
+
+    #[cfg(feature = "cron")]
+    #[test]
+    fn days_are_chosen_as_in_vixie_s_cron() {
+        let utc = |expression| times_of(expression, "UTC", "2026-08-01T12:00");
+        // 3 August is a Monday.
+        let either = ["2026-08-03 00:00", "2026-08-10 00:00", "2026-08-13 00:00"];
+        assert_eq!(utc("0 0 13 * MON"), either);
+        let odd_mondays = ["2026-08-03 00:00", "2026-08-17 00:00", "2026-08-31 00:00"];
+        assert_eq!(utc("0 0 */2 * MON"), odd_mondays);
+        // Sunday, Tuesday, Thursday and Saturday.
+        let both = ["2026-09-10 10:00", "2026-09-27 10:00", "2026-10-10 10:00"];
+        assert_eq!(utc("0 10 10,27 * */2"), both);
+    }
+
+    #[cfg(feature = "cron")]
+    #[test]
+    fn a_step_past_its_range_is_refused() {
+        for expression in ["*/90 * * * *", "*/60 * * * *", "0 */24 * * *", "0 0 */31 * *"] {
+            assert!(Timer::cron(expression, "UTC").is_err(), "{expression}");
+        }
+        assert!(Timer::cron("0 10-20/15 * * MON-FRI/5", "UTC").is_err());
+        for expression in ["*/59 * * * *", "0 */23 * * *", "0 8-18/5,22 * JAN-MAR/2 MON-FRI/4"] {
+            assert!(Timer::cron(expression, "UTC").is_ok(), "{expression}");
+        }
     }
 
     #[test]

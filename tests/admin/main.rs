@@ -86,6 +86,37 @@ fn it_shows_what_the_library_shows() {
     assert_eq!((head.status, head.header("connection")), (200, Some("close")));
 }
 
+/// The page could not open a znode with `:`, `@`, `,`, `=`, `&`, `+`, `;`, `$`, `#` or `?` in its path: it had two encodings.
+#[test]
+fn a_znode_is_found_whatever_its_name() {
+    let (_cluster, coordinator, admin) = served(1);
+    let session = coordinator.session();
+    let characters: String = (' '..='~').filter(|letter| *letter != '/').collect();
+    let each = characters.chars().map(|letter| format!("a{letter}b"));
+    // As the page's `encodeURIComponent`.
+    let encoded = |name: &str| -> String {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.!~*'()".contains(byte);
+        let shown = |byte: u8| match plain(&byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        };
+        name.bytes().map(shown).collect()
+    };
+    for name in each.chain([characters.clone(), "10.0.0.1:7400".to_owned(), "\u{e4}%25".to_owned()])
+    {
+        session.create(&format!("/{name}"), name.as_bytes(), CreateMode::Persistent).unwrap();
+        let shown = get(&admin, &format!("/tree/{}", encoded(&name)));
+        assert_eq!(shown.json()["data"], json!({ "text": name }), "{name}");
+        let found = get(&admin, &format!("/search?text={}", encoded(&name))).json();
+        let found = found["found"].as_array().unwrap().iter();
+        assert!(found.clone().any(|it| it["path"] == format!("/{name}")), "{name}");
+    }
+    // The page has one pair of functions for that, which are inverse to each other.
+    let page = String::from_utf8(get(&admin, "/").body).unwrap();
+    assert!(page.contains("encodeURIComponent") && page.contains("decodeURIComponent"));
+    assert!(!page.contains("encodeURI(") && !page.contains("decodeURI("));
+}
+
 #[test]
 fn members_report_where_their_endpoints_are() {
     let (cluster, coordinator, admin) = served(3);

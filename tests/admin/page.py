@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 
 PATIENCE = 60
@@ -240,7 +241,21 @@ def check(browser, example, pictures):
     browser.run(button % "Save" + ".click()")
     browser.wait("document.querySelector('#znode pre')?.textContent === 'edited <b>here</b>'", "the edit is shown")
     assert read(here + "tree/app")["data"] == {"text": "edited <b>here</b>"}
-    print("ok: the tree by keyboard, JSON with long numbers, hexadecimal digits, an edit")
+    # Whatever its name, by its link, from another view, and by the box.
+    for name in ["".join(map(chr, range(33, 127))).replace("/", ""), "10.0.0.1:7400", "a b", "\u00e4 100%"]:
+        path = f"/app/{name}"
+        post = urllib.request.Request(here + "tree/" + urllib.parse.quote(path[1:]), name.encode(), method="POST")
+        assert urllib.request.urlopen(post).status == 201
+        shown = f"document.querySelector('#znode h3')?.textContent === {json.dumps(path)}"
+        data = f"document.querySelector('#znode pre')?.textContent === {json.dumps(name)}"
+        for way in [f"nodes.choose({json.dumps(path)})", "document.getElementById('tab-tree').click()",
+                    f"document.getElementById('path').value = {json.dumps(path)}; document.querySelector('#go button').click()"]:
+            browser.run("location.hash = '#/cluster'")
+            browser.wait("view === 'cluster'", "another view is shown")
+            browser.run(way)
+            browser.wait(f"view === 'tree' && {shown} && {data}", f"{path} is shown by {way}")
+        assert browser.run(f"linkedPath(location.hash) === {json.dumps(path)}")
+    print("ok: the tree by keyboard, JSON with long numbers, hexadecimal digits, an edit, any name")
 
     browser.run("location.hash = '#/locks'")
     browser.wait("document.querySelectorAll('.lock .holds').length >= 2", "locks are shown")

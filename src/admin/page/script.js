@@ -124,7 +124,7 @@ function select(hash) {
   }
   if (view === 'tree') {
     let path = '/';
-    try { path = decodeURI(hash.slice('#/tree'.length)) || '/'; } catch { /* Not one of ours. */ }
+    try { path = linkedPath(hash); } catch { /* Not one of ours. */ }
     nodes.open(path);
   }
   if (view === 'sessions') openSession(hash.slice('#/sessions/'.length));
@@ -140,7 +140,7 @@ async function refresh() {
 window.addEventListener('hashchange', () => { if (seen) select(location.hash); });
 for (const name of views) {
   const tab = $(`tab-${name}`);
-  tab.addEventListener('click', () => { location.hash = name === 'tree' ? `/tree${encodeURI(nodes.path)}` : `/${name}`; });
+  tab.addEventListener('click', () => { location.hash = name === 'tree' ? linkTo(nodes.path) : `/${name}`; });
   tab.addEventListener('keydown', (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by) return;

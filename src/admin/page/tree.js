@@ -6,8 +6,11 @@ const HEX_MAX = 64 * 1024;
 
 const join = (parent, name) => (parent === '/' ? `/${name}` : `${parent}/${name}`);
 const parent = (path) => path.slice(0, path.lastIndexOf('/')) || '/';
-const linkTo = (path) => `#/tree${path.split('/').map(encodeURIComponent).join('/')}`;
-const url = (path) => `/tree${path.split('/').map(encodeURIComponent).join('/')}`;
+// In the endpoint's addresses, and in this page's.
+const encoded = (path) => path.split('/').map(encodeURIComponent).join('/');
+const url = (path) => `/tree${encoded(path)}`;
+const linkTo = (path) => `#/tree${encoded(path)}`;
+const linkedPath = (hash) => decodeURIComponent(hash.slice('#/tree'.length)) || '/';
 
 // JSON with line breaks. The text of each value stays as it is: a number of many digits keeps them.
 function pretty(text) {

@@ -99,8 +99,20 @@ fn znodes_are_read_and_written() {
     );
 
     assert_eq!(cluster.well(&["acl", "/app"]), "cdrwa=world:anyone\n");
-    let acl = ["acl", "/app/config/x", "--set", "r=world:anyone,cdrwa=ip:127.0.0.1"];
-    assert_eq!(cluster.well(&acl), "r=world:anyone\ncdrwa=ip:127.0.0.1\n");
+    // Ids have commas and equals signs. What it prints can be given back.
+    let entries = [
+        "r=world:anyone",
+        "cdrwa=ip:127.0.0.1",
+        "=x509:CN=none",
+        "rw=x509:CN=cl,O=Ex\\, Inc.,DC=ex,r=digest:a:b",
+    ];
+    let set = entries.iter().flat_map(|entry| ["--set", entry]);
+    let acl: Vec<_> = ["acl", "/app/config/x"].into_iter().chain(set).collect();
+    let shown = cluster.well(&acl);
+    assert_eq!(shown.lines().collect::<Vec<_>>(), entries);
+    assert_eq!(cluster.well(&["acl", "/app", "--set", shown.trim_end()]), shown);
+    assert_eq!(cluster.json(&["acl", "/app"]), cluster.json(&["acl", "/app/config/x"]));
+    cluster.well(&["acl", "/app", "--set", "cdrwa=world:anyone"]);
     assert_eq!(cluster.well(&["quota", "/app"]), "no quota\n");
     let quota = cluster.json(&["quota", "/app", "--znodes-hard", "5"]);
     assert_eq!(quota["quota"]["znodes_hard"], 5);

@@ -238,7 +238,7 @@ impl Cluster {
     /// Access lists go by the subject that the members have verified, and by its roles.
     fn check_ids(&self) {
         for (path, id) in [("/subject", "x509:CN=operator"), ("/role", "role:reader")] {
-            let list = format!("cdrwa=x509:CN=member,r={id}");
+            let list = format!("cdrwa=x509:CN=member\nr={id}");
             self.until(0, &["create", path, "x"], |output| output.status.success());
             self.until(0, &["acl", path, "--set", &list], |output| output.status.success());
         }

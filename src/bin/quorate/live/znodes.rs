@@ -112,8 +112,9 @@ pub(crate) struct RmArgs {
 pub(crate) struct AclArgs {
     /// The znode.
     path: String,
-    /// The new list, for example cdrwa=digest:user:hash,r=world:anyone.
-    #[arg(long, value_delimiter = ',', value_name = "PERMISSIONS=SCHEME:ID")]
+    /// An entry of the new list, for example r=x509:CN=app-0,O=Example. Once for each entry; or all of them with a line
+    /// each, as this command prints them.
+    #[arg(long, value_delimiter = '\n', value_name = "PERMISSIONS=SCHEME:ID")]
     set: Vec<String>,
 }
 

@@ -179,7 +179,13 @@ fn the_log_warns_of_exposed_files_and_wrong_tokens_without_colours() {
     member.write("secret", OLD, 0o644);
     member.write("token", "a-token-of-more-than-16-characters", 0o660);
     let peers = member.address.clone();
-    member.start(&peers, &["--admin", &admin, "--admin-token-file", &token]);
+    // These were there before.
+    let (audit, data) = (path("audit"), path("data"));
+    member.write("audit", "", 0o666);
+    fs::create_dir_all(&data).unwrap();
+    fs::set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
+    let options = ["--admin", &admin, "--admin-token-file", &token, "--audit-file", &audit];
+    member.start(&peers, &options);
     member.wait_for_log("operators are served");
     let ask = |token: &str| {
         let mut stream = TcpStream::connect(&admin).unwrap();
@@ -199,6 +205,8 @@ fn the_log_warns_of_exposed_files_and_wrong_tokens_without_colours() {
     };
     assert_eq!(lines(&["WARN", "everybody can read this file", &secret, "644"]), 1, "{log}");
     assert_eq!(lines(&["WARN", "its group can read this file", &token, "660"]), 1, "{log}");
+    assert_eq!(lines(&["WARN", "everybody can read this file", &audit, "666"]), 1, "{log}");
+    assert_eq!(lines(&["WARN", "everybody can write to this directory", &data, "777"]), 1, "{log}");
     let wrong = lines(&["WARN", "wrong tokens", "from=127.0.0.1:"]);
     assert!((1..=10).contains(&wrong), "{wrong} lines for 200 requests: {log}");
     assert!(!log.contains('\u{1b}'), "{log:?}");
@@ -207,10 +215,12 @@ fn the_log_warns_of_exposed_files_and_wrong_tokens_without_colours() {
 
     member.write("secret", OLD, 0o600);
     member.write("token", "a-token-of-more-than-16-characters", 0o600);
+    fs::set_permissions(&audit, Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&data, Permissions::from_mode(0o755)).unwrap();
     fs::remove_file(path("log")).unwrap();
-    member.start(&peers, &["--admin", &admin, "--admin-token-file", &token]);
+    member.start(&peers, &options);
     let log = member.wait_for_log("operators are served");
-    assert!(!log.contains("can read this file"), "{log}");
+    assert!(!log.contains("chmod"), "{log}");
     member.stop();
 }
 

@@ -79,27 +79,39 @@ fn secrets(text: &str, source: &str) -> Result<Secret> {
     lines.try_fold(None, add)?.ok_or_else(none)
 }
 
-/// Warns if a file with a secret, a token or a key can be read by others than its owner.
+/// Warns if a file with a secret, a token, a key or an audit log can be read by others than its owner.
 ///
 /// A file of root may be readable by its group, since a Kubernetes secret reaches a user who is not root in that way.
 /// Source: PostgreSQL, `check_ssl_key_file_permissions`.
 pub(crate) fn warn_if_exposed(file: &Path) {
     #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(file)
-        && let Some(who) = readers(metadata.mode(), metadata.uid())
-    {
-        let mode = metadata.mode() & 0o777;
-        let shown = file.display();
-        // A command that shows its results sets up no log.
-        if tracing::dispatcher::has_been_set() {
-            tracing::warn!(file = %shown, mode = %format_args!("{mode:03o}"), "{who} can read this file: chmod 600");
-        } else {
-            let warning = format!("{shown} has mode {mode:03o}, so {who} can read it: chmod 600");
-            eprintln!("warning: {}", crate::text::line(&warning));
-        }
-    }
+    warn(file, readers, "read", 600);
     #[cfg(not(unix))]
     let _ = file;
+}
+
+/// Warns if others than its owner can change what is in a directory. They cannot read it: all files of a member are
+/// its owner's alone.
+pub(crate) fn warn_if_shared(directory: &Path) {
+    #[cfg(unix)]
+    warn(directory, writers, "write to", 700);
+    #[cfg(not(unix))]
+    let _ = directory;
+}
+
+#[cfg(unix)]
+fn warn(path: &Path, who: fn(u32, u32) -> Option<&'static str>, what: &str, right: u16) {
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    let Some(who) = who(metadata.mode(), metadata.uid()) else { return };
+    let mode = format!("{:03o}", metadata.mode() & 0o777);
+    let (shown, kind) = (path.display(), if metadata.is_dir() { "directory" } else { "file" });
+    // A command that shows its results sets up no log.
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!(file = %shown, mode, "{who} can {what} this {kind}: chmod {right}");
+    } else {
+        let warning = format!("{shown} has mode {mode}, so {who} can {what} it: chmod {right}");
+        eprintln!("warning: {}", crate::text::line(&warning));
+    }
 }
 
 /// Who can read a file with this mode and owner, and should not.
@@ -110,6 +122,17 @@ fn readers(mode: u32, owner: u32) -> Option<&'static str> {
         (0, 0) => None,
         (0, 0o040) if owner == 0 => None,
         (0, _) => Some("its group"),
+    }
+}
+
+/// Who can write to a directory with this mode and owner, and should not. A volume of Kubernetes is root's, and its
+/// group's.
+#[cfg(unix)]
+fn writers(mode: u32, owner: u32) -> Option<&'static str> {
+    match (mode & 0o002, mode & 0o020) {
+        (1.., _) => Some("everybody"),
+        (0, 1..) if owner != 0 => Some("its group"),
+        _ => None,
     }
 }
 
@@ -184,6 +207,16 @@ mod tests {
             (0o100_604, 1000, Some("everybody")),
         ] {
             assert_eq!(readers(mode, owner), who, "{mode:o} of {owner}");
+        }
+        for (mode, owner, who) in [
+            (0o040_700, 1000, None),
+            (0o040_755, 1000, None),
+            (0o042_775, 0, None),
+            (0o040_770, 1000, Some("its group")),
+            (0o040_777, 0, Some("everybody")),
+            (0o041_777, 1000, Some("everybody")),
+        ] {
+            assert_eq!(writers(mode, owner), who, "{mode:o} of {owner}");
         }
     }
 }

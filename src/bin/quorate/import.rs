@@ -35,6 +35,7 @@ pub(crate) struct ImportArgs {
     #[command(flatten)]
     access: AccessArgs,
     /// Who reads the ZooKeeper, for example digest:super:password. The user needs READ and ADMIN everywhere.
+    /// The variable keeps a password out of the list of processes.
     #[arg(
         long,
         env = "QUORATE_IMPORT_AUTH",

@@ -43,7 +43,8 @@ const READS_MAX: usize = 256;
 pub(crate) struct ClusterArgs {
     #[command(flatten)]
     access: AccessArgs,
-    /// Who to be for access lists, for example digest:user:password. May be given more than once.
+    /// Who to be for access lists, for example digest:user:password. May be given more than once. The variable keeps a
+    /// password out of the list of processes.
     #[arg(long, env = "QUORATE_AUTH", hide_env_values = true, value_name = "SCHEME:CREDENTIALS")]
     auth: Vec<String>,
     /// For how many seconds to wait for the cluster, and then for each answer.

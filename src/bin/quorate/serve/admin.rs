@@ -22,7 +22,8 @@ pub(super) struct AdminArgs {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     admin_writable: bool,
-    /// Who the endpoint is for access lists, for example digest:user:password.
+    /// Who the endpoint is for access lists, for example digest:user:password. The variable keeps a password
+    /// out of the list of processes.
     #[arg(
         long,
         env = "QUORATE_ADMIN_AUTH",

@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::audit::AuditFile;
+use crate::access::{warn_if_exposed, warn_if_shared};
 use crate::keys::DataKeyArgs;
 use crate::system;
 
@@ -158,6 +159,11 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let audit = arguments.audit_file.as_deref().map(AuditFile::open).transpose()?;
     let (layer, flusher) = audit.unzip();
     crate::logging::log_with("info", layer, arguments.audit_file.is_some() && !arguments.audit);
+    if let Some(file) = &arguments.audit_file {
+        warn_if_exposed(file);
+    }
+    let directories = [Some(&arguments.data_dir), arguments.log_dir.as_ref()];
+    directories.into_iter().flatten().for_each(|directory| warn_if_shared(directory));
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, Write};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -35,13 +36,16 @@ struct Held {
 }
 
 macro_rules! held {
-    ($guard:expr) => {{
+    ($guard:expr) => {
+        held!($guard, |guard| guard.release())
+    };
+    ($guard:expr, |$own:ident| $release:expr) => {{
         let guard = std::sync::Arc::new($guard);
         let path = guard.path().to_owned();
         let holding = guard.clone();
         let is_held = Box::new(move || holding.is_held());
         let release = Box::new(move || match std::sync::Arc::try_unwrap(guard) {
-            Ok(guard) => guard.release(),
+            Ok($own) => $release,
             Err(_) => unreachable!("the other one was dropped"),
         });
         Held { path, is_held, release }
@@ -76,11 +80,29 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
             held!(latch.campaign()?)
         }
         "selector" => held!(selector()?.latch().campaign()?),
+        "elected" => elected(session, path)?,
         _ => {
             let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
             held!(semaphore.acquire()?)
         }
     })
+}
+
+/// Leads with some priority, and hands over every other time. Its token is shown in place of its path.
+fn elected(session: &Session, path: &str) -> Result<Held> {
+    static TURNS: AtomicI32 = AtomicI32::new(0);
+    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+    let latch = LeaderLatch::new(session, path, "rust")?.with_priority(turn % 3);
+    let leadership = latch.campaign()?;
+    let token = leadership.fencing_token().to_string();
+    let held = held!(leadership, |leadership| {
+        let (mut leadership, patience) = (leadership, Duration::from_millis(300));
+        if turn % 2 == 1 && leadership.hand_over_timeout(patience)?.is_some() {
+            return Ok(());
+        }
+        leadership.release()
+    });
+    Ok(Held { path: token, ..held })
 }
 
 /// The answer to a command that holds nothing; `None` if it is another command.

@@ -123,7 +123,7 @@ impl Elections {
         let first = candidates(oracle, end).into_iter().next();
         let znode = first.as_ref().and_then(|first| oracle.at(&format!("{PATH}/{first}"), end));
         let token = znode.map(|znode| znode.stat.czxid);
-        require(token == Some(to.fencing_token), "elections: handed over to the named one", || {
+        require(token == to.fencing_token(), "elections: handed over to the named one", || {
             format!(
                 "{to:?} was named, and {first:?} with token {token:?} is next after write {end}"
             )

@@ -118,13 +118,13 @@ async fn hand_over(client: &Client, handle: &Handle, latch: &LeaderLatch, from: 
     let Ok(Ok(leader)) = handed else { return };
     kernel.count("hand the lead over");
     let session = handle.session().id();
-    kernel.trace.note([14, session.number(), leader.fencing_token]);
+    let token = leader.fencing_token().unwrap_or_default();
+    kernel.trace.note([14, session.number(), token]);
     kernel.trace.log(format_args!(
-        "node {}: session {session} with token {} has handed over to {}, token {}",
+        "node {}: session {session} with token {} has handed over to {}, token {token}",
         client.place,
         from.fencing_token(),
-        leader.name(),
-        leader.fencing_token
+        leader.name()
     ));
     kernel.check(require(!from.is_held(), "elections: lost stays lost", || {
         format!("{} leads after it has handed over", from.path())
@@ -190,7 +190,7 @@ async fn observe(client: &Client, handle: &Handle) {
         let before = leader(handle, notifications.token()).await;
         match first(changes.recv_async(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
-                let now = now.map(|leader| leader.fencing_token);
+                let now = now.and_then(|leader| leader.fencing_token());
                 kernel.count("leader reported");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(notifications.record(now));

@@ -57,10 +57,11 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// assert!(leadership.is_held());
 /// assert!(two.try_campaign()?.is_none());
 /// let leader = two.leader()?.expect("somebody leads");
-/// assert_eq!((&leader.id[..], leader.fencing_token), (&b"one"[..], leadership.fencing_token()));
+/// assert_eq!((&leader.id[..], leader.path.as_str()), (&b"one"[..], leadership.path()));
 ///
+/// let token = leadership.fencing_token();
 /// leadership.release()?;
-/// assert!(two.campaign()?.fencing_token() > leader.fencing_token);
+/// assert!(two.campaign()?.fencing_token() > token);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -90,10 +91,8 @@ pub struct LeaderLatch {
 pub struct Candidate {
     /// Its id: the data of its znode.
     pub id: Arc<[u8]>,
-    /// The zxid that created its znode, which is its [`Held::fencing_token`] once it leads. No two
-    /// candidates ever have the same. It is another one, and larger, when the candidate changes its place, or leads
-    /// after others have passed it.
-    pub fencing_token: Zxid,
+    /// The zxid that created its znode.
+    czxid: Zxid,
     /// The path of its znode, which no other candidate ever has. It is another one when the candidate changes its
     /// place.
     pub path: String,
@@ -104,6 +103,30 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// The [`Held::fencing_token`] that it has if it leads. No two candidates ever have the same. It is another one,
+    /// and larger, when the candidate changes its place, or leads after others have passed it.
+    ///
+    /// `None` for a candidate of another library. It leads with the znode that it has, also after others have passed
+    /// it, and nobody can see whether they have: see [`guide::shared_recipes`](crate::guide::shared_recipes).
+    ///
+    /// ```
+    /// # use quorate::recipes::LeaderLatch;
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let latch = LeaderLatch::new(&session, "/leader", "me")?;
+    /// let leadership = latch.campaign()?;
+    /// let leader = latch.leader()?.expect("it leads");
+    /// assert_eq!(leader.fencing_token(), Some(leadership.fencing_token()));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn fencing_token(&self) -> Option<Zxid> {
+        self.is_ours().then_some(self.czxid)
+    }
+
+    /// Whether it is no candidate of another library.
+    fn is_ours(&self) -> bool {
+        Standing::of(path::name(&self.path)).is_some()
+    }
+
     /// The id as text; invalid UTF-8 is replaced.
     pub fn name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.id)
@@ -270,7 +293,7 @@ impl LeaderLatch {
     /// Follows the leader: the result reports the present leader and each change; `None` means that nobody leads.
     /// The instance need not be a candidate. Sends nothing yet, and does not block.
     ///
-    /// Tokens only increase. A leader that started and resigned between two calls of the reader is skipped.
+    /// Their tokens only increase (those of other libraries have none). A leader that started and resigned between two calls of the reader is skipped.
     ///
     /// [`Updates::recv`] wakes when the leader's znode is deleted or, while nobody leads, when a candidate
     /// arrives; other candidates do not wake it. They do cause messages of [`Updates::signal`].
@@ -287,7 +310,7 @@ impl LeaderLatch {
     /// let session = cluster.node(0).session();
     /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
     /// let leader = leaders.recv()?.expect("somebody leads");
-    /// assert_eq!((leader.name(), leader.fencing_token), ("zero".into(), leadership.fencing_token()));
+    /// assert_eq!((leader.name(), leader.path.as_str()), ("zero".into(), leadership.path()));
     /// leadership.release()?;
     /// assert_eq!(leaders.recv()?, None);
     /// # Ok::<(), quorate::Error>(())
@@ -301,9 +324,9 @@ impl LeaderLatch {
 
 fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candidate> {
     let (id, stat) = snapshot.get(&contender.path)?;
-    let (fencing_token, session, path) = (stat.czxid, stat.ephemeral_owner, contender.path.clone());
+    let (czxid, session, path) = (stat.czxid, stat.ephemeral_owner, contender.path.clone());
     let priority = Standing::of(path::name(&path)).unwrap_or_default().priority;
-    Ok(Candidate { id, fencing_token, path, priority, session })
+    Ok(Candidate { id, czxid, path, priority, session })
 }
 
 /// The priority of a candidate with this name. One that has come forward for a hand-over has the highest.
@@ -317,7 +340,7 @@ struct Following {
     latch: LeaderLatch,
     /// The first candidate, as last read.
     first: Option<Candidate>,
-    /// The token of the leader last reported.
+    /// The zxid that created the znode of the leader last reported.
     reported: Option<Option<Zxid>>,
     /// The largest token that was reported.
     token_max: Zxid,
@@ -347,15 +370,14 @@ impl Source<Option<Candidate>> for Following {
 impl Following {
     /// The first candidate, unless it will get a larger token before it leads.
     fn leading<'a>(&self, first: Option<&'a Candidate>) -> Option<&'a Candidate> {
-        let is_ours = |leader: &Candidate| Standing::of(path::name(&leader.path)).is_some();
-        first.filter(|leader| leader.fencing_token >= self.token_max || !is_ours(leader))
+        first.filter(|leader| leader.fencing_token().is_none_or(|token| token >= self.token_max))
     }
 
     /// Waits until the candidate's znode is no longer there. It may be replaced under the same name.
     async fn until_changed(&self, first: &Candidate) -> Result<()> {
         let watching = self.latch.session().nonblocking().exists_and_watch(&first.path);
         let (there, watch) = watching.await?;
-        if there.is_some_and(|stat| stat.czxid == first.fencing_token) {
+        if there.is_some_and(|stat| stat.czxid == first.czxid) {
             // `None` if this session is over.
             watch.recv_async().await;
         }
@@ -363,12 +385,13 @@ impl Following {
     }
 
     fn has_changed(&mut self, leader: Option<&Candidate>) -> bool {
-        let token = leader.map(|leader| leader.fencing_token);
+        let token = leader.and_then(Candidate::fencing_token);
         self.token_max = self.token_max.max(token.unwrap_or_default());
-        let before = self.reported.replace(token);
+        let now = leader.map(|leader| leader.czxid);
+        let before = self.reported.replace(now);
         before.is_none_or(|reported| {
             let again = strikes!(LeaderToldAgain, 3);
-            (reported != token || again) && !strikes!(LeaderChangeMissed, 3)
+            (reported != now || again) && !strikes!(LeaderChangeMissed, 3)
         })
     }
 

@@ -177,7 +177,7 @@ impl<T> Updates<T> {
     ///         recv(other) -> _ => {}
     ///     }
     /// };
-    /// assert_eq!(leader.expect("somebody leads").fencing_token, leadership.fencing_token());
+    /// assert_eq!(leader.expect("somebody leads").path, leadership.path());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///

@@ -170,8 +170,8 @@ public class Contenders {
     private interface Held {
         void release() throws Exception;
 
-        /** The path of the znode, if Curator shows it. */
-        default String path() {
+        /** The path of the znode, if Curator shows it; of an elected one, its token. */
+        default String path() throws Exception {
             return "-";
         }
     }
@@ -204,7 +204,7 @@ public class Contenders {
                 lock.acquire();
                 return lock::release;
             }
-            case "latch": {
+            case "latch", "elected": {
                 var latch = new LeaderLatch(curator, path, UUID.randomUUID().toString());
                 latch.start();
                 latch.await();
@@ -213,8 +213,8 @@ public class Contenders {
                         latch.close();
                     }
 
-                    public String path() {
-                        return latch.getOurPath();
+                    public String path() throws Exception {
+                        return kind.equals("latch") ? latch.getOurPath() : token(curator, path, latch.getOurPath());
                     }
                 };
             }
@@ -237,6 +237,13 @@ public class Contenders {
             default:
                 throw new IllegalArgumentException(kind);
         }
+    }
+
+    /** The token of a leader; "None" if it was passed, or does not lead any more. */
+    private static String token(CuratorFramework curator, String path, String own) throws Exception {
+        var candidate = curator.checkExists().forPath(own);
+        long passed = curator.checkExists().forPath(path).getMzxid();
+        return candidate != null && candidate.getCzxid() > passed ? "" + candidate.getCzxid() : "None";
     }
 
     private static LeaderSelector selector(CuratorFramework curator, String path, CountDownLatch leads, CountDownLatch end) {

@@ -201,6 +201,7 @@ class Kazoo:
             "read-shared": lambda: SharedReadLock(client, path, self.name),
             "write-shared": lambda: SharedWriteLock(client, path, self.name),
             "latch-shared": lambda: SharedLatch(client, path, self.name),
+            "elected": lambda: SharedLatch(client, path, self.name),
             "read": lambda: ReadLock(client, path, self.name, extra_lock_patterns=["__WRIT__"]),
             "write": lambda: WriteLock(client, path, self.name, extra_lock_patterns=["__WRIT__", "__READ__"]),
             "read-default": lambda: ReadLock(client, path, self.name),
@@ -231,6 +232,11 @@ class Kazoo:
     def release(self):
         self.lock.release()
 
+    def token(self, path, lock):
+        """The token of the leader; None if it was passed, or does not lead any more."""
+        own, election = self.client.exists(f"{path}/{lock.node}"), self.client.exists(path)
+        return own.czxid if own and own.czxid > election.mzxid else None
+
     def contend(self, kind, path, folder, end):
         """Acquires and releases again and again, and returns how often. What is held is written into a folder."""
         turns = 0
@@ -253,8 +259,9 @@ class Kazoo:
             if len(beside) > most:
                 raise AssertionError(f"{self.name} holds beside {beside}")
             if file.name == "holder":
+                place = self.token(path, lock) if kind == "elected" else f"{path}/{lock.node}"
                 with open(folder / "order", "a") as order:
-                    order.write(f"{self.name} {path}/{lock.node}\n")
+                    order.write(f"{self.name} {place}\n")
             time.sleep(0.003)
             file.unlink()
             turns += 1

@@ -24,11 +24,13 @@ ROWS = {
     "/lock": [("lock", "lock", "lock-shared")],
     "/rw": [("write", "write", "write-shared"), ("read", "read", "read-shared")],
     "/leader": [("latch", "latch", "latch-shared")],
+    # In Rust, with priorities and hand-overs.
+    "/elected": [("elected", "elected", "elected")],
     "/permits": [("semaphore", "semaphore", None)],
     "/permits-kazoo": [("semaphore-kazoo", None, "semaphore-default")],
 }
 # The parents of what contenders create.
-PARENTS = ["/lock", "/rw", "/leader", "/permits/locks", "/permits/leases", "/permits-kazoo", "/permits-kazoo-__lock__"]
+PARENTS = ["/lock", "/rw", "/leader", "/elected", "/permits/locks", "/permits/leases", "/permits-kazoo", "/permits-kazoo-__lock__"]
 
 
 def dead(file, place):
@@ -129,9 +131,12 @@ class Contention(unittest.TestCase):
         self.assertTrue(all(turns[name] for name in waited), turns)
         for path in ROWS:
             text = (self.record(path) / "order").read_text()
-            # Whoever was killed may not have finished its line.
-            numbers = [int(number) for number in re.findall(r"(\d{10})\n", text)]
+            # The places in the order, or tokens. Whoever was killed may not have finished its line.
+            number = r" (\d+)\n" if path == "/elected" else r"(\d{10})\n"
+            numbers = [int(number) for number in re.findall(number, text)]
             self.assertEqual(numbers, sorted(set(numbers)), f"nobody is overtaken at {path}")
+        text = (self.record("/elected") / "order").read_text()
+        print(text.count("\n"), "terms by priority, of which without a token:", text.count("None"))
         client = self.kazoos[0][0].client
         for path in PARENTS:
             wait_until("nothing is left", lambda: not client.exists(path) or not client.get_children(path))

@@ -67,7 +67,7 @@ fn worker() {
                 loop {
                     let leader = changes.recv().unwrap();
                     match leader {
-                        Some(leader) => println!("@observed {}", leader.fencing_token),
+                        Some(leader) => println!("@observed {}", leader.fencing_token().unwrap()),
                         None => println!("@nobody"),
                     }
                 }

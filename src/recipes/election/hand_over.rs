@@ -71,7 +71,7 @@ impl Leadership {
         /// let leader = leadership.hand_over_to(&candidate)?;
         /// assert!(!leadership.is_held());
         /// let other = other.join().expect("no panic")?;
-        /// assert_eq!((&leader.id[..], leader.fencing_token), (&b"host-2"[..], other.fencing_token()));
+        /// assert_eq!((leader.name(), leader.fencing_token()), ("host-2".into(), Some(other.fencing_token())));
         /// # Ok::<(), quorate::Error>(())
         /// ```
         pub fn hand_over_to / hand_over_to_timeout / hand_over_to_async(&mut self, candidate: &Candidate) -> Result<Candidate>
@@ -166,14 +166,15 @@ impl Leadership {
             return Ok(HandOverStep::Done(successor));
         }
         let election = Election::new(snapshot.get(self.contenders.path())?);
-        let is_ours = Standing::of(path::name(&listed.path)).is_some();
-        let is_ready = at == next && (!is_ours || successor.fencing_token >= election.placed);
+        let is_ready = at == next && (!successor.is_ours() || successor.czxid >= election.placed);
         if is_ready || planted!(HandOverBlind) {
             return self.commit(successor, election.placed, giving_up).await;
         }
-        if is_ours && snapshot.exists(&listed.path)?.is_some_and(|stat| stat.version == 0) {
+        if successor.is_ours()
+            && snapshot.exists(&listed.path)?.is_some_and(|stat| stat.version == 0)
+        {
             let call = (self.held.ephemeral.multi())
-                .require(&listed.path, Condition::Czxid(successor.fencing_token))
+                .require(&listed.path, Condition::Czxid(successor.czxid))
                 .require(&listed.path, Condition::Version(0))
                 .set(&listed.path, &successor.id);
             if unless_overtaken(call.submit().await)?.is_none() {
@@ -197,7 +198,7 @@ impl Leadership {
         let mut multi = self.held.ephemeral.multi();
         if !planted!(HandOverBlind) {
             multi = multi
-                .require(&successor.path, Condition::Czxid(successor.fencing_token))
+                .require(&successor.path, Condition::Czxid(successor.czxid))
                 .require(self.contenders.path(), Condition::Mzxid(placed));
         }
         let committed = multi.delete(self.path()).submit().await;
@@ -214,10 +215,10 @@ impl Leadership {
 /// Where a candidate is now. Its znode may be another one since it was listed.
 fn find(snapshot: &Snapshot, listed: &[ListedContender], to: &Candidate) -> Result<usize> {
     let origin = Standing::of(path::name(&to.path)).and_then(|standing| standing.origin);
-    let origin = origin.unwrap_or(to.fencing_token);
+    let origin = origin.unwrap_or(to.czxid);
     for (at, contender) in listed.iter().enumerate() {
         let is_same = contender.path == to.path
-            && snapshot.exists(&contender.path)?.is_some_and(|stat| stat.czxid == to.fencing_token);
+            && snapshot.exists(&contender.path)?.is_some_and(|stat| stat.czxid == to.czxid);
         let standing = Standing::of(path::name(&contender.path));
         if is_same || standing.and_then(|standing| standing.origin) == Some(origin) {
             return Ok(at);

@@ -50,14 +50,17 @@ fn the_third_in_line_leads_next_if_it_is_named() {
         let leader = leadership.hand_over_to(&named).unwrap();
         assert!(!leadership.is_held());
         assert_eq!(leader.name(), "three");
-        assert!(leader.fencing_token > leadership.fencing_token());
+        assert!(leader.fencing_token().unwrap() > leadership.fencing_token());
         assert_eq!(leadership.wait_lost(), Lost::Deleted);
         assert!(leadership.fenced().set("/state", b"zero").commit().is_err());
         let three = waiting.remove(2).join().unwrap();
         assert!(three.is_held());
-        assert_eq!(three.fencing_token(), leader.fencing_token);
+        assert_eq!(three.fencing_token(), leader.fencing_token().unwrap());
         // Nobody led in between.
-        assert_eq!(changes.recv().unwrap().unwrap().fencing_token, leader.fencing_token);
+        assert_eq!(
+            changes.recv().unwrap().unwrap().fencing_token().unwrap(),
+            leader.fencing_token().unwrap()
+        );
         assert_eq!(names(&zero.candidates().unwrap()), ["three", "one", "two", "four"]);
         leadership.release().unwrap();
         let mut tokens = vec![three.fencing_token()];
@@ -92,7 +95,9 @@ fn a_leadership_goes_round_without_a_gap() {
                         continue;
                     }
                     match leadership.hand_over_to(&last) {
-                        Ok(leader) => assert!(leader.fencing_token > leadership.fencing_token()),
+                        Ok(leader) => {
+                            assert!(leader.fencing_token().unwrap() > leadership.fencing_token())
+                        }
                         Err(error) => {
                             assert!(matches!(error, Error::NoNode { .. }), "{error}");
                             leadership.release().unwrap();
@@ -166,7 +171,7 @@ fn a_drain_waits_for_a_candidate() {
         let one = one.join().unwrap();
         let (is_held, leader) = handing_over.join().unwrap();
         assert!(!is_held && one.is_held());
-        assert_eq!(leader.unwrap().fencing_token, one.fencing_token());
+        assert_eq!(leader.unwrap().fencing_token().unwrap(), one.fencing_token());
     });
 }
 
@@ -184,9 +189,9 @@ fn a_drain_knows_the_token_of_one_that_was_passed_over() {
         assert_eq!(leadership.hand_over().unwrap().name(), "high");
         let mut high = high.join().unwrap();
         let leader = high.hand_over().unwrap();
-        assert!(leader.fencing_token > high.fencing_token());
-        assert!(before.fencing_token < high.fencing_token());
-        assert_eq!(passed.join().unwrap().fencing_token(), leader.fencing_token);
+        assert!(leader.fencing_token().unwrap() > high.fencing_token());
+        assert!(before.fencing_token().unwrap() < high.fencing_token());
+        assert_eq!(passed.join().unwrap().fencing_token(), leader.fencing_token().unwrap());
     });
 }
 
@@ -265,7 +270,7 @@ fn a_selector_hands_over_when_it_ends() {
             let (ended, leader) = ended.join().unwrap();
             let ended = ended.unwrap().break_value().unwrap();
             assert_eq!(
-                (leader.name().as_ref(), leader.fencing_token),
+                (leader.name().as_ref(), leader.fencing_token().unwrap()),
                 ("1", leadership.fencing_token())
             );
             assert!(ended < leadership.fencing_token());

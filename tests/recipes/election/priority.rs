@@ -52,7 +52,7 @@ fn a_higher_priority_comes_first_and_displaces_no_leader() {
                 assert!(leadership.is_held());
                 let token = leadership.fencing_token();
                 let leader = latch.leader().unwrap().unwrap();
-                assert_eq!((leader.name().as_ref(), leader.fencing_token), (id, token));
+                assert_eq!((leader.name().as_ref(), leader.fencing_token().unwrap()), (id, token));
                 assert_eq!(leader.priority, priority);
                 leadership.release().unwrap();
                 (token, id)
@@ -97,7 +97,7 @@ fn tokens_grow_although_candidates_are_passed_over() {
             }));
             until_listed(&cluster, &observer, expected);
         }
-        assert_eq!(changes.recv().unwrap().unwrap().fencing_token, zero.fencing_token());
+        assert_eq!(changes.recv().unwrap().unwrap().fencing_token().unwrap(), zero.fencing_token());
         zero.release().unwrap();
         led.extend(threads.into_iter().map(|it| it.join().unwrap()));
         led.sort_unstable();
@@ -106,9 +106,56 @@ fn tokens_grow_although_candidates_are_passed_over() {
         let mut last = led[0].0;
         while let Some(leader) = changes.recv_timeout(Duration::from_millis(1)).unwrap() {
             let Some(leader) = leader else { continue };
-            assert!(leader.fencing_token > last, "{led:?} {leader:?}");
-            last = leader.fencing_token;
+            assert!(leader.fencing_token().unwrap() > last, "{led:?} {leader:?}");
+            last = leader.fencing_token().unwrap();
         }
+    });
+}
+
+/// It was there before the former leader, and its znode is older than that one's.
+#[test]
+fn a_candidate_of_another_library_has_no_token() {
+    let cluster = Cluster::new(3);
+    let observer = latch(&cluster, 0, "zero");
+    let zero = observer.campaign().unwrap();
+    let mut changes = observer.watch();
+    let mut next = || changes.recv().unwrap().unwrap();
+    assert_eq!(next().fencing_token(), Some(zero.fencing_token()));
+    let session = cluster.node(1).session();
+    // What it can see itself when it leads: whether it was passed over.
+    let was_passed = |path: &str| {
+        session.sync().unwrap();
+        let czxid = |path| session.exists(path).unwrap().unwrap();
+        czxid(path).czxid < czxid("/app/leader").mzxid
+    };
+    std::thread::scope(|scope| {
+        let passed = foreign(&session, "646dbb08aa7f4a7ea0f1b2c3d4e5f607__lock__");
+        let high = latch(&cluster, 2, "high").with_priority(9);
+        let high = scope.spawn(move || high.campaign().unwrap());
+        until_listed(&cluster, &observer, &["zero", "high", "foreign"]);
+        zero.release().unwrap();
+        let mut high = high.join().unwrap();
+        assert_eq!(next().fencing_token(), Some(high.fencing_token()));
+        assert!(session.exists(&passed).unwrap().unwrap().czxid < high.fencing_token());
+        let successor = high.hand_over().unwrap();
+        assert_eq!((&successor.path, successor.fencing_token()), (&passed, None));
+        assert_eq!(next(), successor);
+        assert!(was_passed(&passed));
+        // It campaigns again, and nobody passes it.
+        let again = foreign(&session, "646dbb08aa7f4a7ea0f1b2c3d4e5f608__lock__");
+        session.delete(&passed).unwrap();
+        let leader = next();
+        assert_eq!((&leader.path, leader.fencing_token()), (&again, None));
+        assert!(!was_passed(&again));
+        let token = session.exists(&again).unwrap().unwrap().czxid;
+        assert!(token > high.fencing_token());
+        let last = latch(&cluster, 0, "last").with_priority(9);
+        let last = scope.spawn(move || last.campaign().unwrap());
+        until_listed(&cluster, &observer, &["foreign", "last"]);
+        session.delete(&again).unwrap();
+        let last = last.join().unwrap().fencing_token();
+        assert!(last > token);
+        assert_eq!(next().fencing_token(), Some(last));
     });
 }
 

@@ -182,3 +182,35 @@ fn a_served_member_whose_disk_has_failed_ends_its_process() {
     let last = text.lines().last().unwrap();
     assert!(last.starts_with("error: the node has stopped: the disk failed: "), "{text}");
 }
+
+/// A terminal that was closed ended the member without its close.
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+#[test]
+fn a_served_member_closes_when_its_terminal_goes_away() {
+    for (before, ignores) in [("", false), ("trap '' HUP; ", true)] {
+        let work = tempfile::tempdir().unwrap();
+        let [address, zookeeper] = &addresses::addresses(2)[..] else { panic!() };
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{before}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_quorate")]);
+        command.args(["serve", "--peers", address, "--zookeeper", zookeeper, "--data-dir"]);
+        command.arg(work.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let served = command.spawn().unwrap();
+        let client = Coordinator::builder().client().join([address]).unwrap();
+        client.wait_ready(Duration::from_secs(60)).unwrap();
+        let signal = |signal: &str| {
+            let id = served.id().to_string();
+            assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+        };
+        signal("HUP");
+        if ignores {
+            // `nohup` holds: it still serves.
+            client.session().create("/a", b"", CreateMode::Persistent).unwrap();
+            signal("TERM");
+        }
+        let output = ended(served);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let line = if ignores { "signal=15" } else { "signal=1\n" };
+        assert!(text.contains(line), "{text}");
+    }
+}

@@ -57,6 +57,13 @@ enum CliCommand {
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
     #[cfg(feature = "gateway")]
     Import(import::ImportArgs),
+    /// Ends the process group of a command when the program that runs it is gone: see `live/group.rs`.
+    #[cfg(unix)]
+    #[command(hide = true)]
+    Guard {
+        /// How many seconds the command has to end.
+        grace: u64,
+    },
     /// Prints a script that completes the command line in a shell.
     Completions {
         /// The shell.
@@ -131,6 +138,8 @@ fn main() -> ExitCode {
         CliCommand::Serve(arguments) => print(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         CliCommand::Import(arguments) => import::run(&arguments),
+        #[cfg(unix)]
+        CliCommand::Guard { grace } => live::group::guard(grace).is_ok(),
         CliCommand::Completions { shell } => completions(shell),
         CliCommand::Inspect { dirs, json, stopped } => {
             // Each directory is reported, even if another one has an error.

@@ -2,9 +2,8 @@
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::io::{self, IsTerminal};
 use std::pin::pin;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -14,13 +13,12 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use quorate::recipes::{LeaderLatch, Leadership, LockGuard, Lost};
 use quorate::{Result, Session};
-#[cfg(unix)]
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::{ClusterArgs, interrupted, system};
+use super::running::{Running, code};
+use super::{ClusterArgs, interrupted};
 use crate::{Exit, complain};
 
-/// How often the command, what is held, and signals are looked at.
+/// How often signals are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// What to hold, and what to run meanwhile.
@@ -32,7 +30,7 @@ pub(crate) struct HoldArgs {
     /// long as it takes.
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// How many seconds the command has to end after SIGTERM, before it is killed.
+    /// How many seconds the command, with all that it has started, has to end after SIGTERM, before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     grace: u64,
     /// The command and its arguments, behind `--`. It finds the fencing token in `QUORATE_TOKEN`.
@@ -139,77 +137,30 @@ impl HoldArgs {
         let [program, arguments @ ..] = &self.command[..] else { return Ok(Exit::Misused) };
         let mut command = Command::new(program);
         command.args(arguments).env("QUORATE_TOKEN", guard.token().to_string());
-        // What the command has started ends with it. A command that has the terminal stays in its group,
-        // and is alone in getting signals.
-        #[cfg(unix)]
-        if !io::stdin().is_terminal() {
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut running = match Running::start(command, Duration::from_secs(self.grace), true)? {
+            Ok(running) => running,
+            Err(exit) => return Ok(exit),
+        };
+        let is_over = || is_over.load(Ordering::Relaxed);
+        if let Some(status) = running.wait(|| is_over() || !guard.is_held())? {
+            return Ok(Exit::OfCommand(code(status)));
         }
-        let mut child = command.spawn().map_err(system("starting the command"))?;
-        loop {
-            if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
-                return Ok(Exit::OfCommand(code(status)));
-            }
-            if !guard.is_held() {
-                self.stop(&mut child)?;
-                complain(format_args!(
-                    "{} was lost ({}): the command was stopped",
-                    self.path,
-                    guard.why_lost()
-                ));
-                return Ok(Exit::Lost);
-            }
-            if is_over.load(Ordering::Relaxed) {
-                return Ok(Exit::OfCommand(code(self.stop(&mut child)?)));
-            }
-            std::thread::park_timeout(PERIOD);
+        let status = running.stop()?;
+        if guard.is_held() {
+            return Ok(Exit::OfCommand(code(status)));
         }
-    }
-
-    /// Asks the command to end, and kills it if it does not.
-    fn stop(&self, child: &mut Child) -> Result<ExitStatus> {
-        #[cfg(unix)]
-        {
-            let until = now().checked_add(Duration::from_secs(self.grace));
-            signal(child, Signal::TERM);
-            while until.is_none_or(|until| now() < until) {
-                if let Some(status) = child.try_wait().map_err(system("waiting for the command"))? {
-                    return Ok(status);
-                }
-                std::thread::park_timeout(PERIOD);
-            }
-            signal(child, Signal::KILL);
-        }
-        let _ = child.kill();
-        child.wait().map_err(system("waiting for the command"))
-    }
-}
-
-/// Sends a signal to a command that was not waited for, so that no other process has its id, and to the others
-/// of its group if that is its own.
-#[cfg(unix)]
-fn signal(child: &Child, signal: Signal) {
-    if let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended just now.
-        let _ = kill_process(id, signal);
-        if !io::stdin().is_terminal() {
-            let _ = kill_process_group(id, signal);
-        }
+        complain(format_args!(
+            "{} was lost ({}): the command was stopped",
+            self.path,
+            guard.why_lost()
+        ));
+        Ok(Exit::Lost)
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 fn now() -> Instant {
     Instant::now()
-}
-
-/// The exit code of a command, or that of a shell for one that a signal has ended.
-fn code(status: ExitStatus) -> u8 {
-    #[cfg(unix)]
-    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-        return u8::try_from(128 + signal).unwrap_or(u8::MAX);
-    }
-    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
 /// Wakes a thread.

@@ -6,6 +6,8 @@ mod copy;
 mod diff;
 mod doctor;
 mod findings;
+#[cfg(unix)]
+pub(crate) mod group;
 mod held;
 mod leadership;
 mod locks;
@@ -13,6 +15,7 @@ mod member_findings;
 #[path = "../../../types/moment.rs"]
 mod moment;
 mod operate;
+mod running;
 mod sessions;
 mod shell;
 mod top;
@@ -222,12 +225,12 @@ impl ClusterArgs {
     }
 }
 
-/// Returns a flag that is set when the program is to end: by Ctrl-C, SIGTERM, or because its terminal is
+/// Returns a flag that is set when the program is to end: by Ctrl-C, SIGQUIT, SIGTERM, or because its terminal is
 /// gone. From now on these do not end the program directly.
 fn interrupted() -> Result<Arc<AtomicBool>> {
     let is_over = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
-    let signals = [consts::SIGINT, consts::SIGTERM, consts::SIGHUP];
+    let signals = [consts::SIGINT, consts::SIGQUIT, consts::SIGTERM, consts::SIGHUP];
     #[cfg(not(unix))]
     let signals = [consts::SIGINT, consts::SIGTERM];
     for signal in signals {

@@ -2,17 +2,21 @@
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
 use crossbeam_channel::RecvTimeoutError;
 use quorate::{EventKind, Result, Session, WatchEvent, WatchMode};
 
-use super::{ClusterArgs, print, system};
+use super::running::{Running, code};
+use super::{ClusterArgs, interrupted, print};
 use crate::{Exit, complain, text};
 
 /// How often it is looked whether to end.
 const PERIOD: Duration = Duration::from_millis(50);
+/// How long a command has to end after SIGTERM, before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What to watch.
 #[derive(Debug, Args)]
@@ -34,7 +38,12 @@ pub(crate) struct WatchArgs {
 impl WatchArgs {
     pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
-        self.follow(cluster, &cluster.session(&coordinator)?, || false)
+        let session = cluster.session(&coordinator)?;
+        if self.command.is_empty() {
+            return self.follow(cluster, &session, || false);
+        }
+        let is_over = interrupted()?;
+        self.follow(cluster, &session, || is_over.load(Ordering::Relaxed))
     }
 
     /// Watches until the end, which may be said from outside.
@@ -64,7 +73,11 @@ impl WatchArgs {
                     print(format!("{}\n", text::json_line(&super::json(&event))).as_bytes())?;
                 }
                 [] => print(line(&event).as_bytes())?,
-                [program, arguments @ ..] => execute(program, arguments, &event)?,
+                [program, arguments @ ..] => {
+                    if let Some(exit) = execute(program, arguments, &event, &is_over)? {
+                        return Ok(exit);
+                    }
+                }
             }
             left -= 1;
         }
@@ -76,17 +89,29 @@ impl WatchArgs {
     }
 }
 
-/// Runs a command for a change, and waits for its end.
-fn execute(program: &OsString, arguments: &[OsString], event: &WatchEvent) -> Result<()> {
+/// Runs a command for a change, and waits for its end. Returns the exit of the program if there is no such command, or
+/// if it is over: then the command was stopped.
+fn execute(
+    program: &OsString,
+    arguments: &[OsString],
+    event: &WatchEvent,
+    is_over: &impl Fn() -> bool,
+) -> Result<Option<Exit>> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.env("QUORATE_PATH", &*event.path).env("QUORATE_KIND", word(event.kind));
-    let ended = command.env("QUORATE_ZXID", event.zxid.to_string()).status();
-    let status = ended.map_err(system("starting the command"))?;
+    command.env("QUORATE_ZXID", event.zxid.to_string());
+    let mut running = match Running::start(command, GRACE, false)? {
+        Ok(running) => running,
+        Err(exit) => return Ok(Some(exit)),
+    };
+    let Some(status) = running.wait(is_over)? else {
+        return Ok(Some(Exit::OfCommand(code(running.stop()?))));
+    };
     if !status.success() {
         complain(format_args!("the command for {} failed: {status}", event.path));
     }
-    Ok(())
+    Ok(None)
 }
 
 fn word(kind: EventKind) -> &'static str {

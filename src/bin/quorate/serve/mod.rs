@@ -16,6 +16,8 @@ use quorate::acl::Id;
 use quorate::gateway::{Gateway, GatewayBuilder};
 use quorate::security::Roles;
 use quorate::{Builder, Coordinator, Error};
+#[cfg(target_os = "linux")]
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -153,7 +155,7 @@ pub(crate) struct ServeArgs {
     tls: tls::TlsArgs,
 }
 
-/// Serves until SIGTERM or SIGINT, or until the member has stopped for good, which is an error. Logs go to the
+/// Serves until SIGTERM, SIGINT or the end of its terminal, or until the member has stopped for good, which is an error. Logs go to the
 /// standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let audit = arguments.audit_file.as_deref().map(AuditFile::open).transpose()?;
@@ -164,7 +166,7 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     }
     let directories = [Some(&arguments.data_dir), arguments.log_dir.as_ref()];
     directories.into_iter().flatten().for_each(|directory| warn_if_shared(directory));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
+    let mut signals = Signals::new(ending_signals()).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;
     let member = arguments.member()?;
@@ -216,6 +218,25 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
         flusher.flush();
     }
     Ok("stopped")
+}
+
+/// The signals that close the member: also SIGHUP, unless `nohup` or whoever has started it has told it not to care.
+fn ending_signals() -> Vec<i32> {
+    #[cfg(target_os = "linux")]
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status")
+        && !ignores(&status, SIGHUP)
+    {
+        return vec![SIGINT, SIGTERM, SIGHUP];
+    }
+    vec![SIGINT, SIGTERM]
+}
+
+/// Whether a process ignores a signal, by the text that the system has of it.
+#[cfg(target_os = "linux")]
+fn ignores(status: &str, signal: i32) -> bool {
+    let mut ignored = status.lines().filter_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.next().and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Refuses to switch quotas off: all replicas must apply writes in the same way, so no member can

@@ -6,11 +6,12 @@
 //! one parent, and of 100,000 znodes below a thousand parents. Then members with a thousand, 100,000 and a million znodes,
 //! each in a process of its own, set random ones and the same thousand of them in turn, since what is in a processor's
 //! caches varies with the minute. Then it compares the writes below a parent with a thousand and with 100,000 children,
-//! and of 100,000 znodes below a thousand parents. At last a follower of three with a million znodes begins with
+//! and of 100,000 znodes below a thousand parents. It compares znodes whose paths were chosen to have one hash with
+//! others of the same length. At last a follower of three with a million znodes begins with
 //! an empty disk, while three threads write at the others.
 //!
-//! `cargo bench --bench large -- 200000` takes another number of znodes; `-- spread`, `-- wide`, `-- turns`, `-- parents`
-//! and `-- rejoin` do a part alone.
+//! `cargo bench --bench large -- 200000` takes another number of znodes; `-- spread`, `-- wide`, `-- turns`, `-- parents`,
+//! `-- hashes` and `-- rejoin` do a part alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -24,6 +25,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, CreateMode, Pending, Session};
+
+#[path = "../src/machine/tests/colliding.rs"]
+mod colliding;
 
 const SMALL: usize = 1000;
 const WIDE: usize = 100_000;
@@ -47,6 +51,7 @@ fn main() {
             "turns" => case.turns(words[2]),
             "worker" => case.work(words[2]),
             "parents" => case.parents(words[2]),
+            "hashes" => case.hashes(words[2]),
             _ => case.rejoin(words[2]),
         };
     }
@@ -60,16 +65,17 @@ fn main() {
     };
     let named = |form: &str| arguments.iter().any(|argument| argument == form);
     let is_asked = |form| {
-        let forms = ["spread", "wide", "turns", "parents", "rejoin"];
+        let forms = ["spread", "wide", "turns", "parents", "hashes", "rejoin"];
         named(form) || !forms.iter().any(|form| named(form))
     };
-    let cases: [(&str, usize, &[&str]); 7] = [
+    let cases: [(&str, usize, &[&str]); 8] = [
         ("spread", SMALL, &["fill", "restart"]),
         ("wide", wide, &["fill", "restart"]),
         ("spread", wide, &["fill", "restart"]),
         ("spread", large, &["fill", "restart"]),
         ("turns", large, &["turns"]),
         ("parents", wide, &["parents"]),
+        ("hashes", wide / 5, &["hashes"]),
         ("rejoin", large, &["rejoin"]),
     ];
     for (form, count, steps) in cases.into_iter().filter(|(form, ..)| is_asked(*form)) {
@@ -240,6 +246,48 @@ impl Case {
         }
         for (coordinator, session, ..) in members {
             drop(session);
+            coordinator.close();
+        }
+    }
+
+    /// Znodes whose paths somebody has chosen to have one hash, and as many with other paths of the same length.
+    fn hashes(&self, dir: &str) {
+        for (name, is_chosen) in [("one hash", true), ("different ones", false)] {
+            let dir = Path::new(dir).join(name);
+            std::fs::create_dir(&dir).unwrap();
+            let paths: Vec<String> = (0..self.count)
+                .zip(colliding::colliding("/d"))
+                .map(|(n, path)| match is_chosen {
+                    true => path,
+                    false => format!("/d/{n:06}{}", &path["/d/".len() + 6..]),
+                })
+                .collect();
+            let coordinator = join(&dir);
+            let session = coordinator.session();
+            session.create("/d", b"", CreateMode::Persistent).unwrap();
+            let mut rates = paths.chunks(WINDOW).map(|paths| {
+                let start = Instant::now();
+                fill(&session, paths.len(), &|n| paths[n].clone());
+                paths.len() as f64 / start.elapsed().as_secs_f64()
+            });
+            let first = rates.next().unwrap();
+            let last = rates.last().unwrap_or(first);
+            println!("  {first:>9.0} creates a second of the first, {last:.0} of the last, {name}");
+            let start = Instant::now();
+            for path in &paths {
+                std::hint::black_box(session.get(path).unwrap());
+            }
+            let read = start.elapsed().as_nanos() as f64 / paths.len() as f64;
+            println!("  {read:>9.0} ns for a read, {name}");
+            let rate = pipelined(&session, &paths, self.time / 5);
+            println!("  {rate:>9.0} sets a second, pipelined, {name}");
+            drop(session);
+            coordinator.close();
+            let start = Instant::now();
+            let coordinator = join(&dir);
+            coordinator.session().get(&paths[0]).unwrap();
+            let restart = start.elapsed().as_secs_f64();
+            println!("  {restart:>9.2} s from a restart to the first read, {name}");
             coordinator.close();
         }
     }

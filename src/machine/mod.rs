@@ -117,8 +117,11 @@ pub(crate) struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
     /// The hashes of the paths of the znodes that changed, unordered. Some of these znodes do not exist any
-    /// more, and a few are listed twice. A listed znode has a mark, so that a write searches nothing.
+    /// more, and a few are listed twice. A listed znode has the mark, so that a write searches nothing, and others
+    /// whose paths have the same hash are told from it.
     written: Vec<u64>,
+    /// The mark of the listed znodes, once they have been taken.
+    mark: u32,
     /// The znodes that were deleted and do not exist now. Some of them did not exist at the first moment
     /// either.
     gone: BTreeSet<String>,
@@ -289,8 +292,9 @@ impl Machine {
         if planted!(CheckpointLosesSessions) {
             self.dirty.sessions.clear();
         }
+        let mark = self.state.dirty_epoch;
         self.state.dirty_epoch += 1;
-        std::mem::take(&mut self.dirty)
+        Dirty { mark, ..std::mem::take(&mut self.dirty) }
     }
 
     /// The znodes that have changed since this zxid, and perhaps others: see [`Tree::changed_since`]. In a

@@ -1,13 +1,16 @@
 //! Valid chunks, which restore the state, and invalid chunks, which are refused.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::reader::decode_result;
 use super::*;
 use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
+use crate::machine::tests::colliding::colliding;
 use crate::machine::tree::{CONFIG, ZnodeKind};
-use crate::machine::{Machine, SessionRecord};
+use crate::machine::{Dirty, Machine, SessionRecord};
 use crate::types::acl::Permissions;
 use crate::types::encoding::append_to;
 use crate::types::version::FIRST;
@@ -150,7 +153,7 @@ fn a_delta_has_deleted_and_recreated_znodes() {
     run(&mut machine, persistent("/f"));
     run(&mut machine, delete("/f"));
     let dirty = machine.take_dirty();
-    assert_eq!(machine.take_dirty(), crate::machine::Dirty::default());
+    assert_eq!(Dirty { mark: 0, ..machine.take_dirty() }, Dirty::default());
     let delta: Vec<_> = ChunkWriter::delta(machine.state(), dirty).collect();
     all.extend(delta.clone());
     let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
@@ -166,6 +169,48 @@ fn a_delta_has_deleted_and_recreated_znodes() {
     all.truncate(1);
     assert!(read(&all, machine.zxid(), machine.hash()).is_err());
     assert!(read(&delta, machine.zxid(), machine.hash()).is_err());
+}
+
+/// Whoever chooses the paths can choose them so that all have the same hash, by which a delta finds its znodes.
+#[test]
+fn a_delta_has_only_the_changed_ones_of_any_number_of_paths_with_one_hash() {
+    let (mut machine, mut seq) = (Machine::new(), 0);
+    apply(&mut machine, 0, 0, open());
+    let mut run = |machine: &mut Machine, command| {
+        seq += 1;
+        apply(machine, seq, seq, command);
+    };
+    let mut all = chunks(&machine);
+    let paths: Vec<String> = colliding("/flood").take(2000).collect();
+    run(&mut machine, create("/flood", vec![], CreateMode::Persistent));
+    for path in &paths {
+        run(&mut machine, create(path, vec![], CreateMode::Persistent));
+    }
+    assert_eq!(machine.tree().len(), 5 + paths.len());
+    let mut delta = |machine: &mut Machine| {
+        // The state is taken first, or the changes are.
+        let (mut state, dirty) = (machine.state(), machine.take_dirty());
+        if dirty.mark % 2 == 0 {
+            state = machine.state();
+        }
+        let delta: Vec<Vec<u8>> = ChunkWriter::delta(state, dirty).collect();
+        all.extend(delta.clone());
+        let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
+        assert!(chunks(&restored) == chunks(machine));
+        delta
+    };
+    assert!(delta(&mut machine).iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
+    for place in 0..3 {
+        let path: Arc<str> = paths[700 * place].as_str().into();
+        let acl = vec![Acl::new(Permissions::ALL, Id::new("digest", "a:h"))];
+        run(
+            &mut machine,
+            Command::Op(Op::Set { path: path.clone(), data: "x".into(), version: None }),
+        );
+        run(&mut machine, Command::Op(Op::SetAcl { path, acl, version: None }));
+        let delta = delta(&mut machine);
+        assert!(delta.len() == 1 && delta[0].len() < 2000, "one znode of 960 bytes");
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(crate) struct ChunkWriter {
     dirty: Option<Dirty>,
     /// The hashes of the paths of a delta's znodes that are still to be written.
     written: vec::IntoIter<u64>,
+    /// The znodes of the last one of these hashes that are still to be written: almost always one.
+    of_hash: vec::IntoIter<Znode>,
     /// The ended sessions that are still to be written in a delta.
     sessions_gone: BTreeSet<SessionId>,
     step: WriterStep,
@@ -36,7 +38,7 @@ enum WriterStep {
     Begin,
     /// The deleted znodes that are still in the dirty set.
     ZnodesGone,
-    /// The znodes after this path; in a delta, those still in `written`.
+    /// The znodes after this path; in a delta, those still in `of_hash` and `written`.
     Znodes(Option<String>),
     /// The ended sessions that are still to be written.
     SessionsGone,
@@ -53,9 +55,15 @@ enum WriterStep {
 impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
-        let (written, sessions_gone) = (Vec::new().into_iter(), BTreeSet::new());
-        let (step, pending) = (WriterStep::Begin, vec![FORMAT]);
-        ChunkWriter { state, dirty: None, written, sessions_gone, step, pending }
+        ChunkWriter {
+            state,
+            dirty: None,
+            written: Vec::new().into_iter(),
+            of_hash: Vec::new().into_iter(),
+            sessions_gone: BTreeSet::new(),
+            step: WriterStep::Begin,
+            pending: vec![FORMAT],
+        }
     }
 
     /// The changes of this state since the last image. `dirty` has the changes since that image was
@@ -95,13 +103,17 @@ impl ChunkWriter {
                 }
             }
             WriterStep::Znodes(cursor) => match &self.dirty {
-                Some(_) => match self.written.next() {
-                    Some(hash) => {
-                        add_with_hash(pending, tree, hash);
+                Some(dirty) => {
+                    if let Some(znode) = self.of_hash.next() {
+                        add_znode(pending, znode.path(), &znode);
                         WriterStep::Znodes(None)
+                    } else if let Some(hash) = self.written.next() {
+                        self.of_hash = with_hash(tree, hash, dirty.mark);
+                        WriterStep::Znodes(None)
+                    } else {
+                        WriterStep::SessionsGone
                     }
-                    None => WriterStep::SessionsGone,
-                },
+                }
                 None => match add_run(pending, tree, cursor.as_deref()) {
                     Some(last) => WriterStep::Znodes(Some(last)),
                     None => WriterStep::SessionsGone,
@@ -202,14 +214,12 @@ impl Iterator for ChunkWriter {
     }
 }
 
-/// Adds the znodes whose paths have this hash, if they exist: almost always one.
-fn add_with_hash(buffer: &mut Vec<u8>, tree: &Tree, hash: u64) {
-    let mut znodes: Vec<&Znode> = tree.with_path_hash(hash).collect();
+/// The znodes with this mark whose paths have this hash, if they exist.
+fn with_hash(tree: &Tree, hash: u64, mark: u32) -> vec::IntoIter<Znode> {
+    let mut znodes: Vec<Znode> = tree.with_path_hash(hash, mark).cloned().collect();
     // Their order in the tree depends on its history.
-    znodes.sort_unstable_by_key(|znode| znode.path());
-    for znode in znodes {
-        add_znode(buffer, znode.path(), znode);
-    }
+    znodes.sort_unstable_by(|one, other| one.path().cmp(other.path()));
+    znodes.into_iter()
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {

@@ -1,5 +1,6 @@
 //! ZooKeeper's rules for znodes, one by one.
 
+pub(super) mod colliding;
 mod ends;
 mod sequences;
 mod sessions;

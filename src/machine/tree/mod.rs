@@ -359,10 +359,10 @@ impl Tree {
         hashes.sort_unstable_by_key(|hash| hash.reverse_bits());
     }
 
-    /// The znodes whose paths have this hash: one, or none if it does not exist any more. Collisions are
-    /// possible.
-    pub(super) fn with_path_hash(&self, hash: u64) -> impl Iterator<Item = &Znode> {
-        self.znodes.with_hash(hash)
+    /// The znodes with this mark whose paths have this hash: one, or none if it does not exist any more. Collisions
+    /// are possible, in any number.
+    pub(super) fn with_path_hash(&self, hash: u64, mark: u32) -> impl Iterator<Item = &Znode> {
+        self.znodes.with_hash(hash, move |znode| znode.has_mark(mark))
     }
 
     fn change_parent(&mut self, path: &str, change: impl FnOnce(&mut Parts)) {

@@ -170,16 +170,23 @@ impl Znode {
         size_of::<ZnodeHeader>() + ALLOCATION + self.0.slice.len() + more
     }
 
-    /// Sets the mark. Returns `false` if the znode had it already. The mark of a shared znode stays unchanged.
+    pub(super) fn has_mark(&self, mark: u32) -> bool {
+        self.head().mark == mark
+    }
+
+    /// Sets the mark, in a copy if the znode is shared. Returns `false` if the znode had it already.
     pub(super) fn mark(&mut self, mark: u32) -> bool {
-        if self.head().mark == mark {
+        if self.has_mark(mark) {
             return false;
         }
-        self.0.with_arc_mut(|znode| {
-            if let Some(znode) = triomphe::Arc::get_mut(znode) {
-                znode.header_mut().mark = mark;
-            }
+        let own = self.0.with_arc_mut(|znode| {
+            triomphe::Arc::get_mut(znode)?.header_mut().mark = mark;
+            Some(())
         });
+        if own.is_none() {
+            let parts = self.take_parts();
+            *self = Znode::of(self.key(), self.data(), self.long(), parts, mark);
+        }
         true
     }
 

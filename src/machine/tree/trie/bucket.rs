@@ -1,12 +1,10 @@
 //! The ends of the table: a few entries, with one byte of each hash.
 
-use std::iter;
-
 use triomphe::{Arc, ThinArc};
 
 use super::{BUCKET_MAX, New, TrieEntry, read_counters, tag};
 
-/// Some entries, in no particular order. Their tags come first, so that a look-up usually reads only the
+/// At most [`BUCKET_MAX`] entries, in no particular order. Their tags come first, so that a look-up usually reads only the
 /// entry that it looks for.
 #[derive(Clone)]
 pub(super) struct Bucket<T>(ThinArc<Tags, Option<T>>);
@@ -117,21 +115,16 @@ impl<T: TrieEntry> Bucket<T> {
 
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let has_key = |entry: &Option<T>| entry.as_ref().is_some_and(|entry| entry.key() == key);
-        let mut tagged = self.tags(hash).zip(self.entries());
-        tagged.position(|(of_entry, entry)| of_entry == tag(hash) && has_key(entry))
+        let mut tagged = self.0.header.header.iter().zip(self.entries());
+        tagged.position(|(of_entry, entry)| *of_entry == tag(hash) && has_key(entry))
     }
 
     /// The entries whose keys may have this hash.
     pub(super) fn tagged(&self, hash: u64) -> impl Iterator<Item = &T> {
-        let tagged = self.tags(hash).zip(self.entries());
+        let tagged = self.0.header.header.iter().zip(self.entries());
         tagged
-            .filter(move |(of_entry, _)| *of_entry == tag(hash))
+            .filter(move |(of_entry, _)| **of_entry == tag(hash))
             .filter_map(|(_, entry)| entry.as_ref())
-    }
-
-    /// The tags of the entries, for a look-up of this hash. Entries beyond the stored tags match always.
-    fn tags(&self, hash: u64) -> impl Iterator<Item = u8> {
-        self.0.header.header.iter().copied().chain(iter::repeat(tag(hash)))
     }
 
     /// The tags and entries, to make another bucket of them.
@@ -147,22 +140,20 @@ impl<T: TrieEntry> Bucket<T> {
         (self.0.header.header, entries)
     }
 
-    /// Removes the entry at this place, whose key has this hash.
-    pub(super) fn remove(&mut self, place: usize, hash: u64) -> Option<T> {
+    /// Removes the entry at this place.
+    pub(super) fn remove(&mut self, place: usize) -> Option<T> {
         let (mut tags, mut entries) = self.take();
-        let last = tags.get(entries.len() - 1).copied().unwrap_or(tag(hash));
-        if let Some(tag) = tags.get_mut(place) {
-            *tag = last;
-        }
+        tags.swap(place, entries.len() - 1);
         let removed = entries.swap_remove(place);
         *self = Bucket::new(tags, entries);
         removed
     }
 
-    /// Changes the entries in place, in a copy if the bucket is shared.
+    /// Changes the entry at this place, in a copy if the bucket is shared.
     pub(super) fn change<R>(
         &mut self,
-        change: impl FnOnce(&mut [Option<T>]) -> Option<R>,
+        place: usize,
+        change: impl FnOnce(&mut T) -> R,
     ) -> Option<R> {
         if ThinArc::strong_count(&self.0) > 1 {
             read_counters(self.entries().iter().flatten().map(TrieEntry::count));
@@ -170,6 +161,9 @@ impl<T: TrieEntry> Bucket<T> {
             self.0 = ThinArc::from_header_and_iter(self.0.header.header, copies);
         }
         // The bucket is not shared now.
-        self.0.with_arc_mut(|bucket| change(Arc::get_mut(bucket)?.slice_mut()))
+        self.0.with_arc_mut(|bucket| {
+            let entries = Arc::get_mut(bucket)?.slice_mut();
+            entries.get_mut(place)?.as_mut().map(change)
+        })
     }
 }

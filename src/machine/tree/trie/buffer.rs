@@ -24,7 +24,7 @@ const PASSED: usize = 32;
 
 /// An inner node with a buffer.
 #[derive(Clone)]
-pub(super) struct Buffered<T> {
+pub(super) struct Buffered<T: TrieEntry> {
     /// The newest entries.
     pub(super) buffer: Option<Bucket<T>>,
     passed: Passed,
@@ -108,7 +108,7 @@ impl<T: TrieEntry> Buffered<T> {
         if let Some(buffer) = &mut self.buffer
             && let Some(place) = buffer.find(hash, key)
         {
-            removed = buffer.remove(place, hash);
+            removed = buffer.remove(place);
             if buffer.entries().is_empty() {
                 self.buffer = None;
             }

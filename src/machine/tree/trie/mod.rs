@@ -1,5 +1,5 @@
 //! A persistent hash table: a trie over the bits of a key's hash, with small buckets at its ends, and buffers
-//! on the way to them.
+//! on the way to them. Every look-up and change takes logarithmic time, whatever the keys and their hashes are.
 //!
 //! A clone shares everything. A change copies the nodes on its way that are shared, and changes the
 //! others in place.
@@ -21,22 +21,24 @@
 //! Invariants:
 //! - An entry is in the bucket that the bits of its hash lead to, from the lowest ones up, or in the buffer on the way
 //!   there. If it is in both, the one in the buffer is the newest.
-//! - A bucket has 1 to [`BUCKET_MAX`] entries, or more where all bits of the hash are used.
+//! - A bucket has 1 to [`BUCKET_MAX`] entries. Where all bits of the hash are used, there is no bucket: any number of
+//!   entries are there, ordered by their keys (`ordered`).
 //! - Not all children of an inner node are empty, unless it has a buffer, which is not.
 //! - No hidden entry [`is_large`](TrieEntry::is_large): such an entry is changed where it is.
 
 mod bucket;
 mod buffer;
 mod node;
+mod ordered;
 
 use std::hint::black_box;
-use std::ptr;
+use std::{mem, ptr};
 
 use triomphe::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use buffer::buffer_max;
-use node::{TrieNode, Way};
+use node::{Leaf, TrieNode, Way};
 
 /// An entry: a pointer to the value, which contains the key.
 pub(super) trait TrieEntry: Clone {
@@ -60,7 +62,7 @@ const WARM_MIN: usize = if cfg!(test) { 8 } else { 32_768 };
 const BUCKET_MAX: usize = 32;
 
 #[derive(Clone)]
-pub(super) struct Trie<T> {
+pub(super) struct Trie<T: TrieEntry> {
     root: TrieNode<T>,
     len: usize,
 }
@@ -87,11 +89,11 @@ impl<T: TrieEntry> New<T> {
 struct Found<'a, T> {
     entry: &'a T,
     in_buffer: bool,
-    /// Its place in its bucket.
+    /// Its place in its bucket, if it is in one.
     place: usize,
 }
 
-/// The hash of a key: the same everywhere and always.
+/// The hash of a key: the same everywhere and always. Anybody can make keys with any hash.
 pub(super) fn hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
@@ -124,23 +126,27 @@ impl<T: TrieEntry> Trie<T> {
         Some(self.find(hash(key), key)?.entry)
     }
 
-    /// The entries whose keys have this hash.
-    pub(super) fn with_hash(&self, of: u64) -> impl Iterator<Item = &T> {
-        let buckets = self.root.buckets(of, 0);
-        let tagged = buckets.flat_map(move |(_, bucket)| bucket.tagged(of));
+    /// The wanted entries whose keys have this hash.
+    pub(super) fn with_hash(
+        &self,
+        of: u64,
+        is_wanted: impl Fn(&T) -> bool,
+    ) -> impl Iterator<Item = &T> {
+        let tagged = self.root.leaves(of, 0).flat_map(move |leaf| leaf.tagged(of));
         // One below a buffer may be hidden.
         tagged.filter(move |entry| {
             let newest = || self.find(of, entry.key()).map(|newest| newest.entry);
-            hash(entry.key()) == of && newest().is_some_and(|newest| ptr::eq(newest, *entry))
+            is_wanted(entry)
+                && hash(entry.key()) == of
+                && newest().is_some_and(|newest| ptr::eq(newest, *entry))
         })
     }
 
     /// The newest entry with this key.
     fn find(&self, hash: u64, key: &[u8]) -> Option<Found<'_, T>> {
-        self.root.buckets(hash, 0).find_map(|(in_buffer, bucket)| {
-            let place = bucket.find(hash, key)?;
-            let entry = bucket.entries().get(place)?.as_ref()?;
-            Some(Found { entry, in_buffer, place })
+        self.root.leaves(hash, 0).find_map(|leaf| {
+            let (entry, place) = leaf.find(hash, key)?;
+            Some(Found { entry, in_buffer: matches!(leaf, Leaf::Buffer(_)), place })
         })
     }
 
@@ -195,18 +201,13 @@ impl<T: TrieEntry> Trie<T> {
     /// Returns the entry that had the key before.
     pub(super) fn insert(&mut self, entry: T) -> Option<T> {
         let hash = hash(entry.key());
-        let Some(Found { entry: former, in_buffer, place }) = self.find(hash, entry.key()) else {
+        if self.find(hash, entry.key()).is_none() {
             self.put(hash, entry, self.way_to_buffer(hash).unwrap_or(Way::Past));
             self.len += 1;
             return None;
-        };
-        if let Some(way) = self.way_to_buffer(hash).filter(|_| !in_buffer && !former.is_large()) {
-            let former = former.clone();
-            self.put(hash, entry, way);
-            return Some(former);
         }
-        let bucket = self.root.bucket_mut(hash, in_buffer, true)?;
-        bucket.change(|entries| entries.get_mut(place)?.replace(entry))
+        let with_key = entry.clone();
+        self.update(with_key.key(), |known| mem::replace(known, entry))
     }
 
     /// Inserts many entries, in a fraction of the time that it takes to insert each of them: every bucket is
@@ -234,8 +235,7 @@ impl<T: TrieEntry> Trie<T> {
             self.put(hash, entry, way);
             return Some(result);
         }
-        let bucket = self.root.bucket_mut(hash, in_buffer, true)?;
-        bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
+        self.root.change((hash, key), (in_buffer, place), true, change)
     }
 
     /// The same for an entry that was just changed, and that stays where it is.
@@ -246,8 +246,7 @@ impl<T: TrieEntry> Trie<T> {
     ) -> Option<R> {
         let hash = hash(key);
         let Found { in_buffer, place, .. } = self.find(hash, key)?;
-        let bucket = self.root.bucket_mut(hash, in_buffer, false)?;
-        bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
+        self.root.change((hash, key), (in_buffer, place), false, change)
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<T> {

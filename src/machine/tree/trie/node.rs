@@ -6,14 +6,47 @@ use triomphe::Arc;
 
 use super::bucket::Bucket;
 use super::buffer::{BUFFER_DEPTH, Buffered};
+use super::ordered::Ordered;
 use super::{BUCKET_MAX, DEPTH_MAX, New, TrieEntry, WIDTH, branch, hash, own, tag};
 
 #[derive(Clone)]
-pub(super) enum TrieNode<T> {
+pub(super) enum TrieNode<T: TrieEntry> {
     Empty,
     Bucket(Bucket<T>),
     Inner(Arc<[TrieNode<T>; WIDTH]>),
     Buffered(Arc<Buffered<T>>),
+    /// At the depth where no bits are left.
+    Ordered(Arc<Ordered<T>>),
+}
+
+/// Where entries are.
+pub(super) enum Leaf<'a, T: TrieEntry> {
+    Buffer(&'a Bucket<T>),
+    Bucket(&'a Bucket<T>),
+    Ordered(&'a Ordered<T>),
+}
+
+impl<'a, T: TrieEntry> Leaf<'a, T> {
+    /// The entry with this key, and its place if this is a bucket.
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<(&'a T, usize)> {
+        match *self {
+            Leaf::Buffer(bucket) | Leaf::Bucket(bucket) => {
+                let place = bucket.find(hash, key)?;
+                Some((bucket.entries().get(place)?.as_ref()?, place))
+            }
+            Leaf::Ordered(entries) => Some((entries.get(key)?, 0)),
+        }
+    }
+
+    /// The entries whose keys may have this hash.
+    pub(super) fn tagged(&self, hash: u64) -> impl Iterator<Item = &'a T> + use<'a, T> {
+        let (bucket, ordered) = match *self {
+            Leaf::Buffer(bucket) | Leaf::Bucket(bucket) => (Some(bucket), None),
+            Leaf::Ordered(entries) => (None, Some(entries)),
+        };
+        let tagged = bucket.into_iter().flat_map(move |bucket| bucket.tagged(hash));
+        tagged.chain(ordered.into_iter().flat_map(Ordered::iter))
+    }
 }
 
 /// Where new entries go.
@@ -28,13 +61,8 @@ pub(super) enum Way {
 }
 
 impl<T: TrieEntry> TrieNode<T> {
-    /// The buckets for keys of this hash below a node at this depth: a buffer, if there is one, and then the bucket
-    /// below it. Whether it is a buffer, too.
-    pub(super) fn buckets(
-        &self,
-        hash: u64,
-        mut depth: u32,
-    ) -> impl Iterator<Item = (bool, &Bucket<T>)> {
+    /// Where keys of this hash are, below a node at this depth: in a buffer, if there is one, and then below it.
+    pub(super) fn leaves(&self, hash: u64, mut depth: u32) -> impl Iterator<Item = Leaf<'_, T>> {
         let mut node = Some(self);
         iter::from_fn(move || {
             loop {
@@ -42,14 +70,18 @@ impl<T: TrieEntry> TrieNode<T> {
                     TrieNode::Empty => return None,
                     TrieNode::Bucket(bucket) => {
                         node = None;
-                        return Some((false, bucket));
+                        return Some(Leaf::Bucket(bucket));
+                    }
+                    TrieNode::Ordered(entries) => {
+                        node = None;
+                        return Some(Leaf::Ordered(entries));
                     }
                     TrieNode::Inner(children) => node = Some(&children[branch(hash, depth)]),
                     TrieNode::Buffered(buffered) => {
                         node = Some(&buffered.children[branch(hash, depth)]);
                         if let Some(buffer) = &buffered.buffer {
                             depth += 1;
-                            return Some((true, buffer));
+                            return Some(Leaf::Buffer(buffer));
                         }
                     }
                 }
@@ -58,24 +90,26 @@ impl<T: TrieEntry> TrieNode<T> {
         })
     }
 
-    /// The buffer on the way to this hash, or the bucket below it, to change it. `passes`: the buffer
-    /// remembers that a change has gone past it.
-    pub(super) fn bucket_mut(
+    /// Changes the entry with this key in the buffer on the way, or below it, where it has this place.
+    /// `passes`: the buffer remembers that a change has gone past it.
+    pub(super) fn change<R>(
         &mut self,
-        hash: u64,
-        in_buffer: bool,
+        (hash, key): (u64, &[u8]),
+        (in_buffer, place): (bool, usize),
         passes: bool,
-    ) -> Option<&mut Bucket<T>> {
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
         let (mut node, mut depth) = (self, 0);
         loop {
             node = match node {
                 TrieNode::Empty => return None,
-                TrieNode::Bucket(bucket) => return Some(bucket),
+                TrieNode::Bucket(bucket) => return bucket.change(place, change),
+                TrieNode::Ordered(entries) => return Arc::make_mut(entries).change(key, change),
                 TrieNode::Inner(children) => &mut own(children)[branch(hash, depth)],
                 TrieNode::Buffered(node) => {
                     let node = Arc::make_mut(node);
                     if in_buffer {
-                        return node.buffer.as_mut();
+                        return node.buffer.as_mut()?.change(place, change);
                     }
                     if passes {
                         node.pass(hash);
@@ -92,7 +126,7 @@ impl<T: TrieEntry> TrieNode<T> {
         let (mut node, mut depth) = (self, 0);
         loop {
             match node {
-                TrieNode::Empty | TrieNode::Bucket(_) => return None,
+                TrieNode::Empty | TrieNode::Bucket(_) | TrieNode::Ordered(_) => return None,
                 TrieNode::Inner(children) => node = &children[branch(hash, depth)],
                 TrieNode::Buffered(buffered) => return Some(buffered),
             }
@@ -113,8 +147,13 @@ impl<T: TrieEntry> TrieNode<T> {
             if entries.is_empty() {
                 return TrieNode::Empty;
             }
+            if depth + 1 == DEPTH_MAX {
+                let mut ordered = Ordered::new();
+                entries.into_iter().flatten().for_each(|entry| ordered.insert(entry));
+                return TrieNode::Ordered(Arc::new(ordered));
+            }
             // All entries may be equal in these bits.
-            if entries.len() > BUCKET_MAX && depth + 1 < DEPTH_MAX {
+            if entries.len() > BUCKET_MAX {
                 return TrieNode::split(entries, depth + 1);
             }
             let mut all_tags = [0; BUCKET_MAX];
@@ -140,13 +179,17 @@ impl<T: TrieEntry> TrieNode<T> {
             TrieNode::Buffered(node) => {
                 return Arc::make_mut(node).insert_all(new, depth, way, replaced);
             }
+            TrieNode::Ordered(entries) => return Arc::make_mut(entries).insert_all(new, replaced),
             TrieNode::Bucket(bucket) => Some(bucket),
+            TrieNode::Empty if depth == DEPTH_MAX => {
+                *self = TrieNode::Ordered(Arc::new(Ordered::new()));
+                return self.insert_all(new, depth, way, replaced);
+            }
             TrieNode::Empty => None,
         };
         let before = bucket.as_ref().map_or(0, |bucket| bucket.entries().len());
-        let max = if depth < DEPTH_MAX { BUCKET_MAX } else { usize::MAX };
-        let total = Bucket::assign(bucket.as_deref(), new, max);
-        if total > max {
+        let total = Bucket::assign(bucket.as_deref(), new, BUCKET_MAX);
+        if total > BUCKET_MAX {
             let entries = bucket.map(|bucket| bucket.take().1).unwrap_or_default();
             *self = TrieNode::split(entries, depth);
             return self.insert_all(new, depth, way, replaced);
@@ -161,8 +204,12 @@ impl<T: TrieEntry> TrieNode<T> {
             TrieNode::Empty => return None,
             TrieNode::Bucket(bucket) => {
                 let place = bucket.find(hash, key)?;
-                let removed = bucket.remove(place, hash);
+                let removed = bucket.remove(place);
                 (removed, bucket.entries().is_empty())
+            }
+            TrieNode::Ordered(entries) => {
+                let entries = Arc::make_mut(entries);
+                (entries.remove(key), entries.is_empty())
             }
             TrieNode::Inner(children) => {
                 let children = own(children);
@@ -182,7 +229,7 @@ impl<T: TrieEntry> TrieNode<T> {
 
     /// Whether the key is here, at this depth.
     pub(super) fn has(&self, hash: u64, key: &[u8], depth: u32) -> bool {
-        self.buckets(hash, depth).any(|(_, bucket)| bucket.find(hash, key).is_some())
+        self.leaves(hash, depth).any(|leaf| leaf.find(hash, key).is_some())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -198,7 +245,7 @@ impl<T: TrieEntry> TrieNode<T> {
                 let is_above = node.buffer.as_ref().is_some_and(is_tagged);
                 (!is_above).then_some(&*node.children)
             }
-            TrieNode::Empty | TrieNode::Bucket(_) => None,
+            TrieNode::Empty | TrieNode::Bucket(_) | TrieNode::Ordered(_) => None,
         }
     }
 
@@ -208,6 +255,7 @@ impl<T: TrieEntry> TrieNode<T> {
             TrieNode::Bucket(bucket) => bucket.count(),
             TrieNode::Inner(children) => Arc::strong_count(children),
             TrieNode::Buffered(node) => Arc::strong_count(node),
+            TrieNode::Ordered(entries) => Arc::strong_count(entries),
         }
     }
 }

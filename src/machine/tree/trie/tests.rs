@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -6,6 +7,7 @@ use proptest::prelude::*;
 use super::bucket::Bucket;
 use super::buffer::BUFFER_DEPTH;
 use super::*;
+use crate::machine::tests::colliding::colliding;
 
 /// A key and a value.
 type Pair = Arc<(Vec<u8>, u32)>;
@@ -30,7 +32,13 @@ fn all(trie: &Trie<Pair>) -> (BTreeMap<Vec<u8>, u32>, usize) {
         match node {
             TrieNode::Empty => 0,
             TrieNode::Bucket(bucket) => {
+                assert!(depth < DEPTH_MAX);
                 all.extend(pairs(bucket));
+                0
+            }
+            TrieNode::Ordered(entries) => {
+                assert!(depth == DEPTH_MAX && !entries.is_empty());
+                all.extend(entries.iter().map(|pair| (**pair).clone()));
                 0
             }
             TrieNode::Inner(children) => {
@@ -141,7 +149,7 @@ proptest! {
         for n in 0..keys {
             let found = trie.get(&key(n)).map(|pair| &pair.1);
             prop_assert_eq!(found, map.get(&key(n)));
-            let with_hash: Vec<&Pair> = trie.with_hash(hash(&key(n))).collect();
+            let with_hash: Vec<&Pair> = trie.with_hash(hash(&key(n)), |_| true).collect();
             prop_assert_eq!(with_hash, trie.get(&key(n)).into_iter().collect::<Vec<&Pair>>());
         }
         prop_assert_eq!(all(&trie).0, map);
@@ -151,30 +159,103 @@ proptest! {
     }
 }
 
-#[test]
-fn a_bucket_holds_any_number_of_equal_hashes() {
-    // No keys with equal hashes are known, so the test builds the bucket directly.
-    let pairs = (0..100u8).map(|n| Some(Arc::new((vec![n], 0))));
-    let bucket: Bucket<Pair> = Bucket::new([tag(hash(&[70])); BUCKET_MAX], pairs.collect());
-    assert_eq!(bucket.find(hash(&[70]), &[70]), Some(70));
-    assert_eq!(bucket.find(hash(&[70]), &[5]), Some(5));
-    assert_eq!(bucket.find(hash(&[70]), &[200]), None);
+/// An entry that counts how often a key was read, which is once or twice for each comparison, and how often an entry
+/// was copied.
+#[derive(Debug)]
+struct Counted(Pair);
+
+thread_local! {
+    static READS: Cell<usize> = const { Cell::new(0) };
+    static COPIES: Cell<usize> = const { Cell::new(0) };
 }
 
+fn reads_and_copies() -> (usize, usize) {
+    (READS.take(), COPIES.take())
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Counted {
+        COPIES.set(COPIES.get() + 1);
+        Counted(self.0.clone())
+    }
+}
+
+impl TrieEntry for Counted {
+    fn key(&self) -> &[u8] {
+        READS.set(READS.get() + 1);
+        self.0.key()
+    }
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn is_large(&self) -> bool {
+        self.0.is_large()
+    }
+}
+
+/// Whoever chooses the keys can choose them so that all have the same hash.
 #[test]
-fn any_number_of_entries_with_equal_hashes_is_inserted_together() {
-    let pairs = (0..100u8).map(|n| Arc::new((vec![n % 80], u32::from(n))));
-    let new = pairs.zip(0..).map(|(pair, place)| New { hash: 7, place, at: 0, entry: Some(pair) });
-    let (mut new, mut replaced) = (new.collect::<Vec<New<Pair>>>(), Vec::new());
-    let mut node = TrieNode::Empty;
-    let added = node.insert_all(&mut new, DEPTH_MAX, Way::Past, &mut |former, pair, place| {
-        assert_eq!((former.0[0], pair.0[0]), (place as u8 - 80, place as u8 - 80));
-        replaced.push(place);
-    });
-    assert_eq!((added, replaced), (80, (80..100).collect()));
-    let TrieNode::Bucket(bucket) = node else { panic!("not a bucket") };
-    let values = bucket.entries().iter().flatten().map(|pair| pair.1).collect::<Vec<u32>>();
-    assert_eq!(values, (80..100).chain(20..80).collect::<Vec<u32>>());
+fn the_cost_of_a_change_is_bounded_for_keys_with_one_hash() {
+    let count = 5000;
+    let keys: Vec<Vec<u8>> = colliding("").take(count).map(String::into_bytes).collect();
+    assert!(keys.iter().all(|key| hash(key) == hash(&keys[0])));
+    let entry = |n: usize, value| Counted(Arc::new((keys[n].clone(), value)));
+    let mut trie = Trie::new();
+    // A version for readers shares all nodes, so each change copies what is on its way.
+    let mut published = trie.clone();
+    let (mut worst, mut all) = ((0, 0), 0);
+    let mut cost = |trie: &Trie<Counted>, published: &mut Trie<Counted>| {
+        let (reads, copies) = reads_and_copies();
+        worst = (worst.0.max(reads), worst.1.max(copies));
+        all += reads;
+        *published = trie.clone();
+    };
+    for n in 0..count {
+        assert!(trie.insert(entry(n * 7 % count, 0)).is_none());
+        cost(&trie, &mut published);
+    }
+    for (n, key) in keys.iter().enumerate() {
+        assert_eq!(trie.update(key, |known| Arc::make_mut(&mut known.0).1 += 1), Some(()));
+        cost(&trie, &mut published);
+        assert_eq!(trie.update_again(key, |known| known.0.1), Some(1));
+        cost(&trie, &mut published);
+        assert_eq!(trie.insert(entry(n, 2)).map(|former| former.0.1), Some(1));
+        cost(&trie, &mut published);
+        assert_eq!(trie.get(key).map(|known| known.0.1), Some(2));
+        cost(&trie, &mut published);
+    }
+    assert_eq!(trie.with_hash(hash(&keys[0]), |_| true).count(), count);
+    reads_and_copies();
+    assert!(trie.get(b"none").is_none());
+    for key in &keys[..count / 2] {
+        assert_eq!(trie.remove(key).map(|known| known.0.1), Some(2));
+        cost(&trie, &mut published);
+        assert_eq!(trie.remove(key).map(|known| known.0.1), None);
+        cost(&trie, &mut published);
+    }
+    assert_eq!(trie.len(), count - count / 2);
+    // The most is when 33 entries are split, on each of the sixteen levels.
+    assert!(worst.0 < 2000 && worst.1 < 40, "{worst:?} of keys read and entries copied");
+    // In an ordered tree of 5000, no way is longer than 26.
+    assert!(all < 60 * 7 * count, "{all} keys read");
+
+    // Together they are inserted in a time that is not quadratic, too.
+    let new =
+        |value| (0..).zip(0..count).map(|(place, n)| New::of(entry(n, value), place)).collect();
+    let mut trie = Trie::new();
+    for value in 1..3 {
+        let mut replaced = 0;
+        reads_and_copies();
+        trie.insert_all(new(value), |former: &Counted, _, place| {
+            assert_eq!((&former.0.0, former.0.1), (&keys[place as usize], value - 1));
+            replaced += 1;
+        });
+        let (reads, copies) = reads_and_copies();
+        assert_eq!((replaced, trie.len()), (count * (value as usize - 1), count));
+        assert!(reads < count * 60 && copies < count * 30, "{reads} keys read, {copies} copied");
+    }
 }
 
 /// A table of so many entries with the value 0, without buffers.

@@ -12,7 +12,7 @@
 //! | create or set | as set if the znode is there, else as create |
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | put | `InvalidPath`, `TooLarge`, `NoNode`, `QueueFull`; as create |
-//! | take | `InvalidPath`, `NoNode`, `NoAuth` (DELETE on the items), `NoNode` (nothing is there), `NoAuth` (READ); as create for the claim |
+//! | take | `InvalidPath`, `NoNode`, `NoAuth` (DELETE on the items), `NoNode` (nothing is there), `NoAuth` (READ); as create for the claim, but for the quota |
 //! | add | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NotAdded`, `TooLate`; as set |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
@@ -392,6 +392,13 @@ impl WriteInProgress {
         kind: ZnodeKind,
         acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
+        self.check_create(tree, path)?;
+        self.check_quota(tree, path, (1, data.len() as i64))?;
+        Ok(self.insert(tree, path, data, kind, acl))
+    }
+
+    /// Fails if nothing may be created at this path. Does not check quotas.
+    pub(super) fn check_create(&self, tree: &Tree, path: &Arc<str>) -> Result<(), OpError> {
         let exists = || OpError::NodeExists { path: path.to_string() };
         let parent = path::parent(path).ok_or_else(exists)?;
         let parent_owner = find(tree, parent)?.fields().owner();
@@ -405,9 +412,7 @@ impl WriteInProgress {
         if parent_owner.is_some() {
             return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
-        let more = (1, data.len() as i64);
-        self.check_quota(tree, path, more)?;
-        Ok(self.insert(tree, path, data, kind, acl))
+        Ok(())
     }
 
     /// The create itself, which cannot fail.

@@ -13,10 +13,12 @@
 //!     80000000-0000000000000fa0-00000-
 //! ```
 //!
-//! An item whose claim has gone, with its session or deleted by its consumer, is free again. The next take
-//! moves it back: it sees by the numbers of items and claims, and by the first of their names, whether there is one. A
-//! take that finds nothing else compares all names. (The numbers alone do not show it beside the claim of an item that
-//! somebody has deleted.)
+//! An item whose claim has gone, with its session or deleted by its consumer, is free again, and the tree lists it
+//! ([`Tree::unclaimed`]). The next take moves it back.
+//!
+//! What a take needs depends neither on how many items there are nor on what else somebody has put beside them. No
+//! quota refuses the claim of an item, since a queue that has reached its quota could not be worked off. (So a queue
+//! may exceed its quota by one claim for each item that counts already, and by the parts themselves.)
 
 use std::sync::Arc;
 
@@ -31,13 +33,13 @@ use crate::types::queue::{
 };
 use crate::types::znode::OpResult;
 
-/// The most delayed items that one take moves to the others. Those that are due at the same time beyond these
-/// wait for the next takes.
-const DUE_MAX: usize = 64;
+/// The most items that one take frees of those that are due, and of those that no consumer has any more: the first
+/// ones. The others wait for the next takes.
+pub(super) const FREED_MAX: usize = 64;
 
-/// Each take compares so many names of taken items with those of the claims. The names of items that are in work for
-/// long are among the first, before those of newer items of their priority.
-const COMPARED: usize = 64;
+/// A take looks at so many znodes of each part. Nearly always, the first one is an item that may be taken or moved.
+/// Others are of somebody who does not use the queue's operations.
+pub(super) const SEEN_MAX: usize = if cfg!(test) { 6 } else { 1024 };
 
 impl WriteInProgress {
     /// Puts an item: see [`Op::Put`].
@@ -99,9 +101,7 @@ impl WriteInProgress {
         if planted!(QueueItemTwice) {
             (to, claim) = (item.clone(), format!("{claim}-{}", self.session).into());
         }
-        let nothing = Data::from(&b""[..]);
-        let created =
-            self.create(tree, &claim, &nothing, ZnodeKind::Ephemeral(self.session), None)?;
+        let created = self.provide(tree, &claim, ZnodeKind::Ephemeral(self.session))?;
         if planted!(QueueItemLost) {
             self.delete(tree, &item);
         } else if item != to {
@@ -125,8 +125,8 @@ impl WriteInProgress {
         let [items, delayed] = [ITEMS, DELAYED].map(|name| path::join(queue, name));
         let Some(parent) = tree.get(&delayed) else { return Ok(()) };
         let is_due = |due: u64| due <= self.time || planted!(QueueDelayIgnored);
-        let due = parent.children().filter_map(split_due);
-        let due = due.take_while(|(due, _)| is_due(*due)).take(DUE_MAX);
+        let due = parent.children().take(SEEN_MAX).filter_map(split_due);
+        let due = due.take_while(|(due, _)| is_due(*due));
         let due = due
             .map(|(due, name)| (join(&delayed, &due_name(due, name)), join(&items, name)))
             .collect();
@@ -135,22 +135,14 @@ impl WriteInProgress {
 
     /// Moves items that no consumer has any more to those that may be taken.
     fn free_unclaimed(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
-        let [items, taken, claims] = [ITEMS, TAKEN, CLAIMS].map(|name| path::join(queue, name));
-        let Some(parent) = tree.get(&taken) else { return Ok(()) };
-        if let Some(claims) = tree.get(&claims)
-            && parent.child_count() == claims.child_count()
-        {
-            let is_own = |(item, claim)| item == claim;
-            let mut names = parent.children().zip(claims.children());
-            let are_claimed = names.by_ref().take(COMPARED).all(is_own)
-                && (first_item(tree, &items).is_some() || names.all(is_own));
-            if are_claimed || planted!(QueueClaimsCounted) {
+        let [items, taken] = [ITEMS, TAKEN].map(|name| path::join(queue, name));
+        if planted!(QueueClaimsCounted) {
+            let count = |part| tree.get(&path::join(queue, part)).map_or(0, Znode::child_count);
+            if count(TAKEN) == count(CLAIMS) {
                 return Ok(());
             }
         }
-        let is_claimed = |name: &str| tree.get(&path::join(&claims, name)).is_some();
-        let free = parent.children().filter(|name| !is_claimed(name));
-        let free = free.filter(|name| ItemName::parse(name).is_some());
+        let free = tree.unclaimed(&taken).take(SEEN_MAX);
         let free = free.map(|name| (join(&taken, name), join(&items, name))).collect();
         self.rename_all(tree, &items, free)
     }
@@ -159,17 +151,18 @@ impl WriteInProgress {
         &mut self,
         tree: &mut Tree,
         items: &str,
-        all: Vec<(Arc<str>, Arc<str>)>,
+        mut all: Vec<(Arc<str>, Arc<str>)>,
     ) -> Result<(), OpError> {
+        // A znode that somebody else has made at one of these paths stays.
+        all.retain(|(from, to)| {
+            tree.get(to).is_none() && !tree.get(from).is_some_and(|znode| znode.has_children())
+        });
+        all.truncate(FREED_MAX);
         if !all.is_empty() {
             self.container(tree, items)?;
         }
         for (from, to) in all {
-            // A znode that somebody else has made at one of these paths stays.
-            if tree.get(&to).is_none() && !tree.get(&from).is_some_and(|znode| znode.has_children())
-            {
-                self.rename(tree, &from, &to)?;
-            }
+            self.rename(tree, &from, &to)?;
         }
         Ok(())
     }
@@ -189,7 +182,18 @@ impl WriteInProgress {
         if tree.get(path).is_some() {
             return Ok(());
         }
-        self.create(tree, &path.into(), &Data::from(&b""[..]), ZnodeKind::Container, None).map(drop)
+        self.provide(tree, &path.into(), ZnodeKind::Container).map(drop)
+    }
+
+    /// Creates what a queue needs beside its items. No quota refuses it.
+    fn provide(
+        &mut self,
+        tree: &mut Tree,
+        path: &Arc<str>,
+        kind: ZnodeKind,
+    ) -> Result<OpResult, OpError> {
+        self.check_create(tree, path)?;
+        Ok(self.insert(tree, path, &Data::from(&b""[..]), kind, None))
     }
 }
 
@@ -204,7 +208,8 @@ fn first_item(tree: &Tree, items: &str) -> Option<String> {
         znode.is_some_and(|znode| !znode.has_children())
     };
     let of_queue = |name: &&str| ItemName::parse(name).is_some();
-    let mut names = tree.get(items)?.children().filter(of_queue).filter(is_leaf);
+    let names = tree.get(items)?.children().take(SEEN_MAX);
+    let mut names = names.filter(of_queue).filter(is_leaf);
     let number = |name: &&str| ItemName::parse(name).map(|name| name.number());
     let first = match planted!(QueuePriorityIgnored) {
         true => names.min_by_key(number),

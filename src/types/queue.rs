@@ -101,6 +101,14 @@ impl Display for ItemName {
     }
 }
 
+/// The queue and the name of a znode at this path that is an item which a consumer has, or its claim.
+pub(crate) fn split_taken(path: &str) -> Option<(&str, &str)> {
+    let (parent, name) = path.rsplit_once('/')?;
+    let (queue, part) = parent.rsplit_once('/')?;
+    let is_one = (part == TAKEN || part == CLAIMS) && ItemName::parse(name).is_some();
+    is_one.then_some((queue, name))
+}
+
 /// Encodes an id: all bytes but ASCII letters and digits become `%` and two digits, so that
 /// different ids have different encodings.
 pub(crate) fn written(id: Option<&str>) -> String {
@@ -189,5 +197,16 @@ mod tests {
             assert_eq!(split_due(&due_name(1, name)), None, "{name}");
         }
         assert_eq!(split_due(&item), None);
+    }
+
+    #[test]
+    fn an_item_that_a_consumer_has_is_told_by_its_path() {
+        let item = name(0, (1, 0), None);
+        for (queue, part) in [("", TAKEN), ("/a", TAKEN), ("/a/b", CLAIMS)] {
+            assert_eq!(split_taken(&format!("{queue}/{part}/{item}")), Some((queue, &*item)));
+        }
+        for path in ["/", "/taken", "/taken/x", "/a/taken/x", &format!("/a/items/{item}")] {
+            assert_eq!(split_taken(path), None, "{path}");
+        }
     }
 }

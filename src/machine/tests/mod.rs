@@ -2,6 +2,7 @@
 
 pub(super) mod colliding;
 mod ends;
+mod queues;
 mod sequences;
 mod sessions;
 mod versions;

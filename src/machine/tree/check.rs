@@ -31,7 +31,7 @@ impl Tree {
     pub(crate) fn check(&self) -> Result<usize, String> {
         self.check_contents()?;
         let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
-        let (mut restricted, mut counted, mut unsound, mut bytes) = (0, 0, 0, 0);
+        let (mut restricted, mut counted, mut unsound, mut bytes, mut unclaimed) = (0, 0, 0, 0, 0);
         for (path, znode) in self.iter_from("/") {
             seen += 1;
             ephemerals += usize::from(znode.fields().owner().is_some());
@@ -54,6 +54,12 @@ impl Tree {
                 return Err(format!("{path}: its hash is not the hash of its contents"));
             }
             unsound += usize::from(!znode.is_sound());
+            if let Some((item, true)) = self.item_at(path) {
+                unclaimed += 1;
+                if !self.unclaimed.contains(&item) {
+                    return Err(format!("{path} has no claim, but is not listed as such"));
+                }
+            }
         }
         for (what, found, known) in [
             // The walk looks up each child in the table, and stops at one that is missing. So equal
@@ -61,6 +67,7 @@ impl Tree {
             ("znodes are in the tree", seen, self.len()),
             ("znodes are due", due, self.due.size()),
             ("paths are counted", counted, self.counted.size()),
+            ("items have no claim", unclaimed, self.unclaimed.size()),
             ("access lists are there", restricted, self.restricted),
             ("bytes are there", bytes, self.bytes as usize),
             ("znodes are not sound", unsound, self.unsound),

@@ -177,6 +177,7 @@ impl Tree {
                 self.account(path, None, Some(ZnodeTotals::of(znode)));
                 self.znodes.insert(znode.clone());
                 self.index_counted(path, true);
+                self.index_unclaimed(path);
                 self.change_parent(path, |Parts { fields, children, .. }| {
                     children.insert(path::name(path));
                     restore(fields, parent);

@@ -8,6 +8,7 @@ use super::znode::{Fields, Parts, Znode};
 use super::{Tree, ZnodeTotals};
 use crate::types::acl::AccessList;
 use crate::types::path;
+use crate::types::queue::{CLAIMS, TAKEN};
 
 /// Znodes that are not in the tree yet. Only the tree's totals include them already.
 #[derive(Debug, Default)]
@@ -116,6 +117,9 @@ impl Image {
             if tree.get(parent).is_none() {
                 orphan.get_or_insert(path::join(parent, names[0]));
                 continue;
+            }
+            if [TAKEN, CLAIMS].contains(&path::name(parent)) {
+                names.iter().for_each(|name| tree.index_unclaimed(&path::join(parent, name)));
             }
             tree.update(parent, |znode| znode.change(|parts| parts.children.insert_all(names)));
         }

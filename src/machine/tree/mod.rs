@@ -18,6 +18,7 @@
 //! - `restricted` counts the znodes with an access list, and `bytes` those of all paths and data.
 //! - `counted` has exactly the paths with a znode for their usage, and the usage is correct.
 //! - `due` has exactly the znodes with a time after which they may be deleted.
+//! - `unclaimed` has exactly the items among those that consumers have ([`split_taken`]) for which there is no claim.
 //! - `hash` is the wrapping sum of the znodes' hashes, so it is updated by adding and subtracting,
 //!   and does not depend on the order of the writes. (It detects accidents and no forgeries: xxh3
 //!   is not a cryptographic hash.)
@@ -41,6 +42,7 @@ use rpds::RedBlackTreeSetSync;
 
 use crate::machine::data::Data;
 use crate::types::acl::AccessList;
+use crate::types::queue::{CLAIMS, TAKEN, split_taken};
 use crate::types::quota::Usage;
 use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
@@ -49,6 +51,8 @@ pub(super) use former::KEPT_MAX;
 use former::Recorder;
 pub(crate) use former::{PastTree, TreePart, Undo};
 pub(super) use image::Image;
+#[cfg(test)]
+pub(super) use trie::LOOKUPS;
 use trie::Trie;
 use znode::Parts;
 pub(crate) use znode::Znode;
@@ -59,6 +63,9 @@ pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/q
 
 /// The znode that only the system writes: where ZooKeeper shows the members of the cluster.
 pub(crate) const CONFIG: &str = "/zookeeper/config";
+
+/// Where an item is that a consumer of a queue has, or had, and its name.
+type TakenItem = (Arc<str>, Arc<str>);
 
 /// A znode's data and stat; `None` if the reader may not read it.
 pub(crate) type Content = Option<(Arc<[u8]>, Stat)>;
@@ -72,6 +79,8 @@ pub(crate) struct Tree {
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
     /// The paths whose usage is counted: those with a znode for it.
     counted: RedBlackTreeSetSync<Arc<str>>,
+    /// The items of queues that no consumer has any more. Derived, too.
+    unclaimed: RedBlackTreeSetSync<TakenItem>,
     /// How many znodes have an access list: usually none.
     restricted: usize,
     bytes: u64,
@@ -112,6 +121,7 @@ impl Tree {
             znodes: Trie::new(),
             due: RedBlackTreeSetSync::new_sync(),
             counted: RedBlackTreeSetSync::new_sync(),
+            unclaimed: RedBlackTreeSetSync::new_sync(),
             restricted: 0,
             bytes: 0,
             unsound: 0,
@@ -257,6 +267,7 @@ impl Tree {
         self.account(path, None, Some(ZnodeTotals::of(&znode)));
         self.znodes.insert(znode);
         self.index_counted(path, true);
+        self.index_unclaimed(path);
         let mut parent = None;
         self.change_parent(path, |Parts { fields, children, .. }| {
             parent = Some(*fields);
@@ -336,6 +347,7 @@ impl Tree {
         let znode = self.znodes.remove(path.as_bytes())?;
         self.account(path, Some(ZnodeTotals::of(&znode)), None);
         self.index_counted(path, false);
+        self.index_unclaimed(path);
         self.change_parent(path, |Parts { fields, children, .. }| {
             children.remove(path::name(path));
             change_parent(fields);
@@ -399,6 +411,31 @@ impl Tree {
             }
             None => {}
         }
+    }
+
+    /// Updates `unclaimed` after a znode was created or deleted.
+    fn index_unclaimed(&mut self, path: &str) {
+        match self.item_at(path) {
+            Some((item, true)) => self.unclaimed.insert_mut(item),
+            Some((item, false)) => drop(self.unclaimed.remove_mut(&item)),
+            None => {}
+        }
+    }
+
+    /// The item that a consumer has, if this is its path or that of its claim, and whether it is there without a claim.
+    fn item_at(&self, path: &str) -> Option<(TakenItem, bool)> {
+        let (queue, name) = split_taken(path)?;
+        let [taken, claims] = [TAKEN, CLAIMS].map(|part| format!("{queue}/{part}"));
+        let exists = |parent: &str| self.get(&format!("{parent}/{name}")).is_some();
+        let is_unclaimed = exists(&taken) && !exists(&claims);
+        Some(((taken.into(), name.into()), is_unclaimed))
+    }
+
+    /// The names of the items here that no consumer has any more.
+    pub(super) fn unclaimed<'a>(&'a self, taken: &'a str) -> impl Iterator<Item = &'a str> {
+        let first = (Arc::from(taken), Arc::from(""));
+        let from = self.unclaimed.range((Bound::Included(first), Bound::Unbounded));
+        from.take_while(move |(parent, _)| **parent == *taken).map(|(_, name)| &**name)
     }
 
     /// The counted paths that include this one, from it upwards.

@@ -144,6 +144,8 @@ impl<T: TrieEntry> Trie<T> {
 
     /// The newest entry with this key.
     fn find(&self, hash: u64, key: &[u8]) -> Option<Found<'_, T>> {
+        #[cfg(test)]
+        LOOKUPS.set(LOOKUPS.get() + 1);
         self.root.leaves(hash, 0).find_map(|leaf| {
             let (entry, place) = leaf.find(hash, key)?;
             Some(Found { entry, in_buffer: matches!(leaf, Leaf::Buffer(_)), place })
@@ -269,6 +271,12 @@ fn own<T: TrieEntry>(children: &mut Arc<[TrieNode<T>; WIDTH]>) -> &mut [TrieNode
 
 fn read_counters(counts: impl Iterator<Item = usize>) {
     black_box(counts.fold(0, usize::wrapping_add));
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many look-ups there were.
+    pub(in crate::machine) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

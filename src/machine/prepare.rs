@@ -18,8 +18,8 @@ use crate::types::path;
 use crate::types::znode::Zxid;
 
 /// The approximate number of znodes that one step deletes or lists.
-const PART: usize = if cfg!(feature = "simulator") {
-    // Few, so that the small worlds of the simulator need several steps.
+const PART: usize = if cfg!(any(test, feature = "simulator")) {
+    // Few, so that the small worlds of the simulator and of tests need several steps.
     4
 } else {
     1024

@@ -13,10 +13,10 @@ use super::*;
 use crate::machine::command::{Batch, Outcome};
 use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::machine::{DATA_BYTES_MAX, Machine};
+use crate::machine::{DATA_BYTES_MAX, Machine, PastTree, Tree, TreePart, Undo};
 use crate::types::acl::Permissions;
 use crate::types::counter::CounterForm;
-use crate::types::queue::{CLAIMS, QueueOrder, TAKEN};
+use crate::types::queue::{CLAIMS, DELAYED, ITEMS, QueueOrder, TAKEN};
 use crate::types::znode::{Condition, CreateMode};
 
 /// A request without its number, which depends on the session's last one.
@@ -48,6 +48,12 @@ fn paths() -> impl Strategy<Value = String> {
             "/zookeeper/quota/a/zookeeper_stats", "/zookeeper/quota/a/x",
             "/zookeeper/quota/a/x/zookeeper_stats", "/zookeeper/quota/zookeeper_stats",
             "/zookeeper/quota/zookeeper_limits", "/zookeeper/quotas/zookeeper_stats",
+        ]),
+        // What a queue makes itself.
+        4 => prop::sample::select(vec!["/a/items", "/a/delayed", "/a/taken", "/a/claims"]),
+        4 => prop::sample::select(vec![
+            "/a/items/the first", "/a/delayed/the first", "/a/taken/the first", "/a/taken/the last",
+            "/a/claims/the first", "/a/claims/the last", "/b/the last", "/a/items/the first/x",
         ]),
         2 => prop::sample::select(vec![
             "/", "/zookeeper", "/zookeeper/config", "/a/", "/q/", "bad", "", "/a//b", "/a/..",
@@ -265,21 +271,41 @@ fn finished(draft: Draft, model: &Model) -> Request {
     }
 }
 
-/// Stand for the name of a child that is there.
-const FIRST: &str = "the first";
-const LAST: &str = "the last";
+/// Stand for the name of a child that is there: the cluster has chosen it.
+const FIRST: &str = "/the first";
+const LAST: &str = "/the last";
 
-fn named(op: Op, model: &Model) -> Op {
-    let Op::Delete { path, version } = op else { return op };
-    let (parent, name) = path.rsplit_once('/').unwrap_or_default();
-    let mut children = match (name, model.znodes.contains_key(parent)) {
-        (FIRST | LAST, true) => model.children(parent),
-        _ => Vec::new(),
-    };
-    children.sort();
-    let child = if name == FIRST { children.first() } else { children.last() };
-    let named = child.map(|child| format!("{parent}/{child}").into());
-    Op::Delete { path: named.unwrap_or(path), version }
+fn named(mut op: Op, model: &Model) -> Op {
+    let path = path_of(&mut op);
+    for name in [FIRST, LAST] {
+        let Some((parent, rest)) = path.split_once(name) else { continue };
+        let Some(_) = model.znodes.get(parent) else { continue };
+        let mut children = model.children(parent);
+        children.sort();
+        let child = if name == FIRST { children.first() } else { children.last() };
+        if let Some(child) = child {
+            *path = format!("{parent}/{child}{rest}").into();
+        }
+    }
+    op
+}
+
+fn path_of(op: &mut Op) -> &mut Arc<str> {
+    match op {
+        Op::Create { path, .. }
+        | Op::CreateWithAcl { path, .. }
+        | Op::CreateOrSet { path, .. }
+        | Op::TakeOver { path, .. }
+        | Op::Set { path, .. }
+        | Op::SetAcl { path, .. }
+        | Op::Delete { path, .. }
+        | Op::DeleteTree { path }
+        | Op::Check { path, .. }
+        | Op::Put { path, .. }
+        | Op::Take { path, .. }
+        | Op::Add { path, .. }
+        | Op::Invented { path, .. } => path,
+    }
 }
 
 fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
@@ -295,12 +321,15 @@ fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
 fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut model = Model::new();
     let mut machine = Machine::new();
-    // This machine is never cloned or saved.
+    // This machine is never cloned or saved, and prepares what it can.
     let mut replica = Machine::new();
     // This machine is sometimes replaced by one that is restored from its chunks.
     let mut restored = Machine::new();
     let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
     let mut published = machine.tree();
+    // What the past was, and what leads back to it.
+    machine.record_undos(usize::MAX);
+    let (mut past, mut undos) = (vec![published.clone()], Vec::new());
     for (drafts, time, save) in steps {
         let mut batch = Batch { time: model.time + time - 1.min(model.time), requests: Vec::new() };
         model.time = model.time.max(batch.time);
@@ -324,6 +353,7 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
         prop_assert_eq!(before, (published.hash(), published.len()));
         published.check().unwrap();
         published = machine.tree();
+        undos.push(Arc::new(machine.take_undos().collect::<Vec<Undo>>()));
 
         prop_assert_eq!(&applied.outcomes, &outcomes);
         prop_assert_eq!(&applied.changes, &model.changes);
@@ -341,7 +371,15 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
             prop_assert_eq!(children, model.children(path));
         }
         machine.check_invariants().unwrap();
+        let any = past.len() * (model.zxid as usize + 1) / 7;
+        for then in [past.last().unwrap(), &past[any % past.len()]] {
+            look_back(then, &published, &undos)?;
+        }
+        if past.last().is_some_and(|last| last.zxid() < published.zxid()) {
+            past.push(published.clone());
+        }
 
+        while !replica.prepare(&batch) {}
         prop_assert_eq!(&replica.apply(1, &batch), &applied);
         prop_assert_eq!(&restored.apply(1, &batch), &applied);
         prop_assert_eq!(replica.hash(), machine.hash());
@@ -358,27 +396,69 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The present tree, with all later changes undone, is that of the past.
+fn look_back(then: &Tree, now: &Tree, undos: &[Arc<Vec<Undo>>]) -> Result<(), TestCaseError> {
+    let past = PastTree { present: now.clone(), zxid: then.zxid(), chunks: undos.to_vec() };
+    let seen = past.tree(TreePart::All);
+    prop_assert_eq!(&seen, then);
+    prop_assert_eq!(seen.len(), then.len());
+    seen.check().unwrap();
+    for path in ["/", "/a", "/a/items", "/a/taken"] {
+        let shown = |tree: &Tree| {
+            let znode = tree.get(path)?;
+            let children = znode.children().map(str::to_owned);
+            Some((znode.stat(), znode.data().to_vec(), children.collect::<Vec<String>>()))
+        };
+        prop_assert_eq!(shown(&past.tree(TreePart::Znode(path))), shown(then));
+    }
+    Ok(())
+}
+
 /// Requests of one batch, how long after the last one it comes, and whether a machine is saved after it.
 type Step = (Vec<Draft>, u64, bool);
 
-/// A step of consumers of one queue, and of somebody who deletes what they work on.
+/// The sessions of a queue's consumers.
+const CONSUMERS: std::ops::Range<u64> = 1..6;
+
+/// A step of consumers of one queue, and of somebody who deletes what they work on, puts something else there, or
+/// permits things to some of them only.
 fn queue_step() -> impl Strategy<Value = Step> {
-    let path = || "/a".to_owned();
-    let deleted =
-        (prop::sample::select(vec![TAKEN, CLAIMS]), prop::sample::select(vec![FIRST, LAST]));
-    let delete = deleted.prop_map(|(part, child)| Op::Delete {
-        path: format!("/a/{part}/{child}").into(),
-        version: None,
-    });
+    let queue = || Arc::<str>::from("/a");
+    let child = || prop::sample::select(vec![FIRST, LAST]);
+    let inside = || {
+        let part = prop::sample::select(vec![ITEMS, DELAYED, TAKEN, CLAIMS]);
+        (part, child()).prop_map(|(part, child)| format!("/a/{part}{child}"))
+    };
+    let lost = (prop::sample::select(vec![TAKEN, CLAIMS]), child());
+    let delete = lost.prop_map(|(part, child)| format!("/a/{part}{child}"));
+    let delete = delete.prop_map(|path| Op::Delete { path: path.into(), version: None });
     let put = order().prop_map(move |order| Op::Put {
-        path: path().into(),
+        path: queue(),
         data: "".into(),
         order: Box::new(QueueOrder { max: None, ..order }),
     });
-    let take = any::<bool>().prop_map(move |claims| Op::Take { path: path().into(), claims });
-    let op = prop_oneof![3 => put, 4 => take, 3 => delete].prop_map(Command::Op);
-    let command = prop_oneof![20 => op, 1 => Just(Command::Close)];
-    let draft = (1..4u64, command).prop_map(|(session, command)| present(session, command));
+    let take = any::<bool>().prop_map(move |claims| Op::Take { path: queue(), claims });
+    let part = prop::sample::select(vec!["/a/items", "/a/taken", "/a/claims"]);
+    let list = prop_oneof![4 => inside(), 1 => part.prop_map(str::to_owned)];
+    let list =
+        (list, acl()).prop_map(|(path, acl)| Op::SetAcl { path: path.into(), acl, version: None });
+    let other =
+        (inside(), prop::sample::select(vec!["", "/x"])).prop_map(|(path, below)| Op::Create {
+            path: format!("{path}{below}").into(),
+            data: "".into(),
+            mode: CreateMode::Persistent,
+        });
+    let check = Just(Op::Check { path: "/a/items".into(), condition: Condition::Absent });
+    let op =
+        prop_oneof![6 => put, 8 => take, 6 => delete, 3 => list, 1 => other, 1 => check].boxed();
+    let command = prop_oneof![
+        30 => op.clone().prop_map(Command::Op),
+        10 => vec(op, 2..5).prop_map(Command::Multi),
+        2 => vec(id(), 1..3).prop_map(|ids| Command::Authenticate { ids }),
+        1 => quota(),
+        1 => Just(Command::Close),
+    ];
+    let draft = (CONSUMERS, command).prop_map(|(session, command)| present(session, command));
     (vec(draft, 1..4), 0..4u64, any::<bool>())
 }
 
@@ -404,7 +484,7 @@ proptest! {
             present(session, Command::Open { secret, timeout_ms, owner: 1, base: 0 })
         };
         let create = Op::Create { path: "/a".into(), data: "".into(), mode: CreateMode::Persistent };
-        let begin = (1..4).map(open).chain([present(1, Command::Op(create))]).collect();
+        let begin = CONSUMERS.map(open).chain([present(1, Command::Op(create))]).collect();
         agree([vec![(begin, 1, false)], steps].concat())?;
     }
 }

@@ -250,7 +250,19 @@ fn complete_handshake(
     true
 }
 
-/// The bytes from a ZooKeeper client, in one piece and byte by byte.
+/// The requests of an operator's browser or tool.
+#[cfg(feature = "admin")]
+pub fn admin_requests(bytes: &[u8]) {
+    crate::admin::fuzz(bytes);
+}
+
+/// What recipes store, the names of contenders, and cron expressions.
+pub fn recipe_values(bytes: &[u8]) {
+    crate::recipes::fuzz(bytes);
+}
+
+/// The bytes from a ZooKeeper client, in one piece and byte by byte; and those of a ZooKeeper server and its snapshot, as
+/// an import reads them.
 #[cfg(feature = "gateway")]
 pub fn zookeeper_requests(bytes: &[u8]) {
     crate::gateway::fuzz(bytes);
@@ -304,7 +316,7 @@ pub fn write_seeds() {
     }
 }
 
-/// Messages as a leader sends them, one by one and all together, in the form of [`node`].
+/// Messages as a leader sends them, one by one and all together, in the form of [`node`]; and texts.
 fn seeds() -> Vec<Bytes> {
     use crate::node::message::RaftBody;
     use crate::node::stored::{EntryKind, LogEntry};
@@ -361,5 +373,13 @@ fn seeds() -> Vec<Bytes> {
         messages.iter().map(|message| Bytes::from(framed(2, message))).collect();
     let all: Vec<u8> = messages.iter().flat_map(|message| framed(2, message)).collect();
     seeds.push(Bytes::from(all));
+    seeds.extend(TEXTS.map(|text| Bytes::from_static(text.as_bytes())));
     seeds
 }
+
+const TEXTS: [&str; 4] = [
+    "PUT /tree/a%20b?version=7 HTTP/1.1\r\nHost: 127.0.0.1:1\r\nContent-Length: 2\r\n\r\n{}GET /live HTTP/1.0\r\nHost: a\r\n\r\n",
+    "0 9 1,L */2 MON-FRI\nEurope/Berlin",
+    "{\"id\":\"a\",\"address\":\"b\",\"port\":7,\"payload\":{\"c\":\"d\"}}",
+    "0123456789abcdef-p7-m0000000000000007-latch-0000000001\n646dbb08aa7f4a7ea0f1b2c3d4e5f607__lock__0000000001",
+];

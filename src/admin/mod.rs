@@ -41,6 +41,8 @@ use std::sync::Arc;
 
 use self::guard::{Guard, WrongTokens};
 use self::routes::Routes;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::routes::fuzz;
 use self::server::AdminServer;
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;

@@ -370,3 +370,29 @@ fn page(guard: &Guard) -> Response {
     );
     Response::new("text/html; charset=utf-8", text).with(POLICY, policy)
 }
+
+/// Reads arbitrary bytes as the requests of a connection, finds their routes, and checks who sends them.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(mut bytes: &[u8]) {
+    use super::http;
+
+    let from = SocketAddr::from(([127, 0, 0, 1], 1));
+    let token = Some("a-token-of-some-length".to_owned());
+    let mut guards = [(None, false), (token, true)].map(|(token, writable)| Guard {
+        token,
+        writable,
+        wrong_tokens: Default::default(),
+    });
+    while let Ok(Some((head, length))) = http::parse(bytes) {
+        assert_eq!(http::parse(&bytes[..length]), Ok(Some((head.clone(), length))));
+        assert!(matches!(http::parse(&bytes[..length - 1]), Ok(None)), "it is complete earlier");
+        if let Ok(route) = Route::of(&head) {
+            for guard in &mut guards {
+                let _ = guard.check(&head, &route, from, Duration::ZERO);
+            }
+        }
+        let encoded: String = head.path.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        assert_eq!(decoded(&encoded), Ok(head.path));
+        bytes = bytes.get(length + head.body..).unwrap_or_default();
+    }
+}

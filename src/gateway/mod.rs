@@ -61,8 +61,6 @@ mod words;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::tests::conversations::conversation;
-#[cfg(any(test, fuzzing))]
-pub(crate) use wire::fuzz;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -74,6 +72,13 @@ pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
 use crate::runtime::port::{self, Serving, cannot_listen, refused};
 use crate::types::error::Result;
+
+/// Reads arbitrary bytes as those of a client, and as what an import reads.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    wire::fuzz(bytes);
+    import::fuzz(bytes);
+}
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
 ///

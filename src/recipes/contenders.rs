@@ -33,6 +33,8 @@ pub(super) use self::name::{
     ContenderKind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits,
     is_random, parse,
 };
+#[cfg(any(test, fuzzing))]
+pub(super) use self::place::fuzz;
 pub(super) use self::place::{Standing, behind, between, random};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;

@@ -160,3 +160,22 @@ pub use two_phase::{Phase, TwoPhaseCommit, Vote};
 pub use updates::Updates;
 
 pub use crate::types::counter::CounterForm;
+
+/// Reads arbitrary bytes as what recipes store, and as names of contenders.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = registry::decode(bytes);
+    let _: Result<two_phase::TransactionHeader, String> = Postcard::decode(bytes);
+    let _: Result<two_phase::Site, String> = Postcard::decode(bytes);
+    partitions::fuzz(bytes);
+    schedule::fuzz(bytes);
+    for form in [CounterForm::Long, CounterForm::Int, CounterForm::Text] {
+        if let Ok(number) = form.decode(bytes) {
+            let again = form.encode(number).map(|data| form.decode(&data));
+            assert_eq!(again, Some(Ok(number)));
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        contenders::fuzz(text);
+    }
+}

@@ -130,6 +130,15 @@ impl<R: Read> JuteReader<R> {
     }
 }
 
+/// Reads arbitrary bytes as a snapshot, and as what follows the head of one.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let _ = read_from(bytes, "/");
+    // With no sessions and no access lists.
+    let head = [&MAGIC.to_be_bytes()[..], &[0; 4 + 8 + 4 + 4]].concat();
+    let _ = read_from(head.chain(bytes), "/a");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,6 +21,8 @@ mod target;
 mod tests;
 mod walk;
 
+#[cfg(any(test, fuzzing))]
+pub(super) use self::source::fuzz;
 use std::path::PathBuf;
 
 use bytes::Bytes;

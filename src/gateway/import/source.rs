@@ -289,3 +289,23 @@ impl From<Unreadable> for SourceFailure {
         SourceFailure::Lost(broken())
     }
 }
+
+/// Reads arbitrary bytes as those of a server, in each kind of reply that an import asks for, and as a snapshot.
+#[cfg(any(test, fuzzing))]
+pub(in crate::gateway) fn fuzz(bytes: &[u8]) {
+    use crate::gateway::wire::response::{AclReply, ChildrenReply, ClientInfo, DataReply};
+
+    let mut decoder = FrameDecoder::new(REPLY_BYTES_MAX, &[]);
+    decoder.buffer().extend_from_slice(bytes);
+    while let Ok(Some(DecodedPiece::Frame(mut frame))) = decoder.next_frame() {
+        let _ = ConnectResponse::read(&mut frame.clone());
+        if ReplyHeader::read(&mut frame).is_ok() {
+            let _ = i32::read(&mut frame.clone());
+            let _ = DataReply::read(&mut frame.clone());
+            let _ = AclReply::read(&mut frame.clone());
+            let _ = ChildrenReply::read(&mut frame.clone());
+            let _ = Vec::<ClientInfo>::read(&mut frame);
+        }
+    }
+    super::kinds::fuzz(bytes);
+}

@@ -129,6 +129,27 @@ fn least_behind(name: &str) -> Option<u64> {
     u64::try_from(least + 1).ok()
 }
 
+/// Reads an arbitrary text as names of contenders, a line each, and finds places among them.
+#[cfg(any(test, fuzzing))]
+pub(in crate::recipes) fn fuzz(text: &str) {
+    use crate::recipes::contenders::{LATCH, LOCK, READ, WRITE, is_random, parse};
+
+    let names: Vec<&str> = text.lines().collect();
+    for (at, name) in names.iter().enumerate() {
+        let _ = (parse(name, &[&LATCH, &LOCK, &READ, &WRITE]), is_random(name));
+        let standing = Standing::of(name).unwrap_or_default();
+        let again = format!("{at:016x}{}-latch-0000000001", standing.shown());
+        assert_eq!(Standing::of(&again), Some(standing), "{name}");
+        let _ = behind(names[..at].iter().copied(), standing);
+        if let Some(random) = between(name, names.get(at + 1).copied(), at as u64)
+            && let Some(digits) = digits(name)
+        {
+            let between = format!("{random:016x}-latch-{digits}");
+            assert!(*name < between.as_str(), "{between} is not behind {name}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

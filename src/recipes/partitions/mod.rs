@@ -33,6 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::partition::Partition;
+#[cfg(any(test, fuzzing))]
+pub(super) use self::plan::fuzz;
 pub use self::plan::{PartitionMember, PartitionPlan};
 use self::settings::Settings;
 pub use self::share::Share;

@@ -312,6 +312,25 @@ impl PartitionPlan {
     }
 }
 
+/// Reads arbitrary bytes as a plan of so many partitions as the first of them says, and as the data of members, and makes
+/// the next plans.
+#[cfg(any(test, fuzzing))]
+pub(in crate::recipes) fn fuzz(bytes: &[u8]) {
+    let Some((count, rest)) = bytes.split_first() else { return };
+    let partitions = usize::from(*count);
+    let mut members = Vec::new();
+    for (number, data) in rest.chunks(8).take(5).enumerate() {
+        members.extend(PartitionMember::decoded(&format!("m{number}"), data));
+    }
+    for data in [rest, &[]] {
+        let Ok(plan) = PartitionPlan::decoded(data, partitions) else { continue };
+        let next = plan.next(&members, partitions);
+        assert_eq!(next.partitions(), partitions);
+        let again = next.encoded().and_then(|data| PartitionPlan::decoded(&data, partitions));
+        assert_eq!(again, Ok(next));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -475,3 +475,29 @@ impl Schedule {
         children_or_none(self.session.nonblocking().children(&self.path).await)
     }
 }
+
+/// Reads arbitrary bytes as what a timer stores, and as a cron expression and a time zone, a line each.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Some(history) = FireHistory::decoded(bytes) {
+        let (history, fire) = history.with((0, 0, false), 0);
+        assert_eq!(history.public(0).last().map(|last| last.number), Some(fire.number));
+    }
+    if let Some((next, rest)) = bytes.split_first_chunk::<8>()
+        && let Ok(Definition { timer, .. }) = Postcard::decode(rest)
+    {
+        let next = i64::from_be_bytes(*next) / 1_000_000;
+        for now in [0, next, NEVER] {
+            let _ = timer.first(now, Some(next));
+            let _ = timer.plan(next, now);
+        }
+    }
+    #[cfg(feature = "cron")]
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Some((expression, zone)) = text.split_once('\n')
+        && let Ok(timer) = Timer::cron(expression, zone)
+    {
+        let times: Vec<SystemTime> = timer.upcoming(SystemTime::UNIX_EPOCH).take(4).collect();
+        assert!(times.windows(2).all(|two| two[0] < two[1]), "{text:?} fires at {times:?}");
+    }
+}

@@ -247,6 +247,9 @@ pub struct MemberState {
     pub former_directories: u64,
     /// Of the certificates and authorities that its process uses, the one that expires first; `None` if it uses none.
     pub certificate: Option<CertificateExpiry>,
+    /// By how many milliseconds its wall clock is ahead of the log's time, and negative if it is behind. `None` before it
+    /// has received that from a leader.
+    pub clock_ahead_ms: Option<i64>,
     /// How long commits took in the last 30 to 60 seconds, from the proposal of a batch of writes
     /// until it was applied. `None` if it proposed none: only a leader does.
     pub commit: Option<Latency>,
@@ -489,6 +492,7 @@ impl Coordinator {
                         .certificate
                         .clone()
                         .map(|(name, expires_in)| CertificateExpiry { name, expires_in }),
+                    clock_ahead_ms: report.clock_ahead_ms,
                     commit: report.commit.map(Latency::from),
                     disk_sync: report.disk_sync.map(Latency::from),
                     refuses_writes: report.refuses_writes,

@@ -499,7 +499,12 @@ impl OpError {
                 Error::InvalidData { path, reason }
             }
             OpError::NotAdded { path, before: Some(before) } => {
-                let reason = format!("{before} is there, and the form cannot show the sum");
+                let reason = match before {
+                    i64::MAX => "it can show no later time than April 2262, or no larger number, and the log's \
+                                 time may be later: see `quorate doctor`"
+                        .to_owned(),
+                    _ => format!("{before} is there, and the form cannot show the sum"),
+                };
                 Error::InvalidData { path, reason }
             }
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },

@@ -56,6 +56,7 @@ mod ops;
 mod prepare;
 mod queue;
 mod sessions;
+mod set_back;
 pub(crate) mod snapshot;
 mod tombstones;
 mod tree;

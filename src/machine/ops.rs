@@ -228,7 +228,7 @@ impl WriteInProgress {
         };
         let after = from.and_then(|from| from.checked_add(number));
         let Some((after, data)) = after.and_then(|after| Some((after, form.encode(after)?))) else {
-            return Err(OpError::NotAdded { path: path.to_string(), before });
+            return Err(OpError::NotAdded { path: path.to_string(), before: from });
         };
         let needed = u64::try_from(after.saturating_sub(now)).unwrap_or(0);
         if let Some(limit) = within.filter(|limit| needed > *limit) {

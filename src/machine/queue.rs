@@ -168,7 +168,12 @@ impl WriteInProgress {
     }
 
     /// Deletes a znode, and creates it at another path. The parent exists.
-    fn rename(&mut self, tree: &mut Tree, from: &Arc<str>, to: &Arc<str>) -> Result<(), OpError> {
+    pub(super) fn rename(
+        &mut self,
+        tree: &mut Tree,
+        from: &Arc<str>,
+        to: &Arc<str>,
+    ) -> Result<(), OpError> {
         let znode = find(tree, from)?;
         let data = if znode.is_null() { Data::from(None) } else { Data::from(znode.data()) };
         let acl = znode.acl().map(|acl| (**acl).clone());

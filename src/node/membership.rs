@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::clocks::Clocks;
 use super::closing::{ClosingMembers, ClosingProgress};
 use super::context::Context;
 use super::io::{Problem, Time};
@@ -48,6 +49,7 @@ pub(super) struct Membership {
     /// All other members, each with what keeps this node from reaching it.
     pub(super) problems: Vec<(NodeId, Option<Problem>)>,
     pub(super) closing: ClosingMembers,
+    pub(super) clocks: Clocks,
     /// The offers of the lead that this node has made.
     pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
@@ -85,6 +87,7 @@ impl Membership {
             versions: Versions::new(version),
             problems: others.map(|member| (member, Some(Problem::not_yet()))).collect(),
             closing: ClosingMembers::default(),
+            clocks: Clocks::default(),
             preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
             leaving: false,

@@ -94,8 +94,15 @@ pub(crate) enum PeerMessage {
     Removed { index: u64 },
     /// The leader to the members: the voters that do not answer it, the settled learners (there is
     /// no vote for them to take), the members whose disks are nearly full, and whether writes are
-    /// refused for that.
-    Health { silent: Vec<NodeId>, placed: Vec<NodeId>, disk_low: Vec<NodeId>, refuses_writes: bool },
+    /// refused for that. And the log's time, and its own wall clock.
+    Health {
+        silent: Vec<NodeId>,
+        placed: Vec<NodeId>,
+        disk_low: Vec<NodeId>,
+        refuses_writes: bool,
+        log_ms: u64,
+        wall_ms: u64,
+    },
     /// A node without a cluster sends it to all peers, and a member replies with it.
     Announce { announcement: Announcement },
     /// The sender is a member as far as it knows, and reports its present address and zone.

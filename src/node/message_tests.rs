@@ -33,6 +33,7 @@ fn admin_replies() -> Vec<(NodeId, AdminReply)> {
         admin: Some("[::1]:300".parse().unwrap()),
         not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
         disk_free: Some(300),
+        clock_ahead_ms: Some(-300),
         disk_sync: Some(LatencySummary {
             count: 300,
             p50: Duration::from_millis(1),
@@ -167,6 +168,8 @@ fn messages() -> Vec<(&'static str, PeerMessage)> {
                 placed: vec![301],
                 disk_low: vec![302],
                 refuses_writes: true,
+                log_ms: 300,
+                wall_ms: 301,
             },
         ),
         ("disk low", PeerMessage::DiskLow { low: true }),

@@ -44,6 +44,7 @@ mod apply;
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod client_message;
+mod clocks;
 mod closing;
 mod config;
 mod context;
@@ -284,6 +285,7 @@ impl Node {
             if raft.may_campaign(membership, &self.cx) || leads {
                 raft.tick_elections();
             }
+            raft.elections.stands_last = membership.clocks.differs_from_leader(now);
             raft.hasten_election(membership, &self.cx)?;
             self.tick();
         }
@@ -524,7 +526,7 @@ impl Node {
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
             && self.raft.has_committed_in_term()
         {
-            leading.serve(self.cx.now, &self.machine);
+            leading.serve(self.cx.now, &self.machine, &self.membership.clocks);
             self.replica.clients.again();
         }
     }

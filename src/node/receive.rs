@@ -255,8 +255,10 @@ impl Node {
             PeerMessage::Removed { index } => {
                 self.membership.take_removed(from, index, &self.raft, &self.cx)?;
             }
-            PeerMessage::Health { silent, placed, disk_low, refuses_writes } => {
+            PeerMessage::Health { silent, placed, disk_low, refuses_writes, log_ms, wall_ms } => {
                 if from == self.raft.leader() {
+                    let (own, now) = (self.membership.own_name(), self.cx.now);
+                    self.membership.clocks.received(log_ms, Some(wall_ms), now, own);
                     self.membership.take_health(silent, &placed, self.raft.term());
                     if disk_low.len() <= MEMBERS_MAX {
                         self.note_room(disk_low.into_iter().collect(), refuses_writes);

@@ -48,6 +48,7 @@ impl Node {
             checkpoint_bytes: Some(self.raft.persistence.state_bytes),
             disk_free_bytes: self.room.free(),
             disk_low: self.room.is_low,
+            clock_ahead_ms: self.membership.clocks.ahead_ms(),
             ..self.cx.metrics.clone()
         }
     }
@@ -388,6 +389,7 @@ impl Node {
                 let first = self.troubles.certificate(self.cx.now.wall_ms);
                 first.map(|(name, expires_in)| (name.to_owned(), expires_in))
             },
+            clock_ahead_ms: self.membership.clocks.ahead_ms(),
             commit,
             disk_sync,
             refuses_writes: self.room.refuses_writes,

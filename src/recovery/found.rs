@@ -100,12 +100,13 @@ impl Plan {
         let found = copy::read_copy(&copied, &options, &marks).map_err(in_dir)?;
         let now = Inspection::new(dir, &found, marks);
         let before = found.identity;
-        let (Some(held), true) = (found.whole.or(found.part), now == self.best) else {
+        let (Some(mut held), true) = (found.whole.or(found.part), now == self.best) else {
             let reason = format!("{} has changed since it was looked at", dir.display());
             return Err(Error::Start(StartError::Unrecoverable { reason }));
         };
         let address = address.unwrap_or(&before.address);
         let identity = new_identity(before.uid, address)?;
+        self.options.0.set_time(&mut held.machine);
         let zxid = held.machine.zxid();
         let (hard_state, meta, state) = start(&identity, &held.machine);
         let mut chunks = ChunkWriter::full(state);
@@ -139,7 +140,8 @@ pub(super) fn restore_with(
     options: &Options,
 ) -> Result<Founded> {
     check_address(address)?;
-    let ReadBackup { machine, .. } = super::read(file, options.at_rest.as_ref())?;
+    let ReadBackup { mut machine, .. } = super::read(file, options.at_rest.as_ref())?;
+    options.set_time(&mut machine);
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     // Checked before the store is opened, since opening a database writes to it.
     let place = FsPath::system(dir);

@@ -8,6 +8,8 @@ use super::plan::{Plan, recover_with};
 use super::{Backup, read_backup_with, verify_with};
 use crate::api::snapshot::Snapshot;
 use crate::encryption::AtRest;
+use crate::machine::Machine;
+use crate::runtime::clock::Clock;
 use crate::runtime::directory::store_options;
 use crate::storage::{StorageError, StoreOptions};
 use crate::types::error::Result;
@@ -35,6 +37,7 @@ use crate::types::error::Result;
 pub struct Options {
     pub(super) at_rest: Option<AtRest>,
     pub(super) log_dir: Option<PathBuf>,
+    pub(super) sets_time_back: bool,
 }
 
 impl Options {
@@ -83,6 +86,16 @@ impl Options {
     #[must_use]
     pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Options {
         self.log_dir = Some(dir.into());
+        self
+    }
+
+    /// A new cluster goes on from this machine's clock, if the log's time is later: for when a member with a clock that was
+    /// far ahead has moved the log's time there. What was written later than now counts as written now, and what expires
+    /// or is due keeps what is left of its time. [Limits](crate::guide::limits) say what to do about timers and rate
+    /// limiters, whose znodes have times of their own.
+    #[must_use]
+    pub fn set_time_back(mut self) -> Options {
+        self.sets_time_back = true;
         self
     }
 
@@ -140,6 +153,13 @@ impl Options {
         address: &str,
     ) -> Result<Founded> {
         restore_with(file.as_ref(), dir.as_ref(), address, self)
+    }
+
+    /// Sets the log's time back, if that was asked for.
+    pub(super) fn set_time(&self, machine: &mut Machine) {
+        if self.sets_time_back {
+            machine.set_time_back(Clock::real().wall_ms());
+        }
     }
 
     /// The settings of the stores.

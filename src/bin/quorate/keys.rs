@@ -74,6 +74,23 @@ impl StoppedArgs {
     pub(crate) fn inspect(&self, dir: &Path) -> Result<Inspection> {
         self.options()?.inspect(dir)
     }
+}
+
+/// How a new cluster is founded.
+#[derive(Debug, Args)]
+pub(crate) struct FoundArgs {
+    /// Goes on from this machine's clock if the log's time is later, as after a member's clock was far ahead.
+    #[arg(long)]
+    set_time_back: bool,
+    #[command(flatten)]
+    stopped: StoppedArgs,
+}
+
+impl FoundArgs {
+    fn options(&self) -> Result<Options> {
+        let options = self.stopped.options()?;
+        Ok(if self.set_time_back { options.set_time_back() } else { options })
+    }
 
     pub(crate) fn recover<P: AsRef<Path>>(&self, dirs: &[P], damaged: bool) -> Result<Plan> {
         match damaged {

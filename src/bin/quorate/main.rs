@@ -30,7 +30,7 @@ use quorate::StartError;
 use quorate::{Error, recovery};
 use serde::Serialize;
 
-use self::keys::{DataKeyArgs, StoppedArgs};
+use self::keys::{DataKeyArgs, FoundArgs, StoppedArgs};
 
 /// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
 /// docs/gateway.md.
@@ -102,7 +102,7 @@ enum CliCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        stopped: StoppedArgs,
+        founding: FoundArgs,
     },
     /// Reads a backup to its end, and makes sure that it is sound.
     Verify {
@@ -127,7 +127,7 @@ enum CliCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        stopped: StoppedArgs,
+        founding: FoundArgs,
     },
 }
 
@@ -145,12 +145,12 @@ fn main() -> ExitCode {
             // Each directory is reported, even if another one has an error.
             dirs.iter().filter(|dir| !report(stopped.inspect(dir), json)).count() == 0
         }
-        CliCommand::Recover { dirs, yes, damaged, address, json, stopped } => {
-            recover(stopped.recover(&dirs, damaged), yes, address.as_deref(), json)
+        CliCommand::Recover { dirs, yes, damaged, address, json, founding } => {
+            recover(founding.recover(&dirs, damaged), yes, address.as_deref(), json)
         }
         CliCommand::Verify { file, json, keys } => report(keys.verify(&file), json),
-        CliCommand::Restore { file, dir, address, json, stopped } => {
-            report(stopped.restore(&file, &dir, &address), json)
+        CliCommand::Restore { file, dir, address, json, founding } => {
+            report(founding.restore(&file, &dir, &address), json)
         }
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }

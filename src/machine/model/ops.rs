@@ -417,13 +417,14 @@ fn sum_of(
         }
     };
     let from = before.map(|before| i128::from(before).max(now.unwrap_or(i128::MIN)));
+    let shown = from.map(|from| i64::try_from(from).unwrap_or(i64::MAX));
     let sum = from.map(|from| from + i128::from(number));
     let range = i128::from(lowest)..=i128::from(highest);
     let sum = sum.filter(|sum| range.contains(sum)).map(|sum| match form {
         CounterForm::Text => (sum as i64, sum.to_string().into_bytes()),
         _ => (sum as i64, sum.to_be_bytes()[16 - bytes..].to_vec()),
     });
-    (before, sum)
+    (shown, sum)
 }
 
 /// The bytes that count for the limit of a request.

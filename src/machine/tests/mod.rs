@@ -5,6 +5,7 @@ mod ends;
 mod queues;
 mod sequences;
 mod sessions;
+mod set_back;
 mod versions;
 
 use std::time::Duration;

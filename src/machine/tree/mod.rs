@@ -456,6 +456,15 @@ impl Tree {
         self.change_znode(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
     }
 
+    /// Changes the times in a znode's stat, and nothing else.
+    pub(super) fn move_times(&mut self, path: &str, moved: impl Fn(u64) -> u64) {
+        self.change_znode(path, |znode| {
+            znode.change(|Parts { fields, .. }| {
+                (fields.ctime, fields.mtime) = (moved(fields.ctime), moved(fields.mtime));
+            });
+        });
+    }
+
     /// The containers that had children and have none any more, by path.
     pub(crate) fn unused_containers(&self) -> impl Iterator<Item = &str> {
         self.due.iter().take_while(|(at, _)| *at == 0).map(|(_, path)| &**path)

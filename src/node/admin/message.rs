@@ -166,6 +166,8 @@ pub(crate) struct Report {
     pub(crate) former_directories: u64,
     /// The certificate, of those that its process uses, that expires first, and in how many seconds.
     pub(crate) certificate: Option<(String, i64)>,
+    /// How far its wall clock is ahead of the log's time, if it knows that.
+    pub(crate) clock_ahead_ms: Option<i64>,
     /// Of the last minute; `None` if there was none. Only a leader has commits.
     pub(crate) commit: Option<LatencySummary>,
     pub(crate) disk_sync: Option<LatencySummary>,

@@ -11,9 +11,10 @@
 //! behind any wall clock, but it stands still while it is ahead of them. It orders events and does
 //! not measure time.)
 //!
-//! A new leader starts from its wall clock, or from the log time if that is later: after a restart no
-//! monotonic clock knows how long there was no leader. So only a wall clock that is ahead when its
-//! node becomes the leader can still move the log time forward at once.
+//! A new leader starts from its wall clock, or from the log time if that is later. It does not start later than
+//! what it has received of its predecessor's clocks (`node::clocks`): so a wall clock that is alone in being ahead does
+//! not move the log time at once. After a restart of all members nobody knows a predecessor, and no monotonic clock
+//! how long there was no leader. Only then can one wall clock that is ahead move the log time forward at once.
 //!
 //! Invariants: while one node leads, the log time advances at nine to eleven tenths of the rate of
 //! that node's monotonic clock. It never goes back.
@@ -34,10 +35,11 @@ pub(crate) struct LogClock {
 }
 
 impl LogClock {
-    /// The clock of a node that begins to lead at this log time.
-    pub(crate) fn begin(now: Now, log_ms: u64) -> LogClock {
+    /// The clock of a node that begins to lead at this log time, and is not to be ahead of `believed_ms`.
+    pub(crate) fn begin(now: Now, log_ms: u64, believed_ms: Option<u64>) -> LogClock {
         let log_ms = unless!(LogTimeBack, log_ms, 0);
-        LogClock { at: now.mono, time: Duration::from_millis(now.wall_ms.max(log_ms)) }
+        let wall_ms = now.wall_ms.min(believed_ms.unwrap_or(u64::MAX));
+        LogClock { at: now.mono, time: Duration::from_millis(wall_ms.max(log_ms)) }
     }
 
     /// Advances to this moment.
@@ -68,13 +70,15 @@ mod tests {
 
     #[test]
     fn it_begins_with_the_later_of_the_wall_clock_and_the_log() {
-        assert_eq!(LogClock::begin(at(5, 100), 70).time_ms(), 100);
-        assert_eq!(LogClock::begin(at(5, 70), 100).time_ms(), 100);
+        assert_eq!(LogClock::begin(at(5, 100), 70, None).time_ms(), 100);
+        assert_eq!(LogClock::begin(at(5, 70), 100, None).time_ms(), 100);
+        assert_eq!(LogClock::begin(at(5, HOUR_MS), 70, Some(80)).time_ms(), 80);
+        assert_eq!(LogClock::begin(at(5, 75), 70, Some(80)).time_ms(), 75);
     }
 
     #[test]
     fn it_shows_the_wall_clock_while_that_runs_as_the_monotonic_one() {
-        let mut clock = LogClock::begin(at(0, 1000), 0);
+        let mut clock = LogClock::begin(at(0, 1000), 0, None);
         for ms in 0..5000 {
             // A wall clock that is a twentieth faster.
             let wall = 1000 + ms * 21 / 20;
@@ -88,7 +92,7 @@ mod tests {
     fn an_hour_takes_about_an_hour() {
         for step_us in [300, 7_000, 100_000, 60_000_000] {
             for wall in [0, 1, u64::MAX] {
-                let mut clock = LogClock::begin(at(0, HOUR_MS), 0);
+                let mut clock = LogClock::begin(at(0, HOUR_MS), 0, None);
                 let mut now_us = 0;
                 let mut before = clock.time_ms();
                 while now_us < HOUR_MS * 1000 / 60 {
@@ -109,7 +113,7 @@ mod tests {
     #[test]
     fn a_moment_s_mistake_leaves_no_trace() {
         let day = 24 * HOUR_MS;
-        let mut clock = LogClock::begin(at(0, 1000), 0);
+        let mut clock = LogClock::begin(at(0, 1000), 0, None);
         clock.advance(at(500_000, 1500 + day));
         assert_eq!(clock.time_ms(), 1550);
         clock.advance(at(600_000, 1600));

@@ -404,7 +404,10 @@ impl Leading {
             placed: placed.iter().copied().collect(),
             disk_low: disk_low.iter().copied().collect(),
             refuses_writes,
+            log_ms: self.log_time(),
+            wall_ms: cx.now.wall_ms,
         };
+        membership.clocks.received(self.log_time(), None, cx.now, membership.own_name());
         membership.note_silent(silent, raft.term());
         self.members.health_at = now + HEALTH_PERIOD;
         self.members.placed = placed;

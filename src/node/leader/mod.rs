@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use crate::machine::command::{Batch, Command, Request};
 use crate::machine::{Machine, SessionRecord};
+use crate::node::clocks::Clocks;
 use crate::node::config::NodeConfig;
 use crate::node::context::Context;
 use crate::node::io::{Now, Time};
@@ -89,7 +90,7 @@ impl Leading {
         Leading {
             term,
             serves_since: None,
-            clock: LogClock::begin(now, 0),
+            clock: LogClock::begin(now, 0, None),
             admission: Admission::default(),
             proposed: Proposed::default(),
             confirmations: Confirmations::new(term),
@@ -109,9 +110,9 @@ impl Leading {
     }
 
     /// The leader has applied an entry of its own term. Earlier requests have their turn now.
-    pub(in crate::node) fn serve(&mut self, now: Now, machine: &Machine) {
+    pub(in crate::node) fn serve(&mut self, now: Now, machine: &Machine, clocks: &Clocks) {
         self.serves_since = Some(now.mono);
-        self.clock = LogClock::begin(now, machine.time());
+        self.clock = LogClock::begin(now, machine.time(), clocks.believed_ms(now.mono));
         self.reaper.lead(now.mono);
         self.renew_all(machine, now.mono);
         let before = std::mem::take(&mut self.before_serving);

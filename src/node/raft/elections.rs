@@ -11,6 +11,9 @@ use crate::node::timings::ELECTION_TICKS;
 /// of two followers are apart as well (see [`Ticks`](crate::node::ticks::Ticks)).
 const ELECTION_SPREAD: u64 = 3;
 
+/// How much longer a node waits that does not stand first. raft-rs takes no timeout of twice [`ELECTION_TICKS`].
+const LAST: usize = 2;
+
 impl Raft {
     /// A tick passes, for elections and heartbeats.
     pub(in crate::node) fn tick_elections(&mut self) {
@@ -34,7 +37,7 @@ impl Raft {
             elections.timeout =
                 ELECTION_TICKS + (mixed(elections.random) % ELECTION_SPREAD) as usize;
         }
-        let timeout = elections.timeout;
+        let timeout = elections.timeout + if elections.stands_last { LAST } else { 0 };
         self.set_election_timeout(timeout);
     }
 

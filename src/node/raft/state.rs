@@ -55,6 +55,8 @@ pub(in crate::node) struct Elections {
     pub(super) timeout: usize,
     pub(super) drawn_for: (u64, RaftRole, NodeId),
     pub(super) leaderless_ticks: usize,
+    /// Whether this node leaves it to others to stand first, since its wall clock is not the leader's.
+    pub(in crate::node) stands_last: bool,
     /// The loss of the connection to the leader.
     pub(in crate::node) loss: Option<LeaderLoss>,
     /// The last pre-vote that was asked for while this node followed a leader, until the next tick.
@@ -74,6 +76,7 @@ impl Elections {
             timeout: ELECTION_TICKS,
             drawn_for: (0, RaftRole::Leader, 0),
             leaderless_ticks: 0,
+            stands_last: false,
             loss: None,
             asked: None,
             led_at: now,

@@ -107,6 +107,8 @@ pub(crate) struct Cluster {
     pub(crate) hosts: BTreeMap<NodeId, Host>,
     pub(crate) now: Time,
     wall_ms: u64,
+    /// How far the wall clocks of nodes are ahead of that.
+    pub(crate) wall_ahead_ms: BTreeMap<NodeId, u64>,
     next_request: u64,
     starts: u64,
     /// Directed links that lose everything.
@@ -175,6 +177,7 @@ impl Cluster {
             hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone(), version))).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
+            wall_ahead_ms: BTreeMap::new(),
             next_request: 0,
             starts: 0,
             cut: BTreeSet::new(),
@@ -241,9 +244,14 @@ impl Cluster {
         Now { mono: self.now, wall_ms: self.wall_ms }
     }
 
+    fn clock_of(&self, id: NodeId) -> Now {
+        let ahead = self.wall_ahead_ms.get(&id).copied().unwrap_or(0);
+        Now { mono: self.now, wall_ms: self.wall_ms + ahead }
+    }
+
     pub(crate) fn start(&mut self, id: NodeId) {
         self.starts += 1;
-        let (now, seed) = (self.clock(), self.starts);
+        let (now, seed) = (self.clock_of(id), self.starts);
         let host = self.hosts.get_mut(&id).unwrap();
         let mut reader = ChunkReader::new();
         for chunk in &host.disk.chunks {
@@ -392,7 +400,7 @@ impl Cluster {
 
     /// Steps the node with all its waiting inputs. Returns whether there were any.
     pub(crate) fn step(&mut self, id: NodeId) -> bool {
-        let now = self.clock();
+        let now = self.clock_of(id);
         let host = self.hosts.get_mut(&id).unwrap();
         if !host.disk_stalled {
             while let Some(op) = host.held.pop_front() {
@@ -524,7 +532,7 @@ impl Cluster {
 
     /// Steps the node for the time alone.
     pub(crate) fn tick(&mut self, id: NodeId) {
-        let now = self.clock();
+        let now = self.clock_of(id);
         if let Some(node) = &mut self.hosts.get_mut(&id).unwrap().node {
             let effects = node.step(now, []);
             self.perform(id, effects);

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 pub(crate) mod catch_up;
+mod clocks;
 #[cfg(test)]
 pub(crate) mod crash;
 #[cfg(test)]

@@ -134,6 +134,9 @@ pub struct Metrics {
     /// Whether that is so little that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
+    /// By how many milliseconds this instance's wall clock is ahead of the log's time, and negative if it is behind;
+    /// `None` without a replica, or before a leader was known.
+    pub clock_ahead_ms: Option<i64>,
     /// The directories with former data of this instance: see
     /// [`Status::former_data`](crate::operate::Status::former_data).
     pub former_directories: u64,

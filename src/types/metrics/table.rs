@@ -139,6 +139,11 @@ pub(crate) const METRICS: &[Metric] = &[
         Gauge(|of| replicas_gauge(of, of.disk_low.into())),
     ),
     (
+        "quorate_clock_ahead_seconds",
+        "By how much this instance's wall clock is ahead of the log's time; negative: behind.",
+        Gauge(|of| of.clock_ahead_ms.map(|ms| ms / 1000)),
+    ),
+    (
         "quorate_former_directories",
         "Directories with former data of this instance, which was damaged.",
         Gauge(|of| replicas_gauge(of, of.former_directories)),

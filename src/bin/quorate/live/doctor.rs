@@ -234,6 +234,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
         }
         examine_member(member, state, &mut findings);
     }
+    super::clocks::examine(members, &mut findings);
     let mut versions: Vec<u16> =
         members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.version).collect();
     versions.sort_unstable();

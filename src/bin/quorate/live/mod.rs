@@ -1,6 +1,7 @@
 //! Commands on a running cluster, through a client (an instance without a replica).
 
 mod bench;
+mod clocks;
 mod cluster;
 mod copy;
 mod diff;

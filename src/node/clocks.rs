@@ -13,7 +13,7 @@ use super::io::{Now, Time};
 use crate::types::membership::Named;
 
 /// A clock that differs by more is wrong. Messages may take a while.
-pub(crate) const WRONG: Duration = Duration::from_secs(60);
+const WRONG: Duration = Duration::from_secs(60);
 /// It is reported once it was wrong for so long.
 const REPORTED_AFTER: Duration = Duration::from_secs(5);
 
@@ -93,7 +93,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn difference(of: u64, from: u64) -> i64 {
+/// By how many milliseconds one time is after another one.
+pub(super) fn difference(of: u64, from: u64) -> i64 {
     i64::try_from(i128::from(of) - i128::from(from)).unwrap_or(i64::MAX)
 }
 

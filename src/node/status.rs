@@ -10,6 +10,7 @@ use crate::node::admin::message::{
 };
 use crate::node::admin::{GATHERED_MAX, GATHERED_OF_CLIENTS_MAX, ReplyReceiver};
 use crate::node::bootstrap::Founding;
+use crate::node::clocks;
 use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
@@ -48,8 +49,18 @@ impl Node {
             checkpoint_bytes: Some(self.raft.persistence.state_bytes),
             disk_free_bytes: self.room.free(),
             disk_low: self.room.is_low,
-            clock_ahead_ms: self.membership.clocks.ahead_ms(),
+            clock_ahead_ms: self.clock_ahead_ms(),
             ..self.cx.metrics.clone()
+        }
+    }
+
+    /// How far this node's wall clock is ahead of the log's time, in milliseconds; `None` before it knows that.
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        match &self.leading {
+            Some(leading) if leading.serves() => {
+                Some(clocks::difference(self.cx.now.wall_ms, leading.log_time()))
+            }
+            _ => self.membership.clocks.ahead_ms(),
         }
     }
 
@@ -389,7 +400,7 @@ impl Node {
                 let first = self.troubles.certificate(self.cx.now.wall_ms);
                 first.map(|(name, expires_in)| (name.to_owned(), expires_in))
             },
-            clock_ahead_ms: self.membership.clocks.ahead_ms(),
+            clock_ahead_ms: self.clock_ahead_ms(),
             commit,
             disk_sync,
             refuses_writes: self.room.refuses_writes,

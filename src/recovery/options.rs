@@ -91,7 +91,7 @@ impl Options {
 
     /// A new cluster goes on from this machine's clock, if the log's time is later: for when a member with a clock that was
     /// far ahead has moved the log's time there. What was written later than now counts as written now, and what expires
-    /// or is due keeps what is left of its time. [Limits](crate::guide::limits) say what to do about timers and rate
+    /// or is due keeps what is left of its time. [Metrics](crate::guide::metrics#clocks) says what to do about timers and rate
     /// limiters, whose znodes have times of their own.
     #[must_use]
     pub fn set_time_back(mut self) -> Options {

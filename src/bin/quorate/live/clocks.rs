@@ -20,7 +20,9 @@ pub(super) fn examine(members: &[MemberReport], findings: &mut Vec<Finding>) {
     let middle = all.len() / 2;
     // Of two, the one that is closer to the log's time.
     let middles = all.get(all.len().saturating_sub(1) / 2..=middle).unwrap_or_default();
-    let Some(most) = middles.iter().copied().min_by_key(|ahead| ahead.unsigned_abs()) else { return };
+    let Some(most) = middles.iter().copied().min_by_key(|ahead| ahead.unsigned_abs()) else {
+        return;
+    };
     if most.abs() > WRONG_MS {
         let (side, advice) = match most < 0 {
             true => (

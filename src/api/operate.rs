@@ -242,7 +242,7 @@ pub struct MemberState {
     /// stops.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub disk_waits: Option<Duration>,
-    /// How many directories with former data it keeps: its own was damaged so often, or the member was removed.
+    /// How many directories with former data it keeps that were damaged.
     /// [`Status::former_data`](crate::operate::Status::former_data) of that member names them.
     pub former_directories: u64,
     /// Of the certificates and authorities that its process uses, the one that expires first; `None` if it uses none.

@@ -139,7 +139,7 @@ pub(crate) enum Input {
 pub(crate) struct HostFacts {
     /// Since when the disk has not answered a write, if that is long.
     pub(crate) disk_hangs_since: Option<Time>,
-    /// How many directories with former data there are.
+    /// How many directories with former data there are that were damaged.
     pub(crate) former_directories: u64,
     /// Of the certificates that are used, the one that expires first.
     pub(crate) certificate: Option<Expiry>,

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::types::certificate::Expiry;
 
 /// A port with certificates, besides that of the members.
-#[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "gateways only"))]
 pub(crate) trait HasCertificates: Send + Sync {
     fn certificates(&self) -> Vec<Expiry>;
 }

@@ -44,7 +44,8 @@ pub(crate) struct DataDirectory {
 #[derive(Debug, Default)]
 struct Known {
     damage: Option<String>,
-    former: Vec<PathBuf>,
+    /// Each with whether its member was removed, and not damaged.
+    former: Vec<(PathBuf, bool)>,
     /// Where the log is, if there is a store.
     log: Option<PathBuf>,
 }
@@ -70,13 +71,14 @@ impl DataDirectory {
         self.known().log.clone()
     }
 
-    pub(crate) fn former_count(&self) -> u64 {
-        self.known().former.len() as u64
+    /// How many of those below were damaged.
+    pub(crate) fn damaged_count(&self) -> u64 {
+        self.known().former.iter().filter(|(_, was_removed)| !was_removed).count() as u64
     }
 
     /// The directories that were set aside.
     pub(crate) fn former(&self) -> Vec<PathBuf> {
-        self.known().former.clone()
+        self.known().former.iter().map(|(former, _)| former.clone()).collect()
     }
 }
 
@@ -188,9 +190,10 @@ fn new_identity(address: &str) -> Result<Identity> {
 type Started = std::result::Result<(Box<dyn LogStore>, Node), StorageError>;
 
 impl DataDirectory {
-    fn list_former(&self) -> Result<Vec<PathBuf>, StorageError> {
+    fn list_former(&self) -> Result<Vec<(PathBuf, bool)>, StorageError> {
         let former = DiskStore::former(&self.path)?;
-        Ok(former.iter().map(|former| former.path().to_owned()).collect())
+        let of = |former: &FsPath| (former.path().to_owned(), DiskStore::was_removed(former));
+        Ok(former.iter().map(of).collect())
     }
 
     /// Opens the directory, which gets the unused identity if it is blank.

@@ -322,7 +322,7 @@ impl NodeThread {
         shared.certificates.set_members(network.certificates());
         let facts = HostFacts {
             disk_hangs_since: self.disk_watch.hangs().map(|busy| now.saturating_sub(busy)),
-            former_directories: shared.directory().map_or(0, DataDirectory::former_count),
+            former_directories: shared.directory().map_or(0, DataDirectory::damaged_count),
             certificate: shared.certificates.all().into_iter().next(),
         };
         if facts != self.facts {

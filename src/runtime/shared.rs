@@ -638,7 +638,7 @@ impl NodeShared {
             unreachable_members: unreachable.count() as u64,
             spare_voters: spare(&status.availability).map(|spare| spare as u64),
             refuses_writes: status.availability.refuses_writes,
-            former_directories: self.directory().map_or(0, DataDirectory::former_count),
+            former_directories: self.directory().map_or(0, DataDirectory::damaged_count),
             certificates_expire: {
                 // The first of each kind.
                 let all = self.certificates.all().into_iter().rev();

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::directory::{Directory, FORMER_MAX, former_in, is_used};
 use super::file_system::FsPath;
 use super::generation::guarded;
-use super::incarnation::{Incarnation, Sound};
+use super::incarnation::{Incarnation, Sound, is_removed};
 use super::rules::refuse;
 use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
@@ -150,6 +150,11 @@ impl DiskStore {
         former_in(dir)
     }
 
+    /// Whether such a directory is that of a member that was removed, and not a damaged one.
+    pub(crate) fn was_removed(former: &FsPath) -> bool {
+        is_removed(former)
+    }
+
     /// Replaces the store of a removed member, or a damaged one, by an empty one with a new id. The
     /// result is open and not loaded yet.
     ///
@@ -270,6 +275,7 @@ mod tests {
         // The former data is complete, and stays where it was.
         let first = named(&dir, identity().incarnation);
         assert_eq!(former(&dir), [first.as_path()]);
+        assert!(DiskStore::was_removed(&FsPath::system(&first)), "it was not damaged");
         assert_eq!(copied(&first, &work.path().join("first")), model);
 
         open(&dir).unwrap().mark_removed().unwrap();

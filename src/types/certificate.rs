@@ -18,6 +18,7 @@ pub(crate) struct Expiry {
 
 impl Expiry {
     /// `what` names it for people.
+    #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "only TLS has certificates"))]
     pub(crate) fn new(of: &'static str, what: &str, file: Option<&Path>, at: i64) -> Expiry {
         let name = match file {
             Some(file) => format!("{what} ({})", file.display()),

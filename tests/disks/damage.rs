@@ -123,6 +123,7 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
     assert!(alone.session().exists("/precious").unwrap().is_some());
     let status = alone.status();
     assert_eq!((status.damaged, status.former_data.len()), (None, 1));
+    assert_eq!(alone.metrics().former_directories, 1);
     let first = former(&dir);
     assert_eq!(first.len(), 1);
     alone.close();

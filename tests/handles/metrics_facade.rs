@@ -114,7 +114,11 @@ fn every_metric_of_the_text_is_published_and_each_duration_once() {
     for name in shown.to_string().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = name.split_once(' ').unwrap();
         // Each value of these has a label of its own; a histogram without durations records nothing.
-        let labelled = ["quorate_znode_changes_total", "quorate_gateway_connections_ended_total"];
+        let labelled = [
+            "quorate_znode_changes_total",
+            "quorate_gateway_connections_ended_total",
+            "quorate_certificate_expires_seconds",
+        ];
         let is_there = labelled.contains(&name) || kind == "histogram";
         assert!(is_there || recorded.of(name).is_some(), "{name}");
     }

@@ -162,7 +162,7 @@ pub(crate) struct Report {
     pub(crate) disk_low: bool,
     /// For how long its disk has not answered, if that is long.
     pub(crate) disk_waits: Option<Duration>,
-    /// How many directories with former data it keeps.
+    /// How many directories with former data it keeps that were damaged.
     pub(crate) former_directories: u64,
     /// The certificate, of those that its process uses, that expires first, and in how many seconds.
     pub(crate) certificate: Option<(String, i64)>,

@@ -137,7 +137,7 @@ pub struct Metrics {
     /// By how many milliseconds this instance's wall clock is ahead of the log's time, and negative if it is behind;
     /// `None` without a replica, or before a leader was known.
     pub clock_ahead_ms: Option<i64>,
-    /// The directories with former data of this instance: see
+    /// The directories with former data of this instance that were damaged: see
     /// [`Status::former_data`](crate::operate::Status::former_data).
     pub former_directories: u64,
     /// In how many seconds the certificates expire that this instance uses, by what they are for: `member`,

@@ -12,6 +12,8 @@ mod gateway {
     pub(crate) use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
     pub(crate) use crate::node::query::{Answer, EventData, Query, Read};
     pub(crate) use crate::node::replica::watch_kind::WatchKind;
+    #[cfg(feature = "tls")]
+    pub(crate) use crate::runtime::certificates::HasCertificates;
     /// How they are sent, and where the answers arrive.
     pub(crate) use crate::runtime::mailbox::{Arrived, Delivery, Mailbox, Recipient, SharedEvent};
     pub(crate) use crate::runtime::session::SessionShared;

@@ -17,9 +17,9 @@ use super::files;
 use super::stream::ClientStream;
 #[cfg(feature = "tls")]
 use super::tls::CertificateRenewal;
-use crate::api::support::{Mailbox, NodeShared};
 #[cfg(feature = "tls")]
-use crate::runtime::certificates::HasCertificates;
+use crate::api::support::HasCertificates;
+use crate::api::support::{Mailbox, NodeShared};
 use crate::runtime::port::{LISTENER, Port};
 use crate::types::warnings::Warnings;
 

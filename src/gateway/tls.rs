@@ -11,7 +11,7 @@ use rustls::crypto::ring;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{DEFAULT_VERSIONS, ServerConfig};
 
-use crate::runtime::certificates::HasCertificates;
+use crate::api::support::HasCertificates;
 use crate::security::{WallClock, pem};
 use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};

@@ -128,6 +128,7 @@ impl Plan {
             pending_requests_max: 10_000,
             mixed: false,
             queues: false,
+            large: false,
             usage: false,
             takers: false,
             foreign: false,

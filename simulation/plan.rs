@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
+    /// Whether there are multis with results that are as long as they may be.
+    pub(crate) large: bool,
     /// Whether there are transactions that read the usage of a quota.
     pub(crate) usage: bool,
     /// Whether there are sessions that take over the znodes of lock holders.
@@ -180,6 +182,7 @@ impl Plan {
             },
             mixed: random.fork(5).percent(50),
             queues: false,
+            large: false,
             usage: false,
             takers: false,
             foreign: false,
@@ -237,6 +240,8 @@ impl Plan {
             plan.log.checkpoint_bytes_max = plan.log.checkpoint_bytes << checkpoints.within(0..6);
             plan.log.checkpoint_changes_max = checkpoints.within(50..5_000);
         }
+        // Few, because each of these writes takes long.
+        plan.large = random.fork(450).percent(5);
         plan
     }
 
@@ -328,6 +333,7 @@ impl Plan {
             pending_requests_max: 10_000,
             mixed: false,
             queues: false,
+            large: false,
             usage: false,
             takers: false,
             foreign: false,
@@ -361,7 +367,7 @@ impl Plan {
         plan.nodes = *random.pick(&[3, 3, 3, 4, 5, 5, 7]);
         plan.places = plan.nodes + random.index(2);
         (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
-        plan.damages = false;
+        (plan.damages, plan.large) = (false, false);
         plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
         plan.draw_leader_priorities(&random.fork(1));
         let rolls = match random.percent(40) {

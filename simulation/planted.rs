@@ -269,6 +269,8 @@ bugs! {
         ["items leave when they are done"],
     QueueOverfills: "two puts that both saw the last free place in a queue succeed";
         ["queues are never too full"],
+    ResultsUnbounded: "the results of a multi may be longer than any message";
+        ["no message is too long"],
     QueuePriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";

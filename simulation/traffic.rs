@@ -4,7 +4,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checks::{Checks, Violation, durability, versions};
+use super::checks::{Checks, Violation, durability, require, versions};
 use super::clock::SECOND;
 use super::costs;
 use super::faults::Fault;
@@ -12,7 +12,7 @@ use super::kernel::Phase;
 use super::surroundings;
 use super::world::{Delivery, Event, World};
 use crate::node::io::Input;
-use crate::node::message::PeerMessage;
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::types::membership::NodeId;
 
 impl World {
@@ -59,6 +59,11 @@ impl World {
         let spike = if strikes(Fault::DelaySpike) { link_random.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
         let bytes = message.encode(Vec::with_capacity(64));
+        // A transport drops it, and each copy that is sent again.
+        let fits = bytes.len() <= MESSAGE_BYTES_MAX;
+        self.kernel.check(require(fits, "no message is too long", || {
+            format!("{} bytes from {from} to {to}: {}", bytes.len(), Summary(message))
+        }));
         if let Some(sent) = self.sent.get_mut(from) {
             sent.note(self.kernel.plan.is_client(to), message, bytes.len());
         }

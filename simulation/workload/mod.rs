@@ -8,6 +8,7 @@ mod consumers;
 mod election;
 mod fleet;
 mod foreign;
+mod large;
 mod limits;
 mod lock_family;
 mod locks;
@@ -70,6 +71,10 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if kernel.plan.queues {
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, queues::run(client));
+    }
+    // One member, and one client without a replica, whose results go through another message.
+    if kernel.plan.large && (place == 0 || place == kernel.plan.places) {
+        kernel.executor.spawn(place, large::run(new_client(kernel, place, coordinator)));
     }
     if kernel.plan.takers {
         let client = new_client(kernel, place, coordinator);

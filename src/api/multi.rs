@@ -17,7 +17,8 @@ use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 /// Operations that are all done together, as one write with one zxid, or not at all.
 ///
 /// Each operation sees the effects of those before it. Nobody ever sees some of them done and
-/// others not. Their data together may be up to 1 MiB, and so may their paths.
+/// others not. Their data together may be up to 1 MiB, and so may their paths. Their results may be up to 3 MiB, with
+/// the data of the items that they take from queues; beyond that they fail with [`Error::TooLarge`].
 ///
 /// **If one fails**, none is done. [`Error::Multi`] has the index of the first operation that
 /// failed, and the error that the single call would return. (ZooKeeper's list of results adds

@@ -79,7 +79,7 @@ use crate::types::path;
 use crate::types::version::FIRST;
 use crate::types::znode::{OpResult, SessionId, Zxid};
 
-pub(crate) use self::ops::DATA_BYTES_MAX;
+pub(crate) use self::ops::{DATA_BYTES_MAX, RESULTS_BYTES_MAX};
 pub(crate) use self::sessions::SessionRecord;
 pub(crate) use self::tree::{PastTree, Tree, TreePart, Undo, Znode};
 
@@ -562,8 +562,17 @@ impl Machine {
             ops => {
                 let before = tree.clone();
                 let mut results = Vec::with_capacity(ops.len());
+                let mut bytes = 0;
                 for (index, op) in ops.iter().enumerate() {
-                    match write.execute(tree, op) {
+                    let done = write.execute(tree, op).and_then(|result| {
+                        bytes += result.size();
+                        if bytes <= RESULTS_BYTES_MAX || planted!(ResultsUnbounded) {
+                            return Ok(result);
+                        }
+                        let (size, limit) = (bytes as u64, RESULTS_BYTES_MAX as u64);
+                        Err(OpError::TooLarge { path: op.path().to_owned(), size, limit })
+                    });
+                    match done {
                         Ok(result) => results.push(result),
                         Err(error) => {
                             if !planted!(MultiPartial) {

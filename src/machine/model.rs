@@ -11,7 +11,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use self::ops::data_bytes;
+use self::ops::{data_bytes, results_fit};
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
 use crate::machine::data::Data;
 use crate::machine::tombstones::TOMBSTONES_MAX;
@@ -305,14 +305,18 @@ impl Model {
         let zxid = self.zxid + 1;
         let mut results = Vec::new();
         for (index, op) in ops.iter().enumerate() {
-            match self.op(id, zxid, op, &ops[..=index]) {
-                Ok(result) => results.push(result),
-                Err(mut error) => {
+            let done = self.op(id, zxid, op, &ops[..=index]).map_err(|mut error| {
+                if let OpError::TooLarge { size, .. } = &mut error {
+                    *size = data_bytes(ops);
+                }
+                error
+            });
+            results.extend(done.as_ref().ok().cloned());
+            match done.and_then(|_| results_fit(&results, op.path())) {
+                Ok(()) => {}
+                Err(error) => {
                     (self.znodes, self.zxid) = (before.0, before.1);
                     self.changes.truncate(before.2);
-                    if let OpError::TooLarge { size, .. } = &mut error {
-                        *size = data_bytes(ops);
-                    }
                     return Err(OpError::Multi { index: index as u32, error: Box::new(error) });
                 }
             }

@@ -40,6 +40,10 @@ use crate::types::{acl, path, quota};
 /// The most bytes of data and of access lists that one request may carry, all operations of a
 /// `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
+
+/// The most bytes of the results of one request. They are kept with its session until they are acknowledged, and go to
+/// its client in one message and to a member that lags in one piece of the state.
+pub(crate) const RESULTS_BYTES_MAX: usize = 3 << 20;
 const NANOS_PER_MS: u64 = 1_000_000;
 
 /// A write in progress: its session, its time, and its changes so far.

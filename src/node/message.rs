@@ -18,7 +18,8 @@ use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
 
-/// The most bytes of an encoded peer message: the largest command, with room to spare for its headers.
+/// The most bytes of an encoded peer message: the largest command, and the largest result of one, with room to spare
+/// for their headers.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The most bytes of a command: 1 MiB of data, and twice that of paths. A larger one is refused where it is issued

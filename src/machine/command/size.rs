@@ -2,6 +2,8 @@
 
 use super::{Command, Op, OpError};
 use crate::types::encoding;
+use crate::types::log_form::Written;
+use crate::types::znode::OpResult;
 
 /// About as many bytes as the result of an operation takes, besides a path.
 const RESULT_BYTES: usize = 44;
@@ -60,5 +62,19 @@ impl Command {
             so_far > limit
         })?;
         Some(error(ops.get(index)).in_multi(index))
+    }
+}
+
+impl OpResult {
+    /// How many bytes it takes, or some more.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            // Its data are not counted one by one.
+            OpResult::Taken { path, data, claim } => {
+                const LENGTHS: usize = 16;
+                LENGTHS + path.len() + data.len() + encoding::size(&Written(claim))
+            }
+            other => encoding::size(&Written(other)),
+        }
     }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::quotas::shows_usage;
 use super::{Model, ModelZnode};
-use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::{ChangeKind, Op, OpError};
 use crate::machine::data::Data;
+use crate::machine::{DATA_BYTES_MAX, RESULTS_BYTES_MAX};
 use crate::types::acl::{Acl, Permissions};
 use crate::types::counter::CounterForm;
+use crate::types::log_form::Written;
 use crate::types::path;
 use crate::types::quota::Usage;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
@@ -425,6 +426,25 @@ fn sum_of(
         _ => (sum as i64, sum.to_be_bytes()[16 - bytes..].to_vec()),
     });
     (shown, sum)
+}
+
+/// Fails if the last of these results of a multi is one too many. It is that of an operation at this path.
+pub(super) fn results_fit(results: &[OpResult], path: &str) -> Result<(), OpError> {
+    let mut size = 0;
+    for result in results {
+        size += match result {
+            OpResult::Taken { path, data, claim } => {
+                let claim = postcard::to_stdvec(&Written(claim)).expect("it has a length");
+                (16 + path.len() + data.len() + claim.len()) as u64
+            }
+            other => postcard::to_stdvec(&Written(other)).expect("it has a length").len() as u64,
+        };
+    }
+    let limit = RESULTS_BYTES_MAX as u64;
+    match size > limit && !planted!(ResultsUnbounded) {
+        true => Err(OpError::TooLarge { path: path.to_owned(), size, limit }),
+        false => Ok(()),
+    }
 }
 
 /// The bytes that count for the limit of a request.

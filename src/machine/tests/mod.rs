@@ -13,8 +13,9 @@ use std::time::Duration;
 use super::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
 };
-use super::{DATA_BYTES_MAX, Machine};
+use super::{DATA_BYTES_MAX, Machine, RESULTS_BYTES_MAX};
 use crate::types::path::PATH_BYTES_MAX;
+use crate::types::queue::QueueOrder;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 const TERM: u64 = 5;
@@ -475,6 +476,39 @@ fn the_data_of_a_multi_is_limited_as_a_whole() {
     let limit = DATA_BYTES_MAX as u64;
     let error = Box::new(OpError::TooLarge { path: "/a".to_owned(), size: limit + 8, limit });
     assert_eq!(result, Err(OpError::Multi { index: 1, error }));
+}
+
+/// A multi that took 4.5 MB from a queue was done and never answered, and no member that lagged got the state.
+#[test]
+fn the_results_of_a_multi_are_limited_as_a_whole() {
+    let mut s = Script::new();
+    s.make("/q", Persistent);
+    let put = |data: Vec<u8>| Op::Put {
+        path: "/q".into(),
+        data: data.into(),
+        order: Box::new(QueueOrder { priority: 0, delay_ms: 0, id: String::new(), max: None }),
+    };
+    for _ in 0..4 {
+        s.op(put(vec![7; DATA_BYTES_MAX])).unwrap();
+    }
+    let take = |claims| Op::Take { path: "/q".into(), claims };
+    let (zxid, hash) = (s.machine.zxid(), s.machine.tree().hash());
+    for claims in [false, true] {
+        let result =
+            s.run(A, Command::Multi(vec![put(vec![1]), take(claims), take(claims), take(claims)]));
+        let Err(OpError::Multi { index: 3, error }) = result else { panic!("{result:?}") };
+        let OpError::TooLarge { path, size, limit } = *error else { panic!("{error:?}") };
+        assert_eq!((&*path, limit), ("/q", RESULTS_BYTES_MAX as u64));
+        assert!(size > limit && size < limit + 1000, "{size}");
+        assert_eq!((s.machine.zxid(), s.machine.tree().hash()), (zxid, hash), "nothing is done");
+    }
+    s.multi(vec![take(false), take(true)]).unwrap();
+
+    // The paths of items are longer than what puts them.
+    let puts = Command::Multi(vec![put(Vec::new()); 55_000]);
+    assert_eq!(puts.too_large(RESULTS_BYTES_MAX), None);
+    let Err(OpError::Multi { error, .. }) = s.run(A, puts) else { panic!() };
+    assert!(matches!(*error, OpError::TooLarge { .. }), "{error:?}");
 }
 
 #[test]

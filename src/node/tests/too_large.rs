@@ -1,15 +1,19 @@
-//! Writes that are so large that no message could carry them.
+//! Writes that are so large that no message could carry them, or their results.
 
 use std::time::Duration;
 
-use crate::machine::command::{Command, Op, Request};
-use crate::node::client_message::FromClient;
+use crate::machine::RESULTS_BYTES_MAX;
+use crate::machine::command::{Command, Op, Outcome, Reply, Request};
+use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::Write;
 use crate::node::message::{COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, PeerMessage};
+use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::planted::{Bug, claims};
 use crate::types::error::Error;
 use crate::types::path::PATH_BYTES_MAX;
 use crate::types::queue::QueueOrder;
+use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -83,4 +87,80 @@ fn a_leader_takes_in_nothing_that_no_append_could_carry() {
         (*from, *to) == (node, client) && matches!(message, PeerMessage::LetGo { .. })
     };
     assert!(cluster.elsewhere.iter().any(let_go));
+}
+
+/// Items of 4.5 MB were taken from a queue, and never answered: no message could carry the result. Nor could one carry
+/// the state that had it to a new member.
+#[test]
+fn results_that_no_message_could_carry_are_refused() {
+    let claim = || {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let session = cluster.open(leader, 1, TIMEOUT * 10);
+        cluster.create(leader, session, "/q", CreateMode::Persistent).unwrap();
+        for _ in 0..5 {
+            let order = QueueOrder { priority: 0, delay_ms: 0, id: String::new(), max: None };
+            let (path, data) = ("/q".into(), vec![7; 900_000].into());
+            let put = Op::Put { path, data, order: Box::new(order) };
+            let put = cluster.write(leader, session, Write::Op(put));
+            cluster.answer(put).unwrap();
+        }
+        let takes = |count| vec![Op::Take { path: "/q".into(), claims: false }; count];
+        let refused = cluster.write(leader, session, Write::Multi(takes(5)));
+        let refused = cluster.answer(refused);
+        // The result of this one stays in the state: nothing acknowledges it.
+        let taken = cluster.write(leader, session, Write::Multi(takes(3)));
+        let taken = cluster.answer(taken);
+        // A new member needs the state. The harness sends nothing that is too long.
+        cluster.add(4);
+        cluster.advance(HEARTBEAT * 50);
+        assert_eq!(cluster.node(4).metrics().snapshots_installed, 1);
+        cluster.check_equal();
+
+        let Err(Error::Multi { index: 3, error }) = refused else { panic!("{refused:?}") };
+        let Error::TooLarge { size, limit, .. } = *error else { panic!("{error:?}") };
+        assert_eq!(limit, RESULTS_BYTES_MAX as u64);
+        assert!(size > limit);
+        let Ok(Answer::Reply(Reply::Multi(results))) = taken else { panic!("{taken:?}") };
+        assert_eq!(results.len(), 3);
+    };
+    claims(claim, Bug::ResultsUnbounded);
+}
+
+/// The results of a request have room in a message, whatever they are.
+#[test]
+fn the_longest_results_fit_into_a_message() {
+    let stat = Stat {
+        czxid: 1 << 48,
+        mzxid: 1 << 48,
+        pzxid: 1 << 48,
+        ctime: 1 << 42,
+        mtime: 1 << 42,
+        ephemeral_owner: Some(SessionId(u64::MAX)),
+        ..Stat::default()
+    };
+    let created = |bytes| Created { path: "p".repeat(bytes), stat };
+    let taken = |bytes| {
+        let (path, data) = ("p".repeat(bytes), vec![7; bytes]);
+        OpResult::Taken { path, data, claim: Some(created(bytes)) }
+    };
+    let all = [
+        OpResult::Created(created(0)),
+        OpResult::Created(created(PATH_BYTES_MAX)),
+        OpResult::Set(stat),
+        OpResult::AclSet(stat),
+        OpResult::Deleted,
+        OpResult::Checked,
+        OpResult::Added { after: i64::MIN, stat },
+        taken(0),
+        taken(PATH_BYTES_MAX),
+    ];
+    for one in all {
+        let count = RESULTS_BYTES_MAX / one.size();
+        let result = Ok(Reply::Multi(vec![one; count]));
+        let outcome = Outcome { session: SessionId(1), holder: 1, seq: 1, zxid: 1, result };
+        let updates = vec![ToClient::Outcome(outcome)];
+        let message = PeerMessage::ToClient { attachment: 1, number: 1, updates, up_to: None };
+        assert!(!message.is_too_long(), "{count} results");
+    }
 }

@@ -51,8 +51,8 @@ impl Queue {
     }
 
     /// The first item, popped as a part of another write: see [`Part`]. Its data is in
-    /// [`OpResult::Taken`](crate::multi::OpResult::Taken). If there is no item, the write fails with [`Error::NoNode`] within
-    /// [`Error::Multi`].
+    /// [`OpResult::Taken`](crate::multi::OpResult::Taken). Within [`Error::Multi`], the write fails with [`Error::NoNode`] if
+    /// there is no item, and with [`Error::TooLarge`] if the items that it pops have more than 3 MiB together.
     ///
     /// ```
     /// use quorate::multi::OpResult;

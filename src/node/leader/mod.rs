@@ -42,6 +42,7 @@ use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::raft::core::Raft;
 use crate::node::raft::replication::Replication;
 use crate::node::room::Room;
+use crate::node::sessions::WINDOW;
 use crate::node::versions::Versions;
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
@@ -130,7 +131,7 @@ impl Leading {
         request: Request,
         machine: &Machine,
     ) {
-        if !may_ask(from, &request.command) {
+        if !may_ask(from, &request) {
             tracing::warn!(from = %Named::of(from), "refused a request that its sender may not make");
         } else if self.serves() {
             self.admission.admit(request, machine);
@@ -256,9 +257,10 @@ impl Leading {
     }
 }
 
-/// Whether a node or a client may request this command. Only the leader expires sessions, each node opens sessions
-/// only for itself, and none has let a command pass that is too large.
-pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
+/// Whether a node or a client may make this request. Only the leader expires sessions, each node opens sessions only for
+/// itself, and none has let a command pass that is too large, or sent more than it may before it acknowledges results.
+pub(in crate::node) fn may_ask(from: NodeId, request: &Request) -> bool {
+    let command = &request.command;
     let is_theirs = match command {
         Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == from,
         Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
@@ -267,7 +269,9 @@ pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
         | Command::RaiseVersion { .. }
         | Command::Configure { .. } => false,
     };
-    is_theirs && command.too_large(COMMAND_BYTES_MAX).is_none()
+    is_theirs
+        && request.seq.saturating_sub(request.acked) < WINDOW
+        && command.too_large(COMMAND_BYTES_MAX).is_none()
 }
 
 /// The state of this term, if this node serves as the leader.

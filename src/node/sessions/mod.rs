@@ -46,8 +46,8 @@ use crate::types::session::SessionState;
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
-/// that the machine must remember.
-const WINDOW: u64 = 4096;
+/// that the machine must remember, so a leader takes in no more.
+pub(in crate::node) const WINDOW: u64 = 4096;
 /// About how many bytes of them may be under way. A single write may be larger. It bounds what a
 /// leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;

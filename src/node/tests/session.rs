@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
+use crate::machine::command::{Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{ClientRequest, Time, Write};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::Answer;
+use crate::node::sessions::WINDOW;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -386,4 +387,33 @@ fn resumed_behind_a_snapshot(closed: bool) {
     assert!(is_notified, "{resumed:?}");
     assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
     assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
+}
+
+/// The results of a session stay in every replica until its holder acknowledges them. One that never did, with a program
+/// of its own, could fill the memory of all of them, even without a permission.
+#[test]
+fn a_leader_takes_in_no_more_than_may_be_unacknowledged() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let node = cluster.follower();
+    let session = cluster.open(node, 1, TIMEOUT);
+    let holder = session.0 * 1000;
+    let op = Op::Delete { path: "/none".into(), version: None };
+    let requests = (1..=WINDOW + 100).map(|seq| {
+        let command = Command::Op(op.clone());
+        Request { session, holder, seq, acked: 0, command }
+    });
+    for request in requests {
+        cluster.deliver(node, leader, PeerMessage::Forward { requests: vec![request] });
+    }
+    cluster.advance(HEARTBEAT * 2);
+    let kept = cluster.node(leader).machine().session(session).unwrap().result_count() as u64;
+    assert!((WINDOW - 1..=WINDOW).contains(&kept), "{kept}");
+    // Who acknowledges them goes on.
+    let (seq, command) = (kept + 1, Command::Op(op));
+    let next = Request { session, holder, seq, acked: seq, command };
+    cluster.deliver(node, leader, PeerMessage::Forward { requests: vec![next] });
+    cluster.advance(HEARTBEAT * 2);
+    let record = cluster.node(leader).machine().session(session).unwrap();
+    assert_eq!((record.last_seq, record.result_count()), (seq, 1));
 }

@@ -144,7 +144,7 @@ impl Replica {
             }
             FromClient::Write(mut request) => {
                 self.clients.rights.vouch(from, &mut request);
-                if !may_ask(from, &request.command) {
+                if !may_ask(from, &request) {
                     return Err("a request that a client may not make");
                 }
                 if request.seq == 0 {

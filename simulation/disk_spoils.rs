@@ -1,8 +1,9 @@
-//! How a disk world damages what is on its disk.
+//! The faults of a disk world's disk, and how it damages what is on it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::disk_world::{DiskWorld, Life};
+use super::checks::Violation;
+use super::disk_world::{DiskWorld, Life, ROOM};
 use super::durable::{DATA, current, log};
 use crate::storage::simulated::{Fault, FaultKind, ProcessFiles};
 use crate::storage::{Access, FsPath, spare_segments};
@@ -16,6 +17,42 @@ pub(super) enum Damage {
 }
 
 impl DiskWorld {
+    /// A fault of the device while the process runs.
+    pub(super) fn fault(&mut self, life: &mut Life) -> Result<(), Violation> {
+        match self.random.below(7) {
+            0 => {
+                self.count("full disks");
+                self.may_stop = true;
+                self.device.set_capacity(Some(1));
+            }
+            1 => {
+                self.count("room again");
+                self.device.set_capacity(Some(ROOM));
+                self.device.set_descriptors(None);
+            }
+            2 => {
+                self.count("limits of open files");
+                self.limited_since.get_or_insert(self.now);
+                self.device.set_descriptors(Some(0));
+            }
+            3 => {
+                self.count("caches dropped");
+                self.device.write_back_some();
+                self.device.drop_caches();
+            }
+            4 => {
+                self.count("spare segments damaged");
+                self.spoil_spare(life);
+            }
+            5 => {
+                self.count("logs damaged while in use");
+                self.spoil_running();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Damages the disk of a process that has ended, in a way that the next start notices if it matters.
     /// Damage to the last records looks like a write that a crash has torn, unless the witness names them:
     /// `is_resting` says that it does.
@@ -35,7 +72,7 @@ impl DiskWorld {
             Damage::Rotten if !found.is_empty() => {
                 let (path, length) = self.random.pick(&found).clone();
                 let (offset, bit) = (self.random.below(length), 1 << self.random.below(8));
-                change(&path, offset, 1, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit));
+                self.flip(&path, offset, bit);
                 self.tell(format!("{path} is damaged at {offset}"));
             }
             Damage::Rotten => {}
@@ -134,10 +171,36 @@ impl DiskWorld {
         if !segments.is_empty() {
             let path = self.random.pick(&segments).clone();
             let (offset, bit) = (self.random.below(1 << 11), 1 << self.random.below(8));
-            change(&path, offset, 1, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit));
+            self.flip(&path, offset, bit);
             self.damage = Some(Damage::Rotten);
         }
         files.end_process();
+    }
+
+    fn flip(&mut self, path: &FsPath, offset: u64, bit: u8) {
+        change(path, offset, 1, |bytes| {
+            for byte in bytes {
+                *byte ^= bit;
+                self.flipped.push((path.path().to_owned(), offset, *byte));
+            }
+        });
+    }
+
+    /// Whether a byte that was damaged is still on the disk. A start that did not need it has not noticed it, and the
+    /// scrubber may.
+    pub(super) fn has_flipped(&self) -> bool {
+        self.device.set_descriptors(None);
+        let files = self.device.process();
+        let root = self.path(&files);
+        let is_there = |(path, offset, flipped): &(PathBuf, u64, u8)| {
+            let mut byte = [0];
+            let file = root.at(path.clone()).open(Access::Read);
+            let read = file.and_then(|file| file.read_at(&mut byte, *offset));
+            matches!(read, Ok(1)) && byte == [*flipped]
+        };
+        let has = self.flipped.iter().any(is_there);
+        files.end_process();
+        has
     }
 }
 

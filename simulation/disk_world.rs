@@ -44,7 +44,7 @@ const ELSEWHERE_EVERY: u64 = 16;
 const ELSEWHERE_AT: u64 = 11;
 const LOGS: &str = "/logs";
 /// The room of a disk that is not full.
-const ROOM: u64 = 1 << 40;
+pub(super) const ROOM: u64 = 1 << 40;
 
 /// The end of a log: its hard state and its last index.
 type End = (HardState, u64);
@@ -89,7 +89,7 @@ pub(super) struct DiskWorld {
     options: StoreOptions,
     split_above: usize,
     durable: Durable,
-    now: Nanos,
+    pub(super) now: Nanos,
     log: Log,
     machine: Machine,
     /// The digest of each entry ever written, by index and term.
@@ -99,12 +99,14 @@ pub(super) struct DiskWorld {
     number: u64,
     sessions: u64,
     pub(super) damage: Option<Damage>,
+    /// The bytes that were damaged: the file, the place in it, and what was written there.
+    pub(super) flipped: Vec<(PathBuf, u64, u8)>,
     /// Whether a process has ever started from it.
     is_used: bool,
     /// Whether the disk gave its node a reason to stop.
-    may_stop: bool,
+    pub(super) may_stop: bool,
     /// Since when this process has had no descriptors, but for moments.
-    limited_since: Option<Nanos>,
+    pub(super) limited_since: Option<Nanos>,
     /// The index of the checkpoint that was asked for and is not written yet.
     checkpoint: Option<u64>,
     outcome: Outcome,
@@ -161,6 +163,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         number: 0,
         sessions: 0,
         damage: None,
+        flipped: Vec::new(),
         is_used: false,
         may_stop: false,
         limited_since: None,
@@ -349,6 +352,7 @@ impl DiskWorld {
     fn forget(&mut self) {
         self.device.set_capacity(Some(ROOM));
         self.damage = None;
+        self.flipped.clear();
         self.durable = Durable::default();
         self.written.clear();
     }
@@ -457,7 +461,8 @@ impl DiskWorld {
                 }
                 Input::Rotten { what, .. } => {
                     self.count("damage that a read found");
-                    require(self.damage.is_some(), "I14 what was written opens", || what)?;
+                    let is_damaged = self.damage.is_some() || self.has_flipped();
+                    require(is_damaged, "I14 what was written opens", || what)?;
                 }
                 Input::Failed { reason } => {
                     self.tell(reason.clone());
@@ -589,42 +594,6 @@ impl DiskWorld {
         let (zxid, hash) = (self.machine.zxid(), self.machine.hash());
         let term = self.log.term_of(index).max(1);
         SnapshotMeta { index, term, zxid, hash, voting: Default::default() }
-    }
-
-    /// A fault of the device while the process runs.
-    fn fault(&mut self, life: &mut Life) -> Result<(), Violation> {
-        match self.random.below(7) {
-            0 => {
-                self.count("full disks");
-                self.may_stop = true;
-                self.device.set_capacity(Some(1));
-            }
-            1 => {
-                self.count("room again");
-                self.device.set_capacity(Some(ROOM));
-                self.device.set_descriptors(None);
-            }
-            2 => {
-                self.count("limits of open files");
-                self.limited_since.get_or_insert(self.now);
-                self.device.set_descriptors(Some(0));
-            }
-            3 => {
-                self.count("caches dropped");
-                self.device.write_back_some();
-                self.device.drop_caches();
-            }
-            4 => {
-                self.count("spare segments damaged");
-                self.spoil_spare(life);
-            }
-            5 => {
-                self.count("logs damaged while in use");
-                self.spoil_running();
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     /// Ends a process, and perhaps the power; then perhaps damages the disk.

@@ -61,4 +61,9 @@ pub const FOUND: &[(u64, &str)] = &[
         6927114270443026887,
         "permits that were reserved by a late answer were used long after their moment",
     ),
+    (2205717173859520799, "with --disks: without descriptors, a length was set and not synced"),
+    (
+        3893837691881384906,
+        "a check that asked too much, with --disks: damage that a start had not needed was forgotten",
+    ),
 ];

@@ -296,11 +296,12 @@ impl Generation {
             return Ok(false);
         }
         let next = wanted.max(now.saturating_sub(step));
-        self.chunks.set_length(next)?;
         // By a handle of its own: the system reports a failed write once to each, and this one's report may be that of a
-        // chunk that is not synced yet.
-        self.path.join(CHUNKS).open(Access::Write)?.sync_data()?;
+        // chunk that is not synced yet. Opened first: without a descriptor, the length would stay unsynced.
+        let own = self.path.join(CHUNKS).open(Access::Write)?;
+        self.chunks.set_length(next)?;
         self.begun_length = self.begun_length.min(next);
+        own.sync_data()?;
         Ok(next > wanted)
     }
 
@@ -614,6 +615,24 @@ mod tests {
             let chunk = generation.chunks(group, None).unwrap().next().unwrap().unwrap();
             assert_eq!((chunk.previous, chunk.body.len()), (group, bytes));
         }
+    }
+
+    /// The length was set, and stayed unsynced: there was no descriptor for the handle that syncs it.
+    #[test]
+    fn a_file_is_not_shortened_without_a_descriptor_to_sync_it() {
+        let device = Device::new(3);
+        let path = FsPath::new(Arc::new(device.process()), Path::new("/generations")).join("gen");
+        path.parent().create_directory().unwrap();
+        let spare = spare_beside(&path).open(Access::Create).unwrap();
+        spare.write_at(&[1; 200_000], 0).unwrap();
+        spare.sync_all().unwrap();
+        let mut generation = Generation::create(path, 1).unwrap();
+        device.set_descriptors(Some(0));
+        assert!(generation.shorten(0, 50_000).is_err());
+        assert_eq!(generation.chunks.length().unwrap(), 200_000);
+        device.set_descriptors(None);
+        assert!(generation.shorten(0, 50_000).unwrap());
+        assert_eq!(generation.chunks.length().unwrap(), 150_000);
     }
 
     /// The error of the sync was lost with it, and the chunk counted as durable.

@@ -378,9 +378,7 @@ impl Node {
                 ));
             }
         }
-        if *body == RaftBody::TimeoutNow
-            && (self.raft.persistence.installing.is_some()
-                || self.membership.closing.refuses_lead(from, &mut self.cx))
+        if *body == RaftBody::TimeoutNow && self.membership.closing.refuses_lead(from, &mut self.cx)
         {
             return Ok(());
         }

@@ -41,13 +41,11 @@ impl Raft {
         self.set_election_timeout(timeout);
     }
 
-    /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
-    /// relies on that, and a node that cannot write should not lead. Neither should one that is being
-    /// closed.
+    /// Whether this node may stand for election: only if its whole log is on its disk, or the state
+    /// that replaces it. raft-rs relies on that, and a node that cannot write should not lead. Neither
+    /// should one that is being closed.
     pub(in crate::node) fn may_campaign(&self, membership: &Membership, cx: &Context) -> bool {
-        self.persistence.installing.is_none()
-            && self.persisted() == self.last_index()
-            && !membership.leaves_election(self, cx)
+        self.persisted() == self.last_index() && !membership.leaves_election(self, cx)
     }
 
     /// Whether this node has long received nothing from a leader. A removed node receives nothing

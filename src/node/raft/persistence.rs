@@ -43,8 +43,7 @@ pub(in crate::node) struct Persistence {
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
     /// The bytes of all entries in `awaiting`.
     pub(in crate::node) backlog_bytes: usize,
-    /// The index of a snapshot that the disk is writing. Raft counts it as applied only afterwards,
-    /// and must not campaign before: it would look for the entries in between.
+    /// The index of a snapshot that the disk is writing. Raft counts it as applied only afterwards.
     pub(in crate::node) installing: Option<u64>,
     /// The last checkpoint that was requested or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,

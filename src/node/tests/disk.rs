@@ -2,8 +2,9 @@
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{DiskOp, Input};
+use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::stored::{HardState, Identity, LogEntry, SnapshotMeta};
-use crate::types::membership::Promise;
+use crate::types::membership::{NodeId, Promise};
 
 /// The content of a disk.
 #[derive(Clone, Debug)]
@@ -41,11 +42,39 @@ impl Disk {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
     }
 
-    /// Checks as a store does: committed entries are there after each write.
+    /// The index of the last entry on it.
+    fn last_index(&self) -> u64 {
+        self.entries.last().map_or(0, |entry| entry.index).max(self.meta.index)
+    }
+
+    /// Checks as a store does: after each write the log has no gap, and committed entries are there.
     fn check(&self) {
-        let last = self.entries.last().map_or(self.meta.index, |entry| entry.index);
-        let commit = self.hard_state.commit;
-        assert!(commit <= last.max(self.meta.index), "commit index {commit} after {last}");
+        let indexes: Vec<u64> = self.entries.iter().map(|entry| entry.index).collect();
+        let from = indexes.first().copied().unwrap_or(0);
+        assert!(from <= self.meta.index + 1, "entry {from} after the state of {}", self.meta.index);
+        assert!(indexes.is_sorted_by(|one, next| next - one == 1), "{indexes:?} has a gap");
+        let (last, commit) = (self.last_index(), self.hard_state.commit);
+        assert!(commit <= last, "commit index {commit} after {last}");
+    }
+
+    /// Checks a message of the node: a transport takes it, and what it promises is on this disk.
+    pub(super) fn sent(&self, to: NodeId, message: &PeerMessage) {
+        assert!(!message.is_too_long(), "a transport drops it");
+        let PeerMessage::Raft { term, body } = message else { return };
+        let HardState { term: on_disk, vote, .. } = self.hard_state;
+        let holds = match body {
+            // It waited for the disk, and a later term has come meanwhile.
+            _ if *term < on_disk => true,
+            RaftBody::AppendResponse { index, reject: false, .. } => {
+                *term == on_disk && *index <= self.last_index()
+            }
+            RaftBody::VoteResponse { pre: false, reject: false, .. } => {
+                (*term, to) == (on_disk, vote)
+            }
+            _ => true,
+        };
+        let last = self.last_index();
+        assert!(holds, "{message:?} with entry {last} and {:?} on its disk", self.hard_state);
     }
 
     pub(super) fn write(&mut self, op: DiskOp) -> Input {

@@ -8,6 +8,8 @@ pub(crate) mod crash;
 #[cfg(test)]
 mod disk;
 #[cfg(test)]
+mod elections;
+#[cfg(test)]
 mod full_disk;
 #[cfg(test)]
 pub(crate) mod harness;
@@ -464,60 +466,6 @@ fn a_failed_disk_stops_the_node_and_answers_everybody() {
     assert_ne!(new, leader);
 }
 
-/// raft-rs sends a successor one message to stand for election. When that was lost, the leader waited
-/// for the same successor for as long as an election takes, and then sent it the message again.
-#[test]
-fn a_resigning_leader_whose_successor_does_not_answer_chooses_another() {
-    let mut cluster = Cluster::new(3);
-    let leader = cluster.elect();
-    cluster.advance(HEARTBEAT * 20);
-    let term = cluster.node(leader).status().term;
-    let successor = (1..=3).rev().find(|id| *id != leader).unwrap();
-    let other = (1..=3).find(|id| ![leader, successor].contains(id)).unwrap();
-    cluster.cut.insert((leader, successor));
-    for _ in 0..8 {
-        cluster.resign(leader);
-        cluster.settle();
-        cluster.advance(HEARTBEAT);
-    }
-    assert_eq!((cluster.leader(), cluster.node(other).status().term), (Some(other), term + 1));
-}
-
-/// The successor was chosen again each time that the leader was asked to hand over. When another voter
-/// had as much of the log a moment later, both stood for election, and often neither won.
-#[test]
-fn a_resigning_leader_has_one_successor() {
-    let mut cluster = Cluster::new(3);
-    let leader = cluster.elect();
-    let session = cluster.open(leader, 1, TIMEOUT);
-    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
-    for follower in &followers {
-        cluster.hosts.get_mut(follower).unwrap().disk_stalled = true;
-    }
-    cluster.set(leader, session, "/", "1");
-    cluster.settle();
-    // The followers have all of the log one after the other.
-    for follower in followers {
-        cluster.hosts.get_mut(&follower).unwrap().disk_stalled = false;
-        cluster.advance(HEARTBEAT);
-        cluster.cut.insert((leader, follower));
-        cluster.resign(leader);
-        cluster.settle();
-    }
-    let stand = cluster.trace.iter().filter(|line| line.contains("TimeoutNow"));
-    assert_eq!(stand.count(), 1);
-}
-
-#[test]
-fn a_resigning_leader_hands_over_at_once() {
-    let mut cluster = Cluster::new(3);
-    let leader = cluster.elect();
-    cluster.resign(leader);
-    cluster.settle();
-    let new = cluster.leader().unwrap();
-    assert_ne!(new, leader, "no election timeout had to pass");
-}
-
 #[test]
 fn a_closed_session_takes_nothing_more() {
     let mut cluster = Cluster::new(3);
@@ -556,58 +504,6 @@ fn late_copies_of_an_ended_session_s_requests_do_nothing() {
     }
     cluster.advance(HEARTBEAT * 4);
     assert_eq!(cluster.node(leader).machine().zxid(), before);
-    cluster.check_equal();
-}
-
-/// Brings a follower up to date by a snapshot, with nothing written after it.
-fn caught_up_by_snapshot(cluster: &mut Cluster) -> u64 {
-    let leader = cluster.elect();
-    let laggard = cluster.follower();
-    let session = cluster.open(leader, 1, Duration::from_secs(40));
-    cluster.isolate(laggard);
-    let mut last = None;
-    for n in 0..600 {
-        let op = Op::Set { path: "/".into(), data: vec![n as u8; 40_000].into(), version: None };
-        last = Some(cluster.write(leader, session, Write::Op(op)));
-        cluster.settle();
-    }
-    cluster.answer(last.unwrap()).unwrap();
-    cluster.heal();
-    laggard
-}
-
-/// raft-rs looks at the entries that are not applied yet before it campaigns. After a snapshot
-/// those were entries that it does not have, and it stopped the node.
-#[test]
-fn a_node_may_stand_for_election_right_after_a_snapshot() {
-    let mut cluster = Cluster::new(3);
-    let laggard = caught_up_by_snapshot(&mut cluster);
-    cluster.advance(Duration::from_secs(8));
-    cluster.check_equal();
-    for id in (1..=3).filter(|id| *id != laggard) {
-        cluster.kill(id);
-    }
-    cluster.advance(Duration::from_secs(5));
-    assert_eq!(cluster.stopped.get(&laggard), None);
-}
-
-#[test]
-fn a_node_does_not_stand_for_election_while_its_disk_takes_a_snapshot() {
-    let mut cluster = Cluster::new(3);
-    let laggard = caught_up_by_snapshot(&mut cluster);
-    cluster.hosts.get_mut(&laggard).unwrap().disk_stalled = true;
-    cluster.advance(Duration::from_secs(8));
-    for id in (1..=3).filter(|id| *id != laggard) {
-        cluster.kill(id);
-    }
-    cluster.advance(Duration::from_secs(5));
-    assert_eq!(cluster.stopped.get(&laggard), None);
-    cluster.hosts.get_mut(&laggard).unwrap().disk_stalled = false;
-    for id in (1..=3).filter(|id| *id != laggard) {
-        cluster.start(id);
-    }
-    cluster.elect();
-    cluster.advance(Duration::from_secs(5));
     cluster.check_equal();
 }
 

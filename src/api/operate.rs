@@ -232,6 +232,9 @@ pub struct MemberState {
     /// When its last checkpoint was begun; before the first checkpoint, when the member started.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub checkpoint_age: Duration,
+    /// Why the checkpoint that is due could not be written when that was last tried: there was no room, or no file
+    /// descriptor. It is tried again, and the log grows until then. `None` if none is due, or none has failed.
+    pub checkpoint_error: Option<String>,
     /// The bytes that are free for it in the file system of its data directory, or of its log if that has
     /// less; `None` where that is not known.
     pub disk_free_bytes: Option<u64>,
@@ -484,6 +487,7 @@ impl Coordinator {
                     log_bytes: report.log_bytes,
                     checkpoint_bytes: report.checkpoint_bytes,
                     checkpoint_age: report.checkpoint_age,
+                    checkpoint_error: report.checkpoint_error.clone(),
                     disk_free_bytes: report.disk_free,
                     disk_low: report.disk_low,
                     disk_waits: report.disk_waits,

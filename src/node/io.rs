@@ -102,6 +102,8 @@ pub(crate) enum Input {
     Written { number: u64 },
     /// The checkpoint at this index is durable, and takes so many bytes.
     CheckpointDone { index: u64, bytes: u64 },
+    /// A checkpoint could not be written, for this reason, and is tried again later.
+    CheckpointDelayed { reason: String },
     /// Entries from this index on, for [`DiskOp::Read`]. Empty if the disk does not have the first
     /// one or cannot read it now.
     Read { from: u64, entries: Vec<LogEntry> },

@@ -32,6 +32,7 @@ fn admin_replies() -> Vec<(NodeId, AdminReply)> {
         refuses_writes: true,
         admin: Some("[::1]:300".parse().unwrap()),
         not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
+        checkpoint_error: Some("why".to_owned()),
         disk_free: Some(300),
         clock_ahead_ms: Some(-300),
         disk_sync: Some(LatencySummary {

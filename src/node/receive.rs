@@ -83,6 +83,9 @@ impl Node {
                 tracing::info!(node = %self.membership.own_name(), index, bytes, ?took, "a checkpoint");
                 self.raft.persistence.checkpoint_done(index, bytes, self.cx.now.mono);
             }
+            Input::CheckpointDelayed { reason } => {
+                self.raft.persistence.checkpoint_error = Some(reason);
+            }
             Input::Read { from, entries } => {
                 if let Some(leading) = &mut self.leading {
                     leading.replication.take_read(from, &entries, &mut self.raft);

@@ -392,6 +392,7 @@ impl Node {
             log_bytes: log.bytes() + log.outline().bytes_between(0, u64::MAX),
             checkpoint_bytes: self.raft.persistence.state_bytes,
             checkpoint_age: now.saturating_sub(self.raft.persistence.checkpoint_at),
+            checkpoint_error: self.raft.persistence.checkpoint_error.clone(),
             disk_free: self.room.free(),
             disk_low: self.room.is_low,
             disk_waits: self.troubles.disk_waits(now),

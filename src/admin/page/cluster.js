@@ -24,6 +24,7 @@ function alarms(member) {
   if (state.disk_waits) found.push([`its disk has not answered for ${time(state.disk_waits)}`, 'bad']);
   if (state.certificate?.expires_in < LIMITS.certificate) found.push([state.certificate.expires_in > 0 ? `a certificate expires in ${time(state.certificate.expires_in * 1000)}: ${state.certificate.name}` : `a certificate has expired: ${state.certificate.name}`, state.certificate.expires_in > 0 ? 'warn' : 'bad']);
   if (state.former_directories) found.push([`keeps former data, ${count(state.former_directories)} director${state.former_directories === 1 ? 'y' : 'ies'}`, 'warn']);
+  if (state.checkpoint_error) found.push([`it cannot write a checkpoint: ${state.checkpoint_error}`, 'bad']);
   if (state.disk_low) found.push([`its disk is nearly full: ${bytes(state.disk_free_bytes)} of room`, 'bad']);
   if (state.refuses_writes) found.push(['refuses writes', 'bad']);
   if (state.not_ready) found.push([`not ready: ${state.not_ready.text ?? ''}`, 'warn']);

@@ -157,6 +157,8 @@ pub(crate) struct Report {
     pub(crate) log_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
+    /// Why the checkpoint that is due could not be written when that was last tried.
+    pub(crate) checkpoint_error: Option<String>,
     /// The free bytes on its disk, if known, and whether these count as little.
     pub(crate) disk_free: Option<u64>,
     pub(crate) disk_low: bool,

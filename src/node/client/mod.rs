@@ -366,6 +366,7 @@ impl Client {
             // A client has no disk, does not lead and is no member.
             Input::Written { .. }
             | Input::CheckpointDone { .. }
+            | Input::CheckpointDelayed { .. }
             | Input::Read { .. }
             | Input::Built { .. }
             | Input::DiskSpace { .. }

@@ -53,6 +53,8 @@ pub(in crate::node) struct Persistence {
     pub(in crate::node) applied_changes: u64,
     /// The index of the checkpoint being written.
     checkpointing: Option<u64>,
+    /// Why it could not be written when that was last tried.
+    pub(in crate::node) checkpoint_error: Option<String>,
     /// When the last checkpoint was complete.
     checkpoint_done_at: Time,
     /// How many bytes the state took at the last checkpoint, by the same measure as it takes now.
@@ -100,7 +102,7 @@ impl Persistence {
         self.checkpoint = at;
         self.checkpoint_at = now;
         (self.applied_bytes, self.applied_changes) = (0, 0);
-        self.checkpointing = None;
+        (self.checkpointing, self.checkpoint_error) = (None, None);
         self.rotten_below = 0;
         self.keeps_from = 0;
     }
@@ -160,6 +162,7 @@ impl Persistence {
 
     /// The checkpoint at this index is durable, and takes so many bytes.
     pub(in crate::node) fn checkpoint_done(&mut self, index: u64, bytes: u64, now: Time) {
+        self.checkpoint_error = None;
         if self.checkpointing.take_if(|writing| *writing == index).is_some() {
             self.state_bytes = bytes;
             self.checkpoint_done_at = now;

@@ -11,7 +11,7 @@ use super::reports::Reports;
 use super::writer::Next;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Dirty, State};
-use crate::node::io::Time;
+use crate::node::io::{Input, Time};
 use crate::storage::{CheckpointKind, Checkpointer, StorageError};
 use crate::types::znode::Zxid;
 
@@ -198,6 +198,7 @@ impl StateWorker {
             }
             Err(error @ StorageError::Again { .. }) if !planted!(CheckpointNotRetried) => {
                 tracing::warn!(%error, "cannot write a checkpoint; trying again");
+                self.reports.send(Input::CheckpointDelayed { reason: error.to_string() });
                 checkpoint.again_after(self.pause);
                 self.pause = (2 * self.pause).min(AGAIN_PAUSE_MAX);
             }

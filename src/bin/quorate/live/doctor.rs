@@ -439,7 +439,17 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
     findings.extend(member_findings::disk(address, state));
     findings.extend(member_findings::certificate(address, state));
     findings.extend(member_findings::former_data(address, state));
-    if state.log_bytes > LOG_BYTES {
+    if let Some(reason) = &state.checkpoint_error {
+        findings.push(Finding::new(
+            format!("checkpoint {address}"),
+            format!(
+                "{address} cannot write a checkpoint: {reason}. Its log grows until it can, and has {}.",
+                bytes(state.log_bytes)
+            ),
+            "It tries again by itself. Make room on the device of its data directory, or raise its limit of open files \
+             (LimitNOFILE of systemd).",
+        ));
+    } else if state.log_bytes > LOG_BYTES {
         findings.push(Finding::new(
             format!("log {address}"),
             format!(
@@ -552,6 +562,15 @@ mod tests {
             "{silent} (voter) and the other members refuse each other: another secret. {risk}"
         );
         assert_eq!((refused.wrong.as_str(), refused.advice.as_str()), (expected.as_str(), REFUSED));
+    }
+
+    /// No member had a file for a checkpoint, and nothing was found until a log had 4 GiB.
+    #[test]
+    fn a_checkpoint_that_cannot_be_written_is_found() {
+        let reason = "creating a generation: Too many open files (os error 24)";
+        let wrong = found(|state| state.checkpoint_error = Some(reason.to_owned()));
+        assert_eq!(wrong.len(), 1);
+        assert!(wrong[0].contains(&format!("cannot write a checkpoint: {reason}")), "{wrong:?}");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! | what    | bytes                                                                          |
 //! |---------|--------------------------------------------------------------------------------|
 //! | magic   | `qrbackp\n`                                                                    |
-//! | format  | 4: [`CLEAR`] or [`SEALED`]                                                     |
+//! | formats | 2: [`FORMATS`]                                                                 |
+//! | form    | 2: [`CLEAR`] or [`SEALED`]                                                     |
 //! | key     | if it is sealed: 4 of length, a [`WrappedKey`] in postcard                     |
 //! | header  | 4 of length, a [`Header`] in postcard, 8 of XXH3 of everything before          |
 //! | chunks  | each: 4 of length, the bytes, 8 of XXH3 of them with the chunk's number as seed |
@@ -32,12 +33,12 @@ use crate::encryption::{
 };
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
-use crate::types::version::{VERSION, too_old};
+use crate::types::version::{FORMATS, VERSION, other_formats, too_old};
 use crate::types::znode::Zxid;
 
 const MAGIC: &[u8; 8] = b"qrbackp\n";
-const CLEAR: u32 = 1;
-const SEALED: u32 = 2;
+const CLEAR: u32 = 1 << 16 | FORMATS as u32;
+const SEALED: u32 = 2 << 16 | FORMATS as u32;
 /// The longest key.
 const KEY_BYTES_MAX: u32 = 1 << 10;
 /// The longest header.
@@ -293,8 +294,12 @@ fn decode<R: Read>(source: &mut HashingReader<R>, ring: Option<&KeyRing>) -> Dec
         return bad("it is no backup".to_owned());
     }
     let format = source.number()?;
+    let formats = format & 0xffff;
+    if formats != u32::from(FORMATS) {
+        return bad(other_formats(formats));
+    }
     if ![CLEAR, SEALED].contains(&format) {
-        return bad(format!("it has format {format}, and this version reads {CLEAR} and {SEALED}"));
+        return bad("its front is damaged".to_owned());
     }
     let (mut wrapped, mut more) = (None, 0);
     if format == SEALED {

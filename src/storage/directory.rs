@@ -42,10 +42,11 @@ use super::rules::{drops_former, refuse};
 use crate::node::stored::Identity;
 use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
+use crate::types::version::FORMATS;
 
 const LOCK: &str = "LOCK";
-/// Format 1 was that of directories whose chunks of checkpoints were in sled.
-const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurre\n", number: 2 };
+/// With the number of all formats, on which what is in the directory depends.
+const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurre\n", number: FORMATS as u32 };
 const QUARANTINED: &str = "QUARANTINED";
 /// No further incarnation is made if this many former ones have to stay.
 pub(super) const FORMER_MAX: usize = 8;
@@ -356,6 +357,14 @@ fn refuse_foreign(path: &FsPath) -> Result<()> {
             name == LOST_AND_FOUND || is_ours(frame::unfinished(name).unwrap_or(name))
         });
         if !ours {
+            if path.join(incarnation::IDENTITY.name).try_exists().unwrap_or(false) {
+                // Before `CURRENT`, the data was in the directory itself.
+                let what = format!(
+                    "the directory is that of an older build, and this one reads formats of number {FORMATS}: start it \
+                     with the build that wrote it, or let this one begin in an empty directory"
+                );
+                return Err(StorageError::Version { what });
+            }
             return Err(StorageError::Io {
                 what: "the directory is not a data directory and not empty".to_owned(),
                 reason: format!("it holds {}", name.display()),
@@ -460,6 +469,20 @@ mod tests {
             golden.sample(name, &fs::read(dir.path().join(name)).unwrap());
         }
         golden.check();
+    }
+
+    /// The directory of a build from before `CURRENT` was called one that is no data directory.
+    #[test]
+    fn a_directory_of_an_older_build_is_refused_by_the_number_of_formats() {
+        let dir = tempfile::tempdir().unwrap();
+        incarnation::IDENTITY.write(&FsPath::system(dir.path()), &7_u64).unwrap();
+        fs::create_dir(dir.path().join("log")).unwrap();
+        let error = open(dir.path()).unwrap_err();
+        assert!(matches!(error, StorageError::Version { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&format!("reads formats of number {FORMATS}")),
+            "{error}"
+        );
     }
 
     #[test]

@@ -113,8 +113,8 @@ impl Format {
             let Format { name, number, .. } = self;
             return Err(StorageError::Version {
                 what: format!(
-                    "{name} has format {format}, this version reads {number}: start it with the version that wrote \
-                     it, or let this one begin in an empty directory"
+                    "{name} has format {format}, and this build reads format {number}: start it with the build that \
+                     wrote it, or let this one begin in an empty directory"
                 ),
             });
         }

@@ -42,7 +42,7 @@ use crate::node::stored::Identity;
 use crate::storage::{Result, Space, StorageError};
 use crate::types::membership::Promise;
 
-const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
+pub(super) const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
 const NEW: &str = "NEW";
 const REMOVED: &str = "REMOVED";

@@ -5,16 +5,19 @@
 //! that connected to the one that answered.
 //!
 //! ```text
-//! hello:   magic, 8 bytes | version, u16 LE | postcard of
+//! hello:   magic, 8 bytes | formats, u16 LE | version, u16 LE | postcard of
 //!     (cluster u64, from u64, to u64, incarnation u64, address string, boot u64)
-//! refusal: magic, 8 bytes | version, u16 LE | code, u8, not 0 | text, UTF-8, for people
-//! welcome: magic, 8 bytes | version, u16 LE | 0, u8 | postcard of
+//! refusal: magic, 8 bytes | formats, u16 LE | version, u16 LE | code, u8, not 0 | text, UTF-8, for people
+//! welcome: magic, 8 bytes | formats, u16 LE | version, u16 LE | 0, u8 | postcard of
 //!     (node u64, cluster u64, address string, boot u64)
 //! ```
 //!
 //! The front of the hello and the whole refusal are the same in every version, so that nodes of
 //! different versions can report what is wrong. What follows in a hello and in its welcome depends
 //! on the hello's version. Codes are only ever appended.
+//!
+//! Builds whose formats differ read nothing of each other but that number: see [`FORMATS`]. Each end reports both
+//! numbers.
 //!
 //! Both ends send their address (`address`, `host:port`) and the run of their process (`boot`, random
 //! at each start). A client has no address and sends an empty one: messages to it go over the
@@ -43,6 +46,7 @@ use crate::addressing::peers::check_address;
 use crate::types::encoding;
 use crate::types::membership::NodeId;
 use crate::types::right::Right;
+use crate::types::version::{FORMATS, other_formats};
 
 /// The longest hello or answer.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
@@ -54,7 +58,6 @@ const ADDRESS_BYTES_MAX: usize = 300;
 const TEXT_BYTES_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"quorate\n";
-const FRONT_BYTES: usize = MAGIC.len() + 2;
 
 /// The first frame that a node sends on a connection that it has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +131,10 @@ pub(crate) enum RefusalCode {
     Duplicate = 9,
     /// The peer's credential is not a member's.
     Right = 10,
+    /// The peer's build has other formats.
+    Formats = 11,
+    /// There is no place for the peer, or no file for its connection, before others leave.
+    Full = 12,
     /// A reason that a later version has added; never sent.
     Other = u8::MAX,
 }
@@ -136,7 +143,7 @@ impl RefusalCode {
     /// Whether trying again helps only after a reconfiguration. An unknown member may be a new one
     /// that this node has not learned of yet.
     pub(crate) fn is_permanent(self) -> bool {
-        !matches!(self, RefusalCode::Malformed | RefusalCode::UnknownPeer)
+        !matches!(self, RefusalCode::Malformed | RefusalCode::UnknownPeer | RefusalCode::Full)
     }
 
     fn from_byte(byte: u8) -> RefusalCode {
@@ -151,6 +158,8 @@ impl RefusalCode {
             8 => RefusalCode::Identity,
             9 => RefusalCode::Duplicate,
             10 => RefusalCode::Right,
+            11 => RefusalCode::Formats,
+            12 => RefusalCode::Full,
             _ => RefusalCode::Other,
         }
     }
@@ -168,6 +177,15 @@ impl Refusal {
              as a client, or with the members' secret or a certificate of their authority"
         );
         Refusal::new(RefusalCode::Right, text)
+    }
+
+    /// The peer's build has these formats, and this one has others.
+    fn formats(theirs: u16) -> Refusal {
+        let text = format!(
+            "the other instance is of another build: {}; run the same build on all members and clients",
+            other_formats(theirs.into())
+        );
+        Refusal::new(RefusalCode::Formats, text)
     }
 
     /// Two processes have the data directory of one node.
@@ -226,7 +244,8 @@ impl Hello {
     /// Decodes a hello. If it is not of one of these versions, the error is the refusal to send.
     pub(crate) fn decode(bytes: &[u8], versions: RangeInclusive<u16>) -> Result<Hello, Refusal> {
         let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
-        let (version, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
+        let (version, body) =
+            split_front(bytes).ok_or_else(|| malformed("this is not a hello"))??;
         if !versions.contains(&version) {
             // This node does not know the form of the rest.
             let (oldest, newest) = versions.into_inner();
@@ -260,9 +279,13 @@ impl HelloReply {
         buffer
     }
 
-    /// Decodes an answer of any version, and returns that version; `None` if it is not an answer.
+    /// Decodes an answer of any version, and returns that version; `None` if it is not an answer. One of a build with
+    /// other formats is a refusal for that, whatever it says.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(u16, HelloReply)> {
-        let (version, rest) = split_front(bytes)?;
+        let (version, rest) = match split_front(bytes)? {
+            Ok(split) => split,
+            Err(refusal) => return Some((0, HelloReply::Refused(refusal))),
+        };
         let (&code, text) = rest.split_first()?;
         if code == 0 {
             let (responder, rest) = postcard::take_from_bytes::<Responder>(text).ok()?;
@@ -351,15 +374,20 @@ fn shortened(text: &str) -> &str {
 
 fn front(mut buffer: Vec<u8>, version: u16) -> Vec<u8> {
     buffer.extend_from_slice(&MAGIC);
+    buffer.extend_from_slice(&FORMATS.to_le_bytes());
     buffer.extend_from_slice(&version.to_le_bytes());
     buffer
 }
 
-/// The version and the rest; `None` if the magic is wrong.
-fn split_front(bytes: &[u8]) -> Option<(u16, &[u8])> {
-    let (front, rest) = bytes.split_at_checked(FRONT_BYTES)?;
-    let version = front.strip_prefix(&MAGIC)?;
-    Some((u16::from_le_bytes([version[0], version[1]]), rest))
+/// The version and the rest, or the refusal of other formats; `None` if this is neither a hello nor an answer.
+fn split_front(bytes: &[u8]) -> Option<Result<(u16, &[u8]), Refusal>> {
+    let (formats, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
+    let formats = u16::from_le_bytes(*formats);
+    if formats != FORMATS {
+        return Some(Err(Refusal::formats(formats)));
+    }
+    let (version, rest) = rest.split_first_chunk()?;
+    Some(Ok((u16::from_le_bytes(*version), rest)))
 }
 
 #[cfg(test)]
@@ -407,7 +435,8 @@ mod tests {
     #[test]
     fn hello_and_answers_survive_encoding() {
         let bytes = hello().encode(Vec::new());
-        assert_eq!(&bytes[..10], b"quorate\n\x01\x00");
+        assert_eq!(&bytes[..8], b"quorate\n");
+        assert_eq!(&bytes[8..12], [FORMATS.to_le_bytes(), 1_u16.to_le_bytes()].concat());
         assert_eq!(Hello::decode(&bytes, 1..=1), Ok(hello()));
         assert_eq!(Hello::decode(&bytes, 1..=3), Ok(hello()));
         let second = Hello { version: 2, ..hello() };
@@ -423,12 +452,35 @@ mod tests {
     #[test]
     fn hello_of_another_version_is_recognised_whatever_follows() {
         for body in [&b""[..], b"\xff\xff\xff", &[0; 3000]] {
-            let bytes = [&b"quorate\n\x02\x01"[..], body].concat();
+            let bytes = [&front(Vec::new(), 258), body].concat();
             let refusal = Hello::decode(&bytes, 1..=2).unwrap_err();
             assert_eq!(refusal.code, RefusalCode::Protocol);
             assert!(refusal.text.contains("versions 1 to 2"), "{}", refusal.text);
             assert!(refusal.text.contains("258"), "{}", refusal.text);
         }
+    }
+
+    /// A build whose formats differ said that it was of the same version. Its hello was welcomed, its first message
+    /// could not be read, and that once in a hundred connections was all that anybody was told.
+    #[test]
+    fn a_build_with_other_formats_is_refused_by_their_numbers_whatever_follows() {
+        let named = |refusal: &Refusal, theirs: u16| {
+            let theirs =
+                format!("are those of number {theirs}, and this build reads number {FORMATS}");
+            refusal.code == RefusalCode::Formats && refusal.text.contains(&theirs)
+        };
+        for theirs in [1, FORMATS + 1, 258] {
+            for body in [&b""[..], b"\xff", b"\x01\x00\x01", &[0; 3000]] {
+                let bytes = [&b"quorate\n"[..], &theirs.to_le_bytes(), body].concat();
+                assert!(named(&Hello::decode(&bytes, 1..=2).unwrap_err(), theirs));
+                let Some((_, HelloReply::Refused(refusal))) = HelloReply::decode(&bytes) else {
+                    panic!("no refusal");
+                };
+                assert!(named(&refusal, theirs));
+            }
+        }
+        // A build of before had its version there, which was 1. It refuses this one by its version.
+        const { assert!(FORMATS > 1) };
     }
 
     #[test]
@@ -501,7 +553,7 @@ mod tests {
         let text = "\u{1F980}\n".repeat(1000);
         let answer = HelloReply::Refused(Refusal::new(RefusalCode::Cluster, text));
         let bytes = answer.encode(1, Vec::new());
-        assert!(bytes.len() <= FRONT_BYTES + 1 + TEXT_BYTES_MAX);
+        assert!(bytes.len() <= front(Vec::new(), 1).len() + 1 + TEXT_BYTES_MAX);
         let Some((1, HelloReply::Refused(refusal))) = HelloReply::decode(&bytes) else {
             panic!("not a refusal");
         };
@@ -515,8 +567,8 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..100),
             ours in 0..4_u8,
         ) {
-            let front = [&b"quorate\n"[..], &[ours, 0]].concat();
-            let bytes = if ours > 0 { [front, bytes].concat() } else { bytes };
+            let bytes =
+                if ours > 0 { [front(Vec::new(), ours.into()), bytes].concat() } else { bytes };
             let _ = HelloReply::decode(&bytes);
             if let Ok(hello) = Hello::decode(&bytes, 1..=3) {
                 prop_assert_eq!(&Hello::decode(&hello.encode(Vec::new()), 1..=3), &Ok(hello.clone()));
@@ -530,7 +582,7 @@ mod tests {
             cluster in any::<u64>(),
             boot in any::<u64>(),
             harm in any::<u8>(),
-            at in 11..30_usize,
+            at in 13..30_usize,
         ) {
             let run = ProcessRun { address: "a.b:1".to_owned(), boot };
             let welcome = HelloReply::Welcome(Responder { node, cluster, run });

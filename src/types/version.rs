@@ -29,9 +29,17 @@
 //! To add a command: append a variant, give it a version, and append a sample to the golden file. To
 //! begin a version: raise [`VERSION`] by one and add a row to its table.
 //!
+//! [`FORMATS`] is another number: that of the formats themselves, for builds that cannot read each other's bytes at
+//! all. Until the first release, formats change without a version, and `tests/golden` demands that the number is
+//! raised with them. Peers compare it in the handshake before anything else, a data directory has it in `CURRENT`, and a backup in
+//! its front; a build with another number refuses each of them by that name, and changes nothing.
+//!
 //! There is one version so far. Tests and the simulator have one more, `INVENTED`, with one
 //! operation of its own (`Op::Invented`). They use it to upgrade clusters and to run members that are too
 //! old. No release has it.
+
+/// The number of this build's formats, on the wire and on the disk.
+pub(crate) const FORMATS: u16 = 2;
 
 /// The highest version that this build supports.
 ///
@@ -53,6 +61,11 @@ pub(crate) const INVENTED: u16 = VERSION + 1;
 /// Whether `needed` is higher than the `version` that the cluster uses.
 pub(crate) fn is_above(needed: u16, version: u16) -> bool {
     needed > version && !planted!(CommandAboveVersion)
+}
+
+/// Why bytes of a build with these formats cannot be read.
+pub(crate) fn other_formats(theirs: u32) -> String {
+    format!("its formats are those of number {theirs}, and this build reads number {FORMATS}")
 }
 
 /// Why an instance that supports version `own` at most stops, or does not start.

@@ -14,6 +14,8 @@ pub(super) struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureKind {
     Passing,
+    /// As `Passing`, but many others are tried again, too.
+    Full,
     /// Trying again will not help unless something is reconfigured.
     Permanent,
     /// As `Permanent`: another node is at the address.
@@ -41,6 +43,7 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let kind = match refusal.code {
             RefusalCode::NotAddressed => FailureKind::Elsewhere,
+            RefusalCode::Full => FailureKind::Full,
             code if code.is_permanent() => FailureKind::Permanent,
             _ => FailureKind::Passing,
         };

@@ -53,6 +53,8 @@ pub(super) struct DialledPeer {
     link: Link,
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
+    /// Those of them, last, in which the peer has answered and then closed the connection.
+    hang_ups: u32,
     tried_at: Instant,
     /// The version of the next hello, if the peer has just refused ours as too high. Not kept for
     /// later attempts: the peer may support another version by then.
@@ -92,6 +94,7 @@ impl DialledPeer {
             listed: None,
             link: Link::Waiting,
             failures: 0,
+            hang_ups: 0,
             tried_at: now,
             lowered_to: None,
             reports: FailureReports::new(now),
@@ -235,7 +238,9 @@ impl DialledPeer {
     /// This peer has just connected to this node, so it is alive: dials it before the pause is
     /// over.
     pub(super) fn nudge(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
-        let at = self.tried_at + NUDGE_PAUSE;
+        // That the peer is alive is no news if it has answered each time, and hung up.
+        let pause = NUDGE_PAUSE.saturating_mul(1 << self.hang_ups.min(10));
+        let at = self.tried_at + pause.min(context.options.retry_max.max(NUDGE_PAUSE));
         if !self.is_waiting() {
             return Ok(());
         }
@@ -451,7 +456,9 @@ impl DialledPeer {
                 }),
             };
         }
-        let reason = if lower {
+        let reason = if refusal.code == RefusalCode::Formats {
+            refusal.text.clone()
+        } else if lower {
             format!(
                 "the peer can do version {version} at most, and this node versions {OLDEST} to {}: \
                  upgrade the peer",
@@ -552,10 +559,11 @@ impl DialledPeer {
     /// it had been up for long.
     pub(super) fn fail(&mut self, context: &mut NetworkContext, failure: &Failure) -> bool {
         // A peer that welcomes this node only to close the connection does not reset the pause.
-        let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
-            OutgoingState::Up { since } => context.now >= since + context.options.retry_max,
-            OutgoingState::Connecting | OutgoingState::Handshaking => false,
-        });
+        let phase = self.link.connection().map(|connection| connection.phase);
+        let long_ago = |since: Instant| context.now >= since + context.options.retry_max;
+        let lasted = matches!(phase, Some(OutgoingState::Up { since }) if long_ago(since));
+        let is_cut_short = phase.is_some_and(|phase| phase != OutgoingState::Connecting) && !lasted;
+        self.hang_ups = if is_cut_short { self.hang_ups.saturating_add(1) } else { 0 };
         self.disconnect(context);
         self.lowered_to = None;
         if lasted {
@@ -566,7 +574,7 @@ impl DialledPeer {
         let pause = self.pause(context);
         let pause = match failure.kind {
             FailureKind::Passing => Some(pause),
-            FailureKind::Permanent | FailureKind::Elsewhere => Some(long),
+            FailureKind::Full | FailureKind::Permanent | FailureKind::Elsewhere => Some(long),
             // A name may stand for another node later.
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };

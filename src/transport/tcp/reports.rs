@@ -46,7 +46,7 @@ impl FailureReports {
         address: &str,
         failure: &Failure,
     ) {
-        let permanent = failure.kind != FailureKind::Passing;
+        let permanent = !matches!(failure.kind, FailureKind::Passing | FailureKind::Full);
         let starts = self.starts_until.is_some_and(|until| context.now < until);
         let warns = permanent || !starts;
         let is_known = self.reason.as_ref() == Some(&failure.reason);

@@ -1,6 +1,33 @@
 //! Outgoing connections: to peers that restart, move, refuse, stall or send wrong answers.
 
 use super::*;
+use crate::transport::tcp::context::{NetworkContext, NetworkTimer, Target};
+use crate::transport::tcp::failure::Failure;
+use crate::transport::tcp::outgoing_connection::{OutgoingConnection, OutgoingState};
+use crate::transport::tcp::peer::DialledPeer;
+use crate::transport::tcp::sockets::SystemSockets;
+
+/// A build that could read no message was connected and lost eight times a second: it connected itself each time, so it
+/// was dialled at once.
+#[test]
+fn a_peer_that_hangs_up_each_time_is_dialled_less_and_less() {
+    let (_listener, address) = listen();
+    let TcpTransport { poll, shared } = TcpTransport::new().unwrap();
+    let sockets = Box::new(SystemSockets::new(poll.registry().try_clone().unwrap()));
+    let (options, now) = (TransportOptions::default(), Instant::now());
+    let mut context = NetworkContext::new(sockets, local(1), options, shared, unbounded().0, now);
+    let target = Target::Node(2);
+    let mut peer = DialledPeer::new(target, address.to_string(), now);
+    let mut hang_up = || {
+        let mut connection = OutgoingConnection::begin(&mut context, address).unwrap();
+        connection.phase = OutgoingState::Up { since: now };
+        peer.adopt(&mut context, Box::new(connection), VERSION);
+        peer.fail(&mut context, &Failure::passing("it hung up"));
+        assert!(peer.nudge(&mut context).is_ok());
+        (context.timers.at(NetworkTimer::Peer(target)).unwrap() - now).as_millis()
+    };
+    assert_eq!([(); 7].map(|()| hang_up()), [50, 100, 200, 400, 800, 1600, 2000]);
+}
 
 #[test]
 fn peer_that_restarts_on_its_port_is_reached_again() {
@@ -119,7 +146,7 @@ fn a_connection_to_an_upgraded_peer_uses_the_higher_version() {
         let _welcomed = loop {
             let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
             let hello = raw.frame().unwrap();
-            proposed.push(u16::from_le_bytes([hello[8], hello[9]]));
+            proposed.push(u16::from_le_bytes([hello[10], hello[11]]));
             match Hello::decode(&hello, version..=version) {
                 Ok(_) => {
                     raw.send(&frame(|buffer| welcome(2).encode(version, buffer)));

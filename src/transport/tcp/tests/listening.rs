@@ -20,12 +20,19 @@ fn every_wrong_hello_is_refused_and_disconnected() {
         assert_eq!(raw.frame(), None);
     }
     let mut raw = RawPeer::connect(address);
+    raw.send(&frame(|buffer| {
+        let mut hello = hello(2, 1).encode(buffer);
+        hello.pop();
+        hello
+    }));
+    assert_eq!(raw.refusal(), RefusalCode::Malformed);
+    let mut raw = RawPeer::connect(address);
     raw.send(&frame(|mut buffer| {
         buffer.extend_from_slice(b"quorate\n\x01\x00\xff");
         buffer
     }));
-    assert_eq!(raw.refusal(), RefusalCode::Malformed);
-    node.await_refused(5);
+    assert_eq!(raw.refusal(), RefusalCode::Formats);
+    node.await_refused(6);
 }
 
 #[test]

@@ -16,12 +16,16 @@ use super::http::{RequestHead, Response};
 use super::routes::{Route, RouteOutcome, Routes};
 use super::workers::{Jobs, Outbox, ServerMessage, WorkerRequest};
 use crate::api::coordinator::Coordinator;
+use crate::api::support::files;
 use crate::runtime::clock::Clock;
 use crate::runtime::port::{LISTENER, Port};
+use crate::types::right::Right;
 
 /// The most connections. A further one replaces the connection that has been idle for longest or, if none is idle, the
 /// one whose client has read nothing for longest.
 const CONNECTIONS_MAX: usize = 256;
+/// The same while the process has few files left.
+const CONNECTIONS_FEW: usize = 8;
 /// How long a client must have read nothing before its connection is replaced.
 const UNREAD_MIN: Duration = Duration::from_secs(1);
 /// The most connections that may listen to events.
@@ -118,7 +122,10 @@ impl AdminServer {
                     return;
                 }
             };
-            if self.connections.len() >= CONNECTIONS_MAX && !self.make_room() {
+            let room = files::files_max().map(|most| files::room(most, Right::Operator));
+            let is_short = room.is_some_and(|room| files::open_files(&stream) >= room);
+            let most = if is_short { CONNECTIONS_FEW } else { CONNECTIONS_MAX };
+            if self.connections.len() >= most && !self.make_room() {
                 continue;
             }
             if let Ok(number) = self.port.register(&mut stream) {

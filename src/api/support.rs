@@ -116,3 +116,6 @@ pub(crate) use self::admin::Reported;
 /// The room on the file system of a directory.
 #[cfg(feature = "admin")]
 pub(crate) use crate::storage::space;
+/// How many files connections may use.
+#[cfg(any(feature = "gateway", feature = "admin"))]
+pub(crate) use crate::transport::files;

@@ -16,7 +16,6 @@ use super::authentication::Authenticator;
 use super::connection::ClientConnection;
 use super::counts::PacketCounts;
 use super::ending::{Ending, Endings};
-use super::files;
 use super::memory::{self, Memory};
 use super::output::Output;
 use super::quorum::{Quorum, Service};
@@ -24,14 +23,17 @@ use super::wire::frame::{DecodedPiece, FrameDecoder};
 use super::wire::jute::Sink;
 use super::words;
 use super::{GatewayBuilder, SWEEP};
-use crate::api::support::{Arrived, Mailbox, NodeShared, Recipient, SHORT_READ_DRAINS};
+use crate::api::support::{Arrived, Mailbox, NodeShared, Recipient, SHORT_READ_DRAINS, files};
 use crate::types::acl::Id;
+use crate::types::right::Right;
 use crate::types::znode::{SessionId, Zxid};
 
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
 /// How many times one client is read and written before the next client's turn.
 const ROUNDS_MAX: usize = 16;
+/// How many connections for which there is no file wait for a four-letter word, so that a monitor sees that.
+const WORDS_MAX: usize = 8;
 /// How long a client may take for its first packet, including a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -72,7 +74,7 @@ pub(super) struct Clients {
     mailbox: Arc<Mailbox>,
     pub(super) connected: BTreeMap<u64, GatewayClient>,
     from: BTreeMap<IpAddr, usize>,
-    /// How many files the process could have open when that was last looked up.
+    /// How many files the process may have open.
     pub(super) files_max: Option<usize>,
     memory: Arc<Memory>,
     /// What waits for each client alone, in all.
@@ -112,6 +114,8 @@ pub(super) struct GatewayClient {
     ended: bool,
     /// Why the connection ends when all is read that the client has sent: it is broken.
     failure: Option<Ending>,
+    /// Why it may only send a four-letter word.
+    refusal: Option<Ending>,
     greeted: bool,
 }
 
@@ -152,33 +156,34 @@ impl Clients {
         }
     }
 
-    /// Whether a client may connect from this address. If not, that is counted and logged.
-    pub(super) fn admits(&mut self, from: SocketAddr, now: Duration) -> bool {
+    /// Whether a client may connect from this address, if the process has so many files `open`. If not, that is
+    /// counted and logged.
+    pub(super) fn admits(&mut self, from: SocketAddr, open: usize, now: Duration) -> bool {
         let of_address = self.from.get(&from.ip()).copied().unwrap_or(0);
         let most = match self.settings.connections_per_address_max {
             0 => usize::MAX,
             most => most,
         };
         let (connected, all) = (self.connected.len(), self.settings.connections_max);
-        let refusal = match self.files_max {
+        let refusal = match self.lacks_files(open.saturating_sub(WORDS_MAX)) {
             _ if connected >= all => Ending::TooMany { most: all },
-            Some(files) if connected >= files::room(files) => {
-                Ending::TooManyFiles { most: connected, files }
-            }
-            _ if of_address >= most => Ending::TooManyOfAddress { most },
-            _ => return true,
+            Some(refusal) => refusal,
+            None if of_address >= most => Ending::TooManyOfAddress { most },
+            None => return true,
         };
         self.ended(from, None, &refusal, now);
         false
     }
 
-    /// Whether the process may have no more files open for clients.
-    pub(super) fn is_out_of_files(&self) -> bool {
-        self.files_max.is_some_and(|files| self.connected.len() >= files::room(files))
+    /// Why a client is refused when so many files are open.
+    fn lacks_files(&self, open: usize) -> Option<Ending> {
+        let most = self.files_max.filter(|most| open >= files::room(*most, Right::Client))?;
+        Some(Ending::TooManyFiles { open, most })
     }
 
-    /// A client has connected.
-    pub(super) fn connect(&mut self, number: u64, from: SocketAddr, now: Duration) {
+    /// A client has connected, with so many files open.
+    pub(super) fn connect(&mut self, number: u64, from: SocketAddr, open: usize, now: Duration) {
+        let refusal = self.lacks_files(open);
         *self.from.entry(from.ip()).or_default() += 1;
         let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
         let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
@@ -197,6 +202,7 @@ impl Clients {
             readable: true,
             ended: false,
             failure: None,
+            refusal,
             greeted: false,
         };
         self.connected.insert(number, client);
@@ -497,6 +503,9 @@ impl GatewayClient {
                             return Err(Ending::Unreadable);
                         }
                     } else {
+                        if let Some(refusal) = self.refusal.take() {
+                            return Err(refusal);
+                        }
                         self.greeted = true;
                         self.connection.last_received = now;
                         self.decoder.set_limit(self.connection.packet_bytes_max);

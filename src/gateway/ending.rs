@@ -40,10 +40,10 @@ pub(super) enum Ending {
     )]
     TooManyOfAddress { most: usize },
     #[error(
-        "there are {most} connections, and the process may have only {files} files open: raise that limit \
-         (ulimit -n, LimitNOFILE of systemd)"
+        "the process has {open} files open, and may have only {most}, some of which are kept for disks and members: \
+         raise that limit (ulimit -n, LimitNOFILE of systemd)"
     )]
-    TooManyFiles { most: usize, files: usize },
+    TooManyFiles { open: usize, most: usize },
     #[error("no first packet arrived within {} s", .0.as_secs())]
     NoFirstPacket(Duration),
     #[error(

@@ -26,7 +26,6 @@
 // - `quorum` decides which clients are served, and `read_only` stands in for the node while there is no
 //   quorum.
 // - `convert` converts values that differ: errors, stats, access lists.
-// - `files` is how many connections the process has room for.
 // - `words` answers the four-letter words, from the figures of `counts`.
 // - `import` is a client itself: it copies a tree out of a ZooKeeper.
 
@@ -37,7 +36,6 @@ mod convert;
 mod counts;
 mod ending;
 mod fair_queue;
-mod files;
 mod greeting;
 pub mod import;
 mod memory;
@@ -176,7 +174,8 @@ impl GatewayBuilder {
     /// disconnected at once, and try another instance.
     ///
     /// There are fewer, with a warning in the log, if the process may not have so many files open (`ulimit -n`):
-    /// the gateway leaves 128 of them to everything else.
+    /// the gateway leaves 128 of them to everything else, whoever has opened the others. A connection that comes
+    /// then may still send a four-letter word.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> GatewayBuilder {
         self.connections_max = most;

@@ -13,14 +13,14 @@ use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::clients::{Clients, Readiness};
 use super::ending::Ending;
-use super::files;
 use super::stream::ClientStream;
 #[cfg(feature = "tls")]
 use super::tls::CertificateRenewal;
 #[cfg(feature = "tls")]
 use crate::api::support::HasCertificates;
-use crate::api::support::{Mailbox, NodeShared};
+use crate::api::support::{Mailbox, NodeShared, files};
 use crate::runtime::port::{LISTENER, Port};
+use crate::types::right::Right;
 use crate::types::warnings::Warnings;
 
 pub(super) struct Server {
@@ -74,10 +74,11 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         let most = self.clients.settings.connections_max;
         let files_max = self.clients.files_max;
-        if let Some(room) = files_max.map(files::room).filter(|room| *room < most) {
+        let room = files_max.map(|files| files::room(files, Right::Client));
+        if let Some(room) = room.filter(|room| *room < most) {
             tracing::warn!(
                 connections_max = most,
-                "the gateway takes only {room} clients, because the process may have {} files open: raise that \
+                "the gateway takes at most {room} clients, because the process may have {} files open: raise that \
                  limit (ulimit -n, LimitNOFILE of systemd)",
                 files_max.unwrap_or(0)
             );
@@ -122,6 +123,7 @@ impl Server {
 
     fn accept(&mut self) {
         let now = self.shared.clock.now();
+        self.clients.files_max = files::files_max();
         loop {
             let (mut stream, from) = match self.port.accept() {
                 Ok(Some(accepted)) => accepted,
@@ -129,7 +131,8 @@ impl Server {
                 // Waiting clients are accepted at the next sweep.
                 Err(error) => return self.cannot_accept(&error, now),
             };
-            if !self.clients.admits(from, now) {
+            let open = files::open_files(&stream);
+            if !self.clients.admits(from, open, now) {
                 continue;
             }
             let registered = self.port.register(&mut stream);
@@ -139,7 +142,7 @@ impl Server {
             match opened {
                 Ok((number, stream)) => {
                     self.streams.insert(number, stream);
-                    self.clients.connect(number, from, now);
+                    self.clients.connect(number, from, open, now);
                 }
                 Err(error) => {
                     let failure = Ending::Failure(error.to_string().into());
@@ -152,7 +155,6 @@ impl Server {
     fn cannot_accept(&mut self, error: &io::Error, now: Duration) {
         let Some(suppressed) = self.no_files.permit(now) else { return };
         if files::is_exhausted(error) {
-            self.clients.files_max = files::files_max();
             tracing::warn!(
                 %error, suppressed, connections = self.streams.len(), limit = self.clients.files_max,
                 "the gateway cannot accept further clients before others leave, because the process has too many \
@@ -166,9 +168,6 @@ impl Server {
 
     fn sweep(&mut self, now: Duration) {
         self.accept();
-        if self.clients.is_out_of_files() {
-            self.clients.files_max = files::files_max();
-        }
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.clients.settings.tls {
             self.renewal.renew(tls, now);

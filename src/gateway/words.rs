@@ -7,10 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::clients::{Clients, GatewayClient};
-use super::files::files_max;
 use super::quorum::Service;
 use super::wire::codes::OpCode;
-use crate::api::support::ReplicaSessions;
+use crate::api::support::{ReplicaSessions, files};
 use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -294,7 +293,7 @@ fn monitor(text: &mut String, seen: &Clients) {
         line("ephemerals_count", &ephemerals);
         line("approximate_data_size", &seen.shared.tree().bytes());
     }
-    if let (Ok(open), Some(most)) = (fs::read_dir("/proc/self/fd"), files_max()) {
+    if let (Ok(open), Some(most)) = (fs::read_dir("/proc/self/fd"), files::files_max()) {
         line("open_file_descriptor_count", &open.count());
         line("max_file_descriptor_count", &most);
     }

@@ -4,6 +4,7 @@
 //! peer over one connection, and may drop any of them: Raft and the node send again what matters.
 //! It never blocks the node, and holds at most a fixed number of bytes for a peer.
 
+pub(crate) mod files;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod secure;
@@ -32,8 +33,9 @@ pub(crate) const SHORT_READ_DRAINS: bool = cfg!(any(
     target_os = "dragonfly",
 ));
 
-/// Unlisted peers that are not clients: nodes that want to join, or do not know of their removal.
-const OTHERS_MAX: usize = 64;
+/// Places for operators, and for nodes that want to join or do not know of their removal. As many as clients leave:
+/// see [`files::room`].
+const OTHERS_MAX: usize = 128;
 
 /// How a node presents itself to its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +120,7 @@ impl Default for TransportOptions {
             reload_interval: Duration::from_secs(5),
             queue_bytes_max: 64 << 20,
             // Room for the clients that this member serves, for as many that have it as their spare,
-            // and for other nodes.
+            // and for others.
             unlisted_max: 2 * CLIENTS_MAX + OTHERS_MAX,
             handshakes_max: 256,
             handshakes_per_address_max: 64,

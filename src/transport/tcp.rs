@@ -44,6 +44,7 @@
 //!   connection: 32 KiB before it is welcomed (4 KiB and one read, without keys), and one message
 //!   and one read after that. Connections not yet welcomed: `handshakes_max`, and
 //!   `handshakes_per_address_max` for each address. Unlisted peers: `unlisted_max`.
+//! - Clients leave places and files of the process to others: see `places`.
 //! - At most `received_per_second_max` bytes are read from a peer that connects; each message
 //!   counts 512 bytes on top. The peer has to hold back the rest.
 //! - No bytes from the network cause a panic, and an error of one connection ends only that
@@ -62,7 +63,7 @@
 //! parts use (`context`) or that other threads use (`shared`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
 //! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`,
 //! `incoming_connection`, `client_connection`), what waits to be written to either (`writer`,
-//! `queue`), and who may make them (`known_peers`).
+//! `queue`), who may make them (`known_peers`), and for whom there is room (`places`).
 
 mod client_connection;
 mod context;
@@ -77,6 +78,7 @@ mod look_up;
 mod outgoing;
 mod outgoing_connection;
 mod peer;
+mod places;
 mod queue;
 mod rate;
 mod renewal;

@@ -6,6 +6,8 @@ mod common;
 #[cfg(all(unix, feature = "gateway", feature = "encryption"))]
 mod encrypted;
 mod files;
+#[cfg(all(unix, feature = "gateway"))]
+mod flood;
 #[cfg(unix)]
 mod held;
 mod hostile;

@@ -20,6 +20,7 @@ use mio::Token;
 use super::context::{NetworkContext, NetworkTimer};
 use super::incoming::{DuplicateConnection, Incoming};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
+use super::known_peers::rank;
 use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
@@ -66,6 +67,7 @@ impl Incoming {
             former.peer().is_none_or(|identity| identity.boot == hello.run.boot)
                 || former.is_dead(context.now, &context.options)
         });
+        self.take_place(context, token, hello, right, is_free)?;
         Ok(is_free.then_some(right))
     }
 
@@ -94,6 +96,9 @@ impl Incoming {
             return self.close(context, token, Closed::Failed(error));
         }
         let (subject, address) = (connection.stream.subject(), connection.address);
+        if is_client {
+            self.clients.insert((rank(hello, right), address.ip(), token));
+        }
         if let Some(former) = self.by_peer.insert(node, token) {
             self.supersede(context, former, node, hello);
         }

@@ -8,7 +8,7 @@
 //! `known_peers` admits, and at most `handshakes_max` connections in handshake. A connection in
 //! handshake has a timer, a peer's has none.
 //!
-//! Not here: the work of one connection (`incoming_connection`).
+//! Not here: the work of one connection (`incoming_connection`), and for whom there is room (`places`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -19,14 +19,17 @@ use mio::Token;
 
 use super::context::{NetworkContext, NetworkTimer};
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, ReadOutcome};
+use super::known_peers::{handshakes_max, rank_of_client};
 use super::shared::Counters;
 use super::sockets::{Polled, Socket};
 use super::stream::Stream;
 use crate::security::Security;
+use crate::transport::files;
 use crate::transport::handshake::{self, Hello};
 use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
+use crate::types::right::Right;
 use crate::types::warnings::Warnings;
 
 /// The most connections accepted before existing ones have their turn.
@@ -51,11 +54,13 @@ pub(super) struct Incoming {
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
     pub(super) unflushed: BTreeSet<Token>,
+    /// The connections of clients, by what they may use: see `places`.
+    pub(super) clients: BTreeSet<(Right, IpAddr, Token)>,
     /// Peers whose handshake has just succeeded, with the addresses of their hellos.
     pub(super) welcomed: Vec<RemotePeer>,
     junk: Warnings<Instant>,
     refusals: Warnings<Instant>,
-    failures: Warnings<Instant>,
+    pub(super) failures: Warnings<Instant>,
 }
 
 /// A connection that waits for the answer to its hello.
@@ -171,7 +176,8 @@ impl Incoming {
                     io::ErrorKind::Interrupted
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset => {}
-                    // Trying again at once would fail the same way: too many open files.
+                    _ if files::is_exhausted(&error) && self.free_file(context) => {}
+                    // Trying again at once would fail the same way.
                     _ => {
                         self.acceptable = false;
                         context.timers.set(NetworkTimer::Accept, context.now + ACCEPT_PAUSE);
@@ -185,13 +191,12 @@ impl Incoming {
     }
 
     /// The oldest connection in handshake from this address, if there are too many.
-    fn oldest_of_address(&self, context: &NetworkContext, address: IpAddr) -> Option<Token> {
+    fn oldest_of_address(&self, max: usize, address: IpAddr) -> Option<Token> {
         let mut same_address = self.handshaking.iter().filter(|token| {
             self.connections.get(token).is_some_and(|one| one.address.ip() == address)
         });
         let oldest = same_address.next().copied();
-        let others_max = context.options.handshakes_per_address_max.saturating_sub(1);
-        oldest.filter(|_| same_address.count() >= others_max)
+        oldest.filter(|_| same_address.count() >= max.saturating_sub(1))
     }
 
     fn admit(
@@ -200,7 +205,8 @@ impl Incoming {
         mut socket: Box<dyn Socket>,
         address: SocketAddr,
     ) {
-        let handshakes_max = context.options.handshakes_max;
+        let [handshakes_max, of_address_max] =
+            handshakes_max(&context.options, socket.open_files());
         if self.handshaking.len() >= handshakes_max
             && let Some(oldest) = self.handshaking.first().copied()
         {
@@ -210,13 +216,12 @@ impl Incoming {
             }
             self.remove(context, oldest);
         }
-        if let Some(oldest) = self.oldest_of_address(context, address.ip()) {
+        if let Some(oldest) = self.oldest_of_address(of_address_max, address.ip()) {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                let max = context.options.handshakes_per_address_max;
                 tracing::warn!(
                     %address,
-                    max,
+                    max = of_address_max,
                     suppressed,
                     "too many connections in handshake from one address",
                 );
@@ -334,6 +339,10 @@ impl Incoming {
             }
             ConnectionState::Peer(identity) => {
                 context.timers.cancel(NetworkTimer::Stall(token));
+                if connection.is_client() {
+                    let address = connection.address.ip();
+                    self.clients.remove(&(rank_of_client(identity.right), address, token));
+                }
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
                     let peer = identity.node;
@@ -342,6 +351,9 @@ impl Incoming {
                         let (peer, reason) = (identity.node, "its connection has ended".to_owned());
                         let permanent = false;
                         context.emit(TransportEvent::Unreachable { peer, reason, permanent });
+                        // Others may need its place.
+                        context.forget_unlisted(peer);
+                        context.subjects.forget(peer);
                     }
                     if self.duplicates.contains_key(&identity.node) {
                         context.timers.set(NetworkTimer::Duplicate(identity.node), context.now);

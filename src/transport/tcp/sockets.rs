@@ -11,6 +11,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
 use super::shared::LISTENER;
+use crate::transport::files;
 use crate::transport::send::send_vectored;
 
 /// What a poll reports about a socket.
@@ -58,6 +59,9 @@ pub(super) trait Socket: Read + Write + Debug + Send {
     fn peer_address(&self) -> io::Result<SocketAddr>;
 
     fn local_address(&self) -> io::Result<SocketAddr>;
+
+    /// How many files the process has open at least, by the number of this socket's.
+    fn open_files(&self) -> usize;
 }
 
 /// Makes and accepts connections. No call blocks.
@@ -148,6 +152,10 @@ impl Socket for SystemSocket {
 
     fn local_address(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
+    }
+
+    fn open_files(&self) -> usize {
+        files::open_files(&self.stream)
     }
 }
 

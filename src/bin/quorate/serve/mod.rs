@@ -16,6 +16,8 @@ use quorate::acl::Id;
 use quorate::gateway::{Gateway, GatewayBuilder};
 use quorate::security::Roles;
 use quorate::{Builder, Coordinator, Error};
+#[cfg(unix)]
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[cfg(target_os = "linux")]
 use signal_hook::consts::SIGHUP;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -155,6 +157,18 @@ pub(crate) struct ServeArgs {
     tls: tls::TlsArgs,
 }
 
+/// Raises the soft limit of open files to the hard one. The soft one is often 1,024, and each client needs a file.
+#[cfg(unix)]
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, limit = limit.current, "the limit of open files cannot be raised");
+    }
+}
+
 /// Serves until SIGTERM, SIGINT or the end of its terminal, or until the member has stopped for good, which is an error. Logs go to the
 /// standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
@@ -167,6 +181,8 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let directories = [Some(&arguments.data_dir), arguments.log_dir.as_ref()];
     directories.into_iter().flatten().for_each(|directory| warn_if_shared(directory));
     let mut signals = Signals::new(ending_signals()).map_err(system("signals"))?;
+    #[cfg(unix)]
+    raise_file_limit();
 
     let gateways = arguments.gateways()?;
     let member = arguments.member()?;

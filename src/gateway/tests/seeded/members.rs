@@ -258,12 +258,12 @@ impl Members {
         self.next_pipe += 1;
         let address = format!("192.0.2.{}:{}", 1 + number % 3, 1024 + number).parse().unwrap();
         let member = &mut self.all[member];
-        if !member.clients.admits(address, now) {
+        if !member.clients.admits(address, 0, now) {
             return None;
         }
         let pipe = Pipe { window: self.weather.window, ..Pipe::default() };
         member.pipes.insert(number, pipe);
-        member.clients.connect(number, address, now);
+        member.clients.connect(number, address, 0, now);
         Some(number)
     }
 

@@ -11,6 +11,7 @@ use crate::node::replica::server::{CLIENTS_MAX, PendingQuery, ServedClient};
 use crate::node::sessions::queue::QueuedRequest;
 use crate::types::membership::{Member, NodeId};
 use crate::types::path;
+use crate::types::right::Right;
 use crate::types::znode::{SessionId, Zxid};
 
 /// What a client's messages ask of the leader.
@@ -49,11 +50,26 @@ impl Replica {
             self.let_go(from, attachment, reason, &mut cx.effects);
             return Attaching::Refused;
         }
-        if self.clients.clients.len() >= CLIENTS_MAX {
+        if self.clients.clients.len() >= CLIENTS_MAX && !self.make_room(from, cx) {
             return Attaching::Full;
         }
         self.clients.clients.insert(from, ServedClient::new(attachment, (seen, name), cx.now.mono));
         Attaching::Begins
+    }
+
+    /// Lets a client with a client's credential go, if this one has another. Returns whether there is one.
+    fn make_room(&mut self, from: NodeId, cx: &mut Context) -> bool {
+        let rights = &self.clients.rights;
+        let is_client = |(node, _): &(&NodeId, &ServedClient)| rights.of(**node) == Right::Client;
+        let mut served = self.clients.clients.iter();
+        let Some((node, client)) =
+            served.rfind(is_client).filter(|_| rights.of(from) > Right::Client)
+        else {
+            return false;
+        };
+        let (node, attachment) = (*node, client.attachment);
+        self.let_go(node, attachment, "an operator or a member needs its place", &mut cx.effects);
+        true
     }
 
     /// A client has sent another message, and has `received` those before that number. Returns whether it is

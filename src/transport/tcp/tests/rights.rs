@@ -104,6 +104,63 @@ fn a_list_of_a_client_that_takes_too_much_memory_is_not_decoded() {
     }
 }
 
+/// One process with a client's secret took every place and every file, and nobody else was let in: no member that had
+/// started again, and no operator.
+#[test]
+fn clients_leave_places_which_operators_and_members_take() {
+    let (listener, address) = listen();
+    // Clients may have four of these, and operators six.
+    let options = TransportOptions { unlisted_max: 8, ..with(member()) };
+    let one = Node::start(listener, local(1), &[], &options);
+    let seeds = [address.to_string()];
+    let connect = |ids: std::ops::Range<u64>, of: &str| -> Vec<Node> {
+        let nodes = ids.map(|id| client(id, &seeds, &with(secret(of))));
+        nodes.inspect(|node| _ = node.await_connected(1)).collect()
+    };
+    let clients = connect(10..14, "clients");
+    let late = client(14, &seeds, &with(secret("clients")));
+    let refusal = loop {
+        if let TransportEvent::SeedUnreachable { reason, .. } = late.event() {
+            break reason;
+        }
+    };
+    assert!(refusal.contains("too many clients"), "{refusal}");
+    // The third operator takes the place of the latest client.
+    let operators = connect(20..23, "operators");
+    assert_eq!(clients[3].unreachable(), (1, "the peer closed the connection".into(), false));
+    // So do members, when their own places are used up, and then they take those of operators.
+    let members: Vec<Node> = (30..36)
+        .map(|id| {
+            let peers = [remote(1, address)];
+            let node = Node::start(listen().0, local(id), &peers, &with(secret("members")));
+            node.await_connected(1);
+            node
+        })
+        .collect();
+    for client in &clients[..3] {
+        assert_eq!(client.unreachable(), (1, "the peer closed the connection".into(), false));
+    }
+    assert_eq!(operators[2].unreachable(), (1, "the peer closed the connection".into(), false));
+    // What a member of the list needs is never taken.
+    one.transport.set_peers(vec![remote(99, NOWHERE)]);
+    let listed =
+        Node::start(listen().0, local(99), &[remote(1, address)], &with(secret("members")));
+    listed.await_connected(1);
+    drop((members, operators));
+}
+
+/// A client that connected without end, each time as another one, took all places without a connection.
+#[test]
+fn a_client_that_has_left_leaves_its_place() {
+    let (listener, address) = listen();
+    let options = TransportOptions { unlisted_max: 2, ..with(member()) };
+    let _one = Node::start(listener, local(1), &[], &options);
+    for id in 10..20 {
+        let node = client(id, &[address.to_string()], &with(secret("clients")));
+        node.await_connected(1);
+    }
+}
+
 #[test]
 fn only_a_members_secret_makes_a_member() {
     for of in ["clients", "operators"] {

@@ -304,6 +304,10 @@ impl Socket for TestSocket {
     fn local_address(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], 40_000)))
     }
+
+    fn open_files(&self) -> usize {
+        0
+    }
 }
 
 impl Drop for TestSocket {

@@ -100,12 +100,14 @@ impl Guard {
 
 /// Whether a header `Host` names this host's loopback.
 fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((name, _)) => name,
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, port)) => (name, port),
+        None => host.find(':').map_or((host, ""), |at| host.split_at(at)),
     };
+    let is_port = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_local = |ip: IpAddr| ip.is_loopback();
-    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_local)
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+        && (name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_local))
 }
 
 /// Whether an origin is that of the page itself. A proxy in front of it may use TLS.
@@ -121,4 +123,31 @@ fn is_token(authorization: Option<&str>, token: &str) -> bool {
     let sent = authorization.and_then(|text| text.split_once(' '));
     let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     sent.is_some_and(|(_, sent)| bool::from(sent.trim().as_bytes().ct_eq(token.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a browser would take for a user's name and a password was taken for the host.
+    #[test]
+    fn a_host_is_a_name_and_perhaps_a_port() {
+        for host in
+            ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:7401", "[::1]", "[::1]:80"]
+        {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in [
+            "127.0.0.1:80@evil.example",
+            "127.0.0.1@evil.example",
+            "[::1]@evil.example",
+            "[::1]:80@evil.example",
+            "localhost:evil.example",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "",
+        ] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
 }

@@ -530,6 +530,10 @@ bugs! {
         [],
     ClaimLendsIds: "a client's watches see what the ids of a session show that it claims and does not hold";
         [],
+    StrangerRenews: "a client's id is enough to renew its sessions";
+        [],
+    ClientIsSuper: "a subject of a super user counts in a certificate of the clients' authority";
+        [],
     ClientOperates: "an instance with a client's credential may ask for an operator's actions";
         [],
     ClientNamesItself: "an instance with a client's credential says itself which ids its sessions have";

@@ -127,6 +127,9 @@ pub(crate) enum PeerMessage {
         read_index: u64,
         #[serde(with = "LogForm")]
         sessions: Vec<SessionId>,
+        /// Sessions that the client wants to renew and does not hold at that member: the answer has them.
+        #[serde(with = "LogForm")]
+        refused: Vec<SessionId>,
     },
     /// As `ReadIndexConfirmed`, for a member's client.
     ClientReadIndexConfirmed {

@@ -188,6 +188,7 @@ fn messages() -> Vec<(&'static str, PeerMessage)> {
                 boot: 1,
                 read_index: 2,
                 sessions: vec![session],
+                refused: vec![SessionId(301)],
             },
         ),
         (

@@ -12,7 +12,7 @@ use crate::node::leader::{self, Leading};
 use crate::node::raft::guard::{self, GuardInputs, Violation};
 use crate::node::raft::log::Position;
 use crate::node::raft::snapshot_transfer::ReceivedSnapshot;
-use crate::node::replica::server::serve::{AskedOfLeader, Attaching};
+use crate::node::replica::server::serve::{AskedOfLeader, Attaching, ClientRead};
 use crate::node::{FORWARD_BYTES_MAX, versions};
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId, is_name};
@@ -195,11 +195,9 @@ impl Node {
             PeerMessage::ClientForward { client, requests } => {
                 self.take_forwarded(client, requests)
             }
-            PeerMessage::ClientReadIndex { client, boot, read_index, sessions } => {
-                self.take_read_index(
-                    ReceivedReadIndex::new(from, Some(client), boot, read_index),
-                    sessions,
-                );
+            PeerMessage::ClientReadIndex { client, boot, read_index, sessions, refused } => {
+                let asked = ReceivedReadIndex::new(from, Some(client), boot, read_index);
+                self.take_read_index(ReceivedReadIndex { refused, ..asked }, sessions);
             }
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);
@@ -498,8 +496,8 @@ impl Node {
         }
         let (mut asked, effects) = (AskedOfLeader::default(), &mut self.cx.effects);
         let taken = self.replica.take_client_messages(from, messages, &mut asked, effects);
-        for (boot, read_index, sessions) in asked.reads {
-            self.ask_for_client(from, boot, read_index, sessions);
+        for read in asked.reads {
+            self.ask_for_client(from, read);
         }
         if let Err(reason) = taken {
             tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
@@ -512,19 +510,15 @@ impl Node {
     }
 
     /// Passes a client's ReadIndex request on to the leader.
-    fn ask_for_client(
-        &mut self,
-        client: NodeId,
-        boot: u64,
-        read_index: u64,
-        sessions: Vec<SessionId>,
-    ) {
+    fn ask_for_client(&mut self, client: NodeId, read: ClientRead) {
+        let ClientRead { boot, read_index, sessions, refused } = read;
         let leader = self.raft.elections.observed.leader;
         if leader == self.cx.id {
             let asked = ReceivedReadIndex::new(self.cx.id, Some(client), boot, read_index);
-            self.take_read_index(asked, sessions);
+            self.take_read_index(ReceivedReadIndex { refused, ..asked }, sessions);
         } else if leader != 0 {
-            let message = PeerMessage::ClientReadIndex { client, boot, read_index, sessions };
+            let message =
+                PeerMessage::ClientReadIndex { client, boot, read_index, sessions, refused };
             self.cx.send(leader, message);
         }
     }

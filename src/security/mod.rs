@@ -37,7 +37,7 @@ pub use self::roles::Roles;
 pub(crate) use self::secret::{Key, Secret};
 pub(crate) use self::settings::{Reading, Security};
 #[cfg(feature = "tls")]
-pub(crate) use self::tls::{Keys, Tls, describe};
+pub(crate) use self::tls::{Keys, PROTOCOL, Tls, describe};
 #[cfg(feature = "tls")]
 pub(crate) use self::wall_clock::WallClock;
 pub use crate::types::right::Right;

@@ -229,7 +229,9 @@ impl Secret {
                 && other != right
             {
                 return Err(format!(
-                    "one secret is that of a {other} and of a {right}, too: each right needs its own"
+                    "one secret is that of {} and of {}, too: each right needs its own",
+                    other.one(),
+                    right.one()
                 ));
             }
         }

@@ -21,7 +21,7 @@ use crate::types::right::Right;
 
 /// Names the protocol inside TLS, so that a connection meant for another service with the same
 /// authority is not accepted.
-const PROTOCOL: &[u8] = b"quorate";
+pub(crate) const PROTOCOL: &[u8] = b"quorate";
 
 /// The certificates of this member and of the cluster's authority, for
 /// [`Security::Tls`](crate::Security::Tls).
@@ -418,7 +418,7 @@ impl Sources {
 }
 
 /// The subjects that a list has, one a line.
-fn refused_subjects(listed: &str) -> std::result::Result<BTreeSet<String>, String> {
+pub(crate) fn refused_subjects(listed: &str) -> std::result::Result<BTreeSet<String>, String> {
     let lines = listed.lines().map(str::trim);
     let mut refused = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     match refused.clone().find(|line| line.starts_with('/') || !line.contains('=')) {
@@ -473,7 +473,8 @@ pub(crate) struct Keys {
 /// An error's description, for the cluster's operator.
 pub(crate) fn describe(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
-        BadSignature, Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
+        BadSignature, Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidYet,
+        NotValidYetContext, UnknownIssuer,
     };
     use rustls::Error::{AlertReceived, InvalidCertificate};
     match error {
@@ -486,6 +487,11 @@ pub(crate) fn describe(error: &rustls::Error) -> String {
         InvalidCertificate(
             reason @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
         ) => format!("{reason}; is the clock of this node right?"),
+        InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. }) => {
+            "the certificate has not the extended key usages that are needed: a member's needs serverAuth and \
+             clientAuth"
+                .to_owned()
+        }
         InvalidCertificate(reason) => format!("the certificate is not accepted: {reason}"),
         other => other.to_string(),
     }
@@ -537,10 +543,7 @@ impl Keys {
         let mut others = self.accepted.others.iter();
         match others.find(|other| verify(&other.verifier).is_ok()) {
             Some(other) => Ok(other.right),
-            None => match verify(&self.accepted.members) {
-                Ok(()) => Ok(Right::Member),
-                Err(error) => Err(describe(&error)),
-            },
+            None => self.check_both(own, intermediates, at).map(|()| Right::Member),
         }
     }
 
@@ -556,9 +559,22 @@ impl Keys {
         let mut makers =
             others.filter(|other| other.listening.check(own, intermediates, at).is_ok());
         if let Some(Other { right, .. }) = makers.next() {
-            return Err(format!("its certificate is that of a {right}, and it poses as a member"));
+            let right = right.one();
+            return Err(format!("its certificate is that of {right}, and it poses as a member"));
         }
-        self.listening.check(own, intermediates, at).map_err(|error| describe(&error))
+        self.check_both(own, intermediates, at)
+    }
+
+    /// Members connect to each other: a certificate of their authority for one end alone is no member's.
+    fn check_both(
+        &self,
+        own: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> std::result::Result<(), String> {
+        let connects = self.accepted.members.verify_client_cert(own, intermediates, at).map(drop);
+        let both = connects.and_then(|()| self.listening.check(own, intermediates, at));
+        both.map_err(|error| describe(&error))
     }
 
     /// Why this node refuses the subject of this chain; `None` if it does not.

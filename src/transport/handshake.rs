@@ -31,15 +31,19 @@
 //! with the lower of both versions. A version older than the oldest that a node supports is refused
 //! with a reason, on either side; a newer one is not an obstacle.
 //!
-//! A hello carries no proof. Authentication is in the layer below (`secure`); if there are
-//! certificates, the subject must stay the same for a node's id. A hello detects mistakes: another
-//! cluster on a reused address, a node at another's address, two incompatible versions.
+//! A hello of a node with an address carries no proof. Authentication is in the layer below (`secure`);
+//! if there are certificates, the subject must stay the same for a node's id. A hello detects mistakes:
+//! another cluster on a reused address, a node at another's address, two incompatible versions.
+//!
+//! A client's id is the hash of its `boot` ([`client_id`]), which it shows to members alone. Members name
+//! clients' ids to each other and to other clients, and so no other client can take one, at any member.
 //!
 //! Not here: timeouts and connections (`tcp`).
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
+use sha1::{Digest, Sha1};
 
 use super::LocalPeer;
 use crate::addressing::peers::check_address;
@@ -173,8 +177,9 @@ impl Refusal {
     /// The peer wants to be a member, and its credential does not allow that.
     pub(crate) fn not_a_member(right: Right) -> Refusal {
         let text = format!(
-            "the credential of this instance is that of a {right}, and a member needs one of a member: join \
-             as a client, or with the members' secret or a certificate of their authority"
+            "the credential of this instance is that of {}, and a member needs one of a member: join as a \
+             client, or with the members' secret or a certificate of their authority",
+            right.one()
         );
         Refusal::new(RefusalCode::Right, text)
     }
@@ -335,6 +340,22 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal::new(code, text))
+}
+
+/// The id of a client whose process has this `boot`.
+pub(crate) fn client_id(boot: u64) -> NodeId {
+    let hash = Sha1::new().chain_update("quorate client").chain_update(boot.to_le_bytes());
+    let bytes = hash.finalize();
+    bytes[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte)).max(1)
+}
+
+/// Checks that a client has not taken another's id.
+pub(crate) fn check_client(hello: &Hello) -> Result<(), Refusal> {
+    if !hello.run.is_client() || hello.from == client_id(hello.run.boot) {
+        return Ok(());
+    }
+    let text = format!("the id {:016x} is not that of this client's process", hello.from);
+    Err(Refusal::new(RefusalCode::Identity, text))
 }
 
 /// Checks that the node with the id `to` has welcomed this node, or any suitable node if `to` is 0.

@@ -25,6 +25,17 @@ pub enum Right {
     Member,
 }
 
+impl Right {
+    /// With its article, as in a sentence.
+    pub(crate) fn one(self) -> &'static str {
+        match self {
+            Right::Client => "a client",
+            Right::Operator => "an operator",
+            Right::Member => "a member",
+        }
+    }
+}
+
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

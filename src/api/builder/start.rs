@@ -17,6 +17,7 @@ use crate::runtime::directory::{self, Opened};
 use crate::runtime::shared::Limits;
 use crate::runtime::{entropy, node_thread};
 use crate::security::Security;
+use crate::transport::handshake::client_id;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -182,7 +183,8 @@ impl Builder {
         };
         // A client has a new id at each start. Members' ids are random too, so it is never a
         // member's.
-        let id = entropy::number()?.max(1);
+        let boot = entropy::number()?;
+        let id = client_id(boot);
         let local = LocalPeer {
             cluster: 0,
             node: id,
@@ -190,7 +192,7 @@ impl Builder {
             version: self.version,
             // Nobody connects to a client.
             address: String::new(),
-            boot: entropy::number()?,
+            boot,
         };
         let (shared, thread) = node_thread::start(node_thread::Start {
             engine: Client::new(id, config, now).into(),

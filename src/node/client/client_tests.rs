@@ -533,6 +533,45 @@ fn claimed_session() {
     assert!(seen.is_empty(), "{seen:?}");
 }
 
+/// A stranger took the id of a client that had died, at a member that did not know it, and kept its sessions, and so
+/// its locks, for ever.
+#[test]
+fn only_the_holder_of_a_session_renews_it() {
+    crate::planted::claims(renewals, crate::planted::Bug::StrangerRenews);
+}
+
+fn renewals() {
+    let mut storm = Storm::new(1);
+    let (client, session, holder) = (500, SessionId(4711), 9);
+    let timeout = Duration::from_secs(8);
+    let (secret, timeout_ms, base) = ([7; 16], 8000, 0);
+    let command = Command::Open { secret, timeout_ms, owner: client, base };
+    let open = Request { session, holder, seq: 0, acked: 0, command };
+    assert!(send(&mut storm, client, 0, vec![first(0, 0), FromClient::Begun]).is_empty());
+    assert!(send(&mut storm, client, 1, vec![FromClient::Write(open)]).is_empty());
+    // With the number of its holder, with a guess, and by its id alone.
+    for claimed in [Some(holder), Some(4712), None] {
+        let claim = |holder| {
+            let session_holder = SessionHolder { session, holder };
+            FromClient::Claim(SessionClaim { session_holder, applied: 0, opened: true, base: None })
+        };
+        let mut messages = vec![first(0, 0)];
+        messages.extend(claimed.map(claim));
+        messages.push(FromClient::Begun);
+        assert!(send(&mut storm, client, 0, messages).is_empty());
+        let mut number = 0;
+        for _ in 0..(3 * timeout.as_secs()) {
+            storm.advance(Duration::from_secs(1));
+            number += 1;
+            let sessions = vec![session];
+            let renewal = FromClient::ReadIndex { boot: 1, read_index: number, sessions };
+            assert!(send(&mut storm, client, number, vec![renewal]).is_empty());
+        }
+        let lives = storm.cluster.node(1).machine().session(session).is_some();
+        assert_eq!(lives, claimed == Some(holder), "{claimed:?}");
+    }
+}
+
 /// The outcomes of thousands of writes with long paths came in one message, which no transport sends. The client
 /// attached again, and got the same.
 #[test]

@@ -4,11 +4,11 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use rustls::pki_types::{ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::{SecurityError, Side};
-use crate::security::{Keys, WallClock, describe, x509};
+use crate::security::{Keys, PROTOCOL, WallClock, describe, x509};
 use crate::types::right::Right;
 
 /// The most plain text encrypted at once. At most this much, and a little more, waits for the socket.
@@ -91,8 +91,24 @@ impl TlsChannel {
         x509::subject(self.connection.peer_certificates()?.first()?)
     }
 
+    /// Whether the handshake is over.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "used by the gateway"))]
+    pub(crate) fn is_made(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    /// The certificates of the other end, and when the connection began.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "used by the gateway"))]
+    pub(crate) fn presented(&self) -> (&[CertificateDer<'static>], UnixTime) {
+        (self.connection.peer_certificates().unwrap_or_default(), self.since)
+    }
+
     /// The right of the other end by these keys, or why it has none.
     pub(crate) fn right(&self, keys: &Keys) -> Result<Right, String> {
+        if self.connection.alpn_protocol() != Some(PROTOCOL) {
+            // TLS itself refuses another name, and not that there is none.
+            return Err("it does not name the protocol inside TLS (ALPN)".to_owned());
+        }
         let chain = self.connection.peer_certificates().unwrap_or_default();
         match self.connection {
             Connection::Client(_) => keys.check_member(chain, self.since).map(|()| Right::Member),

@@ -51,6 +51,7 @@ impl Incoming {
     ) -> Result<Option<Right>, Refusal> {
         handshake::check(&context.local, hello)?;
         context.known_peers.check(hello)?;
+        handshake::check_client(hello)?;
         let Some(connection) = self.connections.get(&token) else {
             return Ok(None);
         };

@@ -132,7 +132,7 @@ impl Incoming {
             match connection.stream.right(security) {
                 Ok(right) if right == identity.right => {}
                 Ok(right) => {
-                    let reason = format!("its credential is that of a {right} now");
+                    let reason = format!("its credential is that of {} now", right.one());
                     withdrawn.push((connection.token, reason));
                 }
                 Err(reason) => withdrawn.push((connection.token, reason)),

@@ -230,6 +230,12 @@ impl ClientServer {
         self.holders(session).next().is_some()
     }
 
+    /// Whether this client holds the session, as this replica has seen.
+    fn holds(&self, client: NodeId, session: SessionId) -> bool {
+        let mut holders = self.holders(session);
+        holders.any(|(_, held)| held.client == client && held.opened) || planted!(StrangerRenews)
+    }
+
     /// The name of the client that holds the session; empty if it has none.
     pub(in crate::node) fn name_of(&self, session: SessionId) -> &str {
         let of = self.holders(session).find(|(_, held)| held.opened);

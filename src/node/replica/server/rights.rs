@@ -36,7 +36,11 @@ impl ClientRights {
         let (has, needs) = (self.of(peer), asked.needs());
         let may = has >= needs || planted!(ClientOperates);
         (!may).then(|| {
-            format!("the credential of this instance is that of a {has}, and this needs that of an {needs}")
+            format!(
+                "the credential of this instance is that of {}, and this needs that of {}",
+                has.one(),
+                needs.one()
+            )
         })
     }
 

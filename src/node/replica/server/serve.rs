@@ -17,9 +17,19 @@ use crate::types::znode::{SessionId, Zxid};
 /// What a client's messages ask of the leader.
 #[derive(Default)]
 pub(in crate::node) struct AskedOfLeader {
-    /// ReadIndex requests: the client's start, the number of each, and the sessions to renew.
-    pub(in crate::node) reads: Vec<(u64, u64, Vec<SessionId>)>,
+    pub(in crate::node) reads: Vec<ClientRead>,
     pub(in crate::node) writes: Vec<Request>,
+}
+
+/// A client's ReadIndex request.
+pub(in crate::node) struct ClientRead {
+    /// The client's start.
+    pub(in crate::node) boot: u64,
+    pub(in crate::node) read_index: u64,
+    /// The sessions to renew.
+    pub(in crate::node) sessions: Vec<SessionId>,
+    /// Those that it does not hold here.
+    pub(in crate::node) refused: Vec<SessionId>,
 }
 
 /// What has become of a client that wants to attach.
@@ -206,7 +216,10 @@ impl Replica {
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
                 client.awaits_message = true;
-                asked.reads.push((boot, read_index, sessions));
+                // Its id alone proves nothing: whoever held a session before knew the holder's number.
+                let (sessions, refused) =
+                    sessions.into_iter().partition(|session| self.clients.holds(from, *session));
+                asked.reads.push(ClientRead { boot, read_index, sessions, refused });
             }
             FromClient::End => self.drop_client(from),
         }

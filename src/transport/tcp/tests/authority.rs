@@ -1,7 +1,8 @@
 //! Authorities that sign certificates.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 
 use crate::security::{Security, Tls};
@@ -30,9 +31,20 @@ impl Authority {
 
     /// Authority, certificate and key as PEM, for this name and until this year.
     pub(super) fn pem(&self, name: &str, until: i32) -> [String; 3] {
+        self.pem_for(name, until, &[])
+    }
+
+    /// The same, for these purposes alone.
+    pub(super) fn pem_for(
+        &self,
+        name: &str,
+        until: i32,
+        purposes: &[ExtendedKeyUsagePurpose],
+    ) -> [String; 3] {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = purposes.to_vec();
         params.not_before = rcgen::date_time_ymd(2000, 1, 1);
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();

@@ -26,7 +26,7 @@ use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::node::message::PeerMessage;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{
-    HANDSHAKE_BYTES_MAX, Hello, HelloReply, ProcessRun, RefusalCode, Responder,
+    self, HANDSHAKE_BYTES_MAX, Hello, HelloReply, ProcessRun, RefusalCode, Responder,
 };
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -70,11 +70,16 @@ fn local(node: NodeId) -> LocalPeer {
     LocalPeer {
         cluster: CLUSTER,
         node,
-        incarnation: node * 10,
+        incarnation: node.wrapping_mul(10),
         version: VERSION,
         address: NOWHERE.to_owned(),
-        boot: node * 100,
+        boot: node.wrapping_mul(100),
     }
+}
+
+/// The id of the client that tests call by this number.
+fn client_id(number: u64) -> NodeId {
+    handshake::client_id(local(number).boot)
 }
 
 /// This node, reachable at this address.

@@ -1,6 +1,6 @@
 //! Credentials that are not a member's.
 
-use super::unlisted::{client, let_go};
+use super::unlisted::{client, hello_of, let_go};
 use super::*;
 use crate::security::auth::Connection;
 use crate::security::{Secret, Security};
@@ -69,6 +69,7 @@ fn a_secret_decides_what_a_client_may_send() {
         let node = client(id, &[address.to_string()], &with(secret(of)));
         node.await_connected(1);
         let (known, connection) = one.authenticated();
+        let id = client_id(id);
         assert_eq!((known, connection.right, connection.subject), (id, right, None));
         assert_eq!(connection.address.ip(), address.ip());
         // The next event shows that the connection is up; only then messages of it follow.
@@ -98,7 +99,7 @@ fn a_list_of_a_client_that_takes_too_much_memory_is_not_decoded() {
         node.transport.send(vec![(1, message.clone())]);
         match is_refused {
             true => one.await_refused(1),
-            false => assert!(one.received() == (id, message)),
+            false => assert!(one.received() == (client_id(id), message)),
         }
         node.transport.close();
     }
@@ -163,13 +164,13 @@ fn a_client_that_has_left_leaves_its_place() {
 
 #[test]
 fn only_a_members_secret_makes_a_member() {
-    for of in ["clients", "operators"] {
+    for (of, right) in [("clients", "a client"), ("operators", "an operator")] {
         let (listener, address) = listen();
         let one = Node::start(listener, local(1), &[], &with(member()));
         let two = Node::start(listen().0, local(2), &[remote(1, address)], &with(secret(of)));
         let (peer, reason, permanent) = two.unreachable();
         assert_eq!((peer, permanent), (1, true));
-        assert!(reason.contains(&format!("that of a {}", &of[..of.len() - 1])), "{reason}");
+        assert!(reason.contains(&format!("that of {right}, ")), "{reason}");
         one.await_refused(1);
         // A member that connects does not take the holder of a client's secret for a member.
         let (listener, address) = listen();
@@ -207,7 +208,7 @@ fn a_secret_that_is_taken_away_ends_its_connections() {
         }
     }
     eight.transport.send(vec![(1, request())]);
-    assert_eq!(one.received(), (8, request()));
+    assert_eq!(one.received(), (client_id(8), request()));
 }
 
 /// Each member has its own file, and its peers change at another moment.
@@ -256,25 +257,25 @@ fn a_client_keeps_its_right_as_long_as_its_connection() {
     let (listener_9, address_9) = listen();
     let one = Node::start(listener, local(1), &[], &with(member()));
     let to = [remote(1, address)];
-    let nine = Node::start(listener_9, at(9, address_9), &to, &with(secret("members")));
+    let nine = Node::start(listener_9, at(client_id(9), address_9), &to, &with(secret("members")));
     nine.await_connected(1);
     assert_eq!(one.authenticated().1.right, Right::Member);
-    one.await_connected(9);
+    one.await_connected(client_id(9));
     nine.transport.close();
-    assert_eq!(one.unreachable().0, 9);
+    assert_eq!(one.unreachable().0, client_id(9));
     let other = client(9, &[address.to_string()], &with(secret("clients")));
     other.await_connected(1);
     let (known, connection) = one.authenticated();
-    assert_eq!((known, connection.right), (9, Right::Client));
+    assert_eq!((known, connection.right), (client_id(9), Right::Client));
     // The address of the former one answers otherwise now, which is reported.
     let listener = listen_again(address_9);
     let close = std::thread::spawn(move || drop(listener.accept()));
-    assert_eq!(one.unreachable().0, 9);
+    assert_eq!(one.unreachable().0, client_id(9));
     other.transport.send(vec![(1, request())]);
     loop {
         match one.event() {
             TransportEvent::Received { from, message } => {
-                assert_eq!((from, message), (9, request()));
+                assert_eq!((from, message), (client_id(9), request()));
                 break;
             }
             TransportEvent::Authenticated { .. } => panic!("its right has changed"),
@@ -286,7 +287,7 @@ fn a_client_keeps_its_right_as_long_as_its_connection() {
     other.transport.close();
     loop {
         if let TransportEvent::Authenticated { peer, connection: None } = one.event() {
-            break assert_eq!(peer, 9);
+            break assert_eq!(peer, client_id(9));
         }
     }
 }
@@ -341,7 +342,8 @@ mod tls {
             let node = client(id, &[address.to_string()], &with(own.clone()));
             node.await_connected(1);
             let (known, connection) = one.authenticated();
-            assert_eq!((known, connection.right, connection.subject), (id, right, subject(name)));
+            let known_by = (client_id(id), right, subject(name));
+            assert_eq!((known, connection.right, connection.subject), known_by);
             let joins =
                 Node::start(listen().0, local(20 + id), &[remote(1, address)], &with(own.clone()));
             if right == Right::Member {
@@ -349,7 +351,10 @@ mod tls {
                 continue;
             }
             let (_, reason, permanent) = joins.unreachable();
-            assert!(permanent && reason.contains(&format!("that of a {right}")), "{reason}");
+            assert!(
+                permanent && reason.contains(&format!("that of {}, ", right.one())),
+                "{reason}"
+            );
         }
         // A node that listens with a client's certificate is no member to anybody.
         let [_, certificate, key] = clients.pem("laptop", 2999);
@@ -362,6 +367,71 @@ mod tls {
         assert!(permanent && reason.contains("authority"), "{reason}");
         let refused = member.with_clients(ca).unwrap_err().to_string();
         assert!(refused.contains("another right's, too"), "{refused}");
+    }
+
+    /// Whoever gives clients certificates of the one authority for clients alone, as elsewhere, made operators.
+    #[test]
+    fn a_certificate_for_one_end_is_no_members() {
+        use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        let dir = tempfile::tempdir().unwrap();
+        let members = Authority::new();
+        let (listener, address) = listen();
+        let one = Node::start(listener, local(1), &[], &with(members.tls("one")));
+        let all = members.pem_for("two", 2999, &[ServerAuth, ClientAuth]);
+        let [ca, pem, key] = all;
+        let two = Tls::from_pem(ca, pem, key).unwrap();
+        let two = Node::start(listen().0, local(2), &[remote(1, address)], &with(two));
+        two.await_connected(1);
+        one.await_connected(2);
+        let [ca, pem, key] =
+            files(dir.path(), "laptop", members.pem_for("laptop", 2999, &[ClientAuth]));
+        let laptop: Security = Tls::client_from_pem_files(ca, pem, key).unwrap().into();
+        let nine = client(9, &[address.to_string()], &with(laptop.clone()));
+        let joins = Node::start(listen().0, local(3), &[remote(1, address)], &with(laptop));
+        loop {
+            match nine.event() {
+                TransportEvent::SeedUnreachable { reason, permanent: true, .. } => {
+                    break assert!(reason.contains("serverAuth and clientAuth"), "{reason}");
+                }
+                TransportEvent::Connected { .. } => panic!("it has a right"),
+                _ => {}
+            }
+        }
+        let (_, reason, permanent) = joins.unreachable();
+        assert!(permanent && reason.contains("serverAuth and clientAuth"), "{reason}");
+        // Nor is one that listens, and could connect to nobody.
+        let [ca, pem, key] = members.pem_for("web", 2999, &[ServerAuth]);
+        let (listener, address) = listen();
+        let _web = Node::start(listener, local(4), &[], &with(Tls::unverified(&ca, &pem, &key)));
+        let five =
+            Node::start(listen().0, local(5), &[remote(4, address)], &with(members.tls("five")));
+        let (_, reason, _) = five.unreachable();
+        assert!(reason.contains("serverAuth and clientAuth"), "{reason}");
+    }
+
+    /// TLS refuses another protocol's name, and took a connection without any.
+    #[test]
+    fn a_connection_names_its_protocol_inside_tls() {
+        use rustls::pki_types::ServerName;
+        use rustls::{ClientConnection, StreamOwned};
+        let members = Authority::new();
+        let (listener, address) = listen();
+        let one = Node::start(listener, local(1), &[], &with(members.tls("one")));
+        let Security::Tls(tls) = members.tls("two") else { unreachable!("it has certificates") };
+        let mut config = (*tls.keys().client).clone();
+        config.alpn_protocols.clear();
+        let name = ServerName::try_from("quorate").unwrap();
+        let connection = ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(connection, socket);
+        let hello = hello_of(&local(2), 1);
+        stream.write_all(&frame(|buffer| hello.encode(buffer))).unwrap();
+        let mut answer = Vec::new();
+        // Its end of TLS may be missing.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(String::from_utf8_lossy(&answer).contains("ALPN"), "{answer:?}");
+        one.await_refused(1);
     }
 
     #[test]

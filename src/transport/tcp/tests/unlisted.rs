@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn hello_of(local: &LocalPeer, to: NodeId) -> Hello {
+pub(super) fn hello_of(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
@@ -243,13 +243,13 @@ fn an_unlisted_peer_stays_connected_when_it_becomes_a_member() {
 }
 
 /// A client, which has no address and does not listen.
-fn client_peer(node: NodeId) -> LocalPeer {
-    LocalPeer { address: String::new(), cluster: 0, ..local(node) }
+fn client_peer(number: u64) -> LocalPeer {
+    LocalPeer { address: String::new(), cluster: 0, node: client_id(number), ..local(number) }
 }
 
-pub(super) fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
+pub(super) fn client(number: u64, seeds: &[String], options: &TransportOptions) -> Node {
     let (events_tx, events) = unbounded();
-    let (local, seeds) = (client_peer(node), seeds.to_vec());
+    let (local, seeds) = (client_peer(number), seeds.to_vec());
     let transport =
         Transport::start(None, local, Vec::new(), seeds, options.clone(), move |event| {
             events_tx.send(event).is_ok()
@@ -271,27 +271,30 @@ pub(super) fn check_messages_of_a_client(options: &TransportOptions) {
     let one = Node::start(listener, local(1), &[], options);
     let nine = client(9, &[address.to_string()], options);
     assert_eq!(nine.await_connected(1), VERSION);
-    assert_eq!(one.await_connected(9), VERSION);
+    assert_eq!(one.await_connected(client_id(9)), VERSION);
     // Large and small messages, more than a socket takes, in both directions at the same time.
     let sizes = |number: u64| if number.is_multiple_of(10) { 300_000 } else { 10 };
     for number in 0..150 {
-        one.transport.send(vec![(9, let_go(number, sizes(number)))]);
+        one.transport.send(vec![(client_id(9), let_go(number, sizes(number)))]);
         nine.transport.send(vec![(1, let_go(number, sizes(number + 1)))]);
     }
     for number in 0..150 {
         assert_eq!(nine.received(), (1, let_go(number, sizes(number))));
-        assert_eq!(one.received(), (9, let_go(number, sizes(number + 1))));
+        assert_eq!(one.received(), (client_id(9), let_go(number, sizes(number + 1))));
     }
     // Messages for members only are dropped.
-    one.transport.send(vec![(9, numbered(1)), (9, let_go(1000, 1))]);
+    one.transport.send(vec![(client_id(9), numbered(1)), (client_id(9), let_go(1000, 1))]);
     nine.transport.send(vec![(1, numbered(1)), (1, let_go(1000, 1))]);
-    assert_eq!((nine.received(), one.received()), ((1, let_go(1000, 1)), (9, let_go(1000, 1))));
+    assert_eq!(
+        (nine.received(), one.received()),
+        ((1, let_go(1000, 1)), (client_id(9), let_go(1000, 1)))
+    );
     // The client learns that the node is a member, and its address, and stays connected.
     nine.transport.set_peers(vec![remote(1, address)]);
-    one.transport.send(vec![(9, let_go(1001, 1))]);
+    one.transport.send(vec![(client_id(9), let_go(1001, 1))]);
     assert_eq!(nine.received(), (1, let_go(1001, 1)));
     nine.transport.close();
-    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+    assert_eq!(one.unreachable(), (client_id(9), "its connection has ended".into(), false));
     one.transport.close();
 }
 
@@ -311,8 +314,8 @@ fn a_client_is_connected_again_when_its_member_is_back() {
     assert_eq!(nine.unreachable().0, 1);
     let one = Node::start(listen_again(address), local(1), &[], &quick());
     nine.await_connected(1);
-    one.await_connected(9);
-    one.transport.send(vec![(9, let_go(1, 1))]);
+    one.await_connected(client_id(9));
+    one.transport.send(vec![(client_id(9), let_go(1, 1))]);
     assert_eq!(nine.received(), (1, let_go(1, 1)));
 }
 
@@ -329,13 +332,13 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     });
     found.sort_unstable();
     assert_eq!(found, [1, 2]);
-    one.await_connected(9);
+    one.await_connected(client_id(9));
     nine.transport.set_cluster(CLUSTER);
     let (peer, reason, permanent) = nine.unreachable();
     assert_eq!((peer, permanent), (2, true));
     assert!(reason.starts_with("the peer refused: this node belongs to another"), "{reason}");
     // The connection to the first stays: there is no other event about that node.
-    one.transport.send(vec![(9, let_go(1, 1))]);
+    one.transport.send(vec![(client_id(9), let_go(1, 1))]);
     loop {
         match nine.event() {
             // The address is tried again.
@@ -356,11 +359,11 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     let hello = hello_of(&LocalPeer { cluster: CLUSTER, ..client_peer(8) }, 1);
     eight.send(&frame(|buffer| hello.encode(buffer)));
     assert!(matches!(eight.answer(), Some(HelloReply::Welcome(_))));
-    one.await_connected(8);
+    one.await_connected(client_id(8));
     for message in [numbered(1), let_go(2, 1)] {
         eight.send(&frame(|buffer| message.encode(buffer)));
     }
-    assert_eq!(one.received(), (8, let_go(2, 1)));
+    assert_eq!(one.received(), (client_id(8), let_go(2, 1)));
 }
 
 #[test]
@@ -369,13 +372,13 @@ fn a_client_that_reads_nothing_is_given_up() {
     let options = TransportOptions { stall_timeout: Duration::from_millis(200), ..quick() };
     let one = Node::start(listener, local(1), &[], &options);
     let mut nine = RawPeer::connect_as(address, &hello_of(&client_peer(9), 1));
-    one.await_connected(9);
+    one.await_connected(client_id(9));
     nine.send(&frame(|buffer| let_go(1, 1).encode(buffer)));
-    assert_eq!(one.received(), (9, let_go(1, 1)));
+    assert_eq!(one.received(), (client_id(9), let_go(1, 1)));
     for number in 0..100 {
-        one.transport.send(vec![(9, let_go(number, 500_000))]);
+        one.transport.send(vec![(client_id(9), let_go(number, 500_000))]);
     }
-    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+    assert_eq!(one.unreachable(), (client_id(9), "its connection has ended".into(), false));
 }
 
 /// The client connects before the node learns that a member has the same id. Messages for the member
@@ -387,13 +390,13 @@ fn a_client_with_a_members_id_receives_nothing_for_the_member() {
     let one = Node::start(listener_1, local(1), &[], &quick());
     let mut other = RawPeer::connect_as(address_1, &hello_of(&client_peer(9), 1));
     other.send(&frame(|buffer| let_go(1, 1).encode(buffer)));
-    one.await_connected(9);
-    assert_eq!(one.received(), (9, let_go(1, 1)));
-    one.transport.set_peers(vec![remote(9, address_9)]);
+    one.await_connected(client_id(9));
+    assert_eq!(one.received(), (client_id(9), let_go(1, 1)));
+    one.transport.set_peers(vec![remote(client_id(9), address_9)]);
     assert_eq!(other.frame(), None);
-    let (mut member, _) = RawPeer::accept_as(&listener_9, &at(9, address_9));
-    one.await_connected(9);
-    one.transport.send(vec![(9, numbered(2))]);
+    let (mut member, _) = RawPeer::accept_as(&listener_9, &at(client_id(9), address_9));
+    one.await_connected(client_id(9));
+    one.transport.send(vec![(client_id(9), numbered(2))]);
     assert_eq!(PeerMessage::decode(&member.frame().unwrap()), Ok(numbered(2)));
 }
 
@@ -402,8 +405,8 @@ fn a_client_that_sends_nothing_is_forgotten() {
     let (listener, address) = listen();
     let one = Node::start(listener, local(1), &[], &brief());
     let mut nine = RawPeer::connect_as(address, &hello_of(&client_peer(9), 1));
-    one.await_connected(9);
-    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+    one.await_connected(client_id(9));
+    assert_eq!(one.unreachable(), (client_id(9), "its connection has ended".into(), false));
     assert_eq!(nine.frame(), None);
 }
 
@@ -415,4 +418,16 @@ fn a_member_without_an_address_is_refused() {
     let hello = hello_of(&LocalPeer { address: String::new(), ..local(2) }, 1);
     two.send(&frame(|buffer| hello.encode(buffer)));
     assert_eq!(two.refusal(), RefusalCode::UnknownPeer);
+}
+
+/// Members name clients to all who ask. Whoever had a client's credential took another's id, at a member that had not
+/// seen it.
+#[test]
+fn a_client_takes_no_other_clients_id() {
+    let (listener, address) = listen();
+    let _one = Node::start(listener, local(1), &[], &quick());
+    let mut other = RawPeer::connect(address);
+    let hello = hello_of(&LocalPeer { boot: 4711, ..client_peer(9) }, 1);
+    other.send(&frame(|buffer| hello.encode(buffer)));
+    assert_eq!(other.refusal(), RefusalCode::Identity);
 }

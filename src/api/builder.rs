@@ -411,6 +411,9 @@ impl Builder {
     /// Grants every permission, regardless of ACLs, to sessions of this instance that have
     /// authenticated as this id. May be called more than once.
     ///
+    /// An id that comes with the connection, as `x509` and those of [`AuthProvider::connected`], counts only with a
+    /// member's or an operator's credential. `GatewayTls::super_user` names a super user among a gateway's clients.
+    ///
     /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
     ///
     /// ```

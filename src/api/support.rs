@@ -21,7 +21,7 @@ mod gateway {
     pub(crate) use crate::runtime::{entropy, holder};
     pub(crate) use crate::transport::SHORT_READ_DRAINS;
     #[cfg(feature = "tls")]
-    pub(crate) use crate::transport::secure::tls::TlsChannel;
+    pub(crate) use crate::transport::secure::{SecurityError, tls::TlsChannel};
     pub(crate) use crate::transport::send::send_vectored;
 
     use std::sync::Arc;

@@ -221,6 +221,15 @@ impl Clients {
         self.touched.insert(number);
     }
 
+    /// A client's certificate is not accepted any more.
+    #[cfg(feature = "tls")]
+    pub(super) fn refuse(&mut self, number: u64, reason: String) {
+        if let Some(client) = self.connected.get_mut(&number) {
+            client.connection.end(Ending::Tls(reason));
+            self.touched.insert(number);
+        }
+    }
+
     /// Whether some clients have had no turn since something happened to them.
     pub(super) fn is_busy(&self) -> bool {
         !self.touched.is_empty()

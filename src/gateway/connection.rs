@@ -56,6 +56,8 @@ pub(super) struct ClientConnection {
     pub(super) skips_acl: bool,
     /// Its id by its certificate.
     pub(super) certified: Option<Id>,
+    /// The id that makes a super user.
+    pub(super) super_user: Option<Id>,
     /// Set by the handshake.
     pub(super) session: Option<Arc<SessionShared>>,
     pub(super) resumed: bool,
@@ -116,6 +118,7 @@ impl ClientConnection {
             port: from.port(),
             skips_acl: settings.skips_acl,
             certified: None,
+            super_user: settings.super_user(),
             session: None,
             resumed: false,
             reads_alone: None,

@@ -70,11 +70,15 @@ impl ClientConnection {
         let address = SocketAddr::new(self.from, self.port);
         let connection = security::Connection::new(address, subject, Right::Client);
         ids.extend(self.shared.schemes.given(&connection));
-        let mut ids = self.shared.schemes.with_super(ids);
-        if self.skips_acl && !ids.contains(&Id::superuser()) {
+        if self.skips_acl || self.is_super() {
             ids.push(Id::superuser());
         }
         ids
+    }
+
+    /// Whether it is the super user by its certificate.
+    pub(super) fn is_super(&self) -> bool {
+        self.super_user.is_some() && self.super_user == self.certified
     }
 
     fn unknown_session(&mut self, request: ConnectRequest) -> Result<(), Ending> {

@@ -69,6 +69,7 @@ use self::server::Server;
 pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
 use crate::runtime::port::{self, Serving, cannot_listen, refused};
+use crate::types::acl::Id;
 use crate::types::error::Result;
 
 /// Reads arbitrary bytes as those of a client, and as what an import reads.
@@ -163,6 +164,13 @@ impl Gateway {
 }
 
 impl GatewayBuilder {
+    fn super_user(&self) -> Option<Id> {
+        #[cfg(feature = "tls")]
+        return self.tls.as_ref()?.super_user_id();
+        #[cfg(not(feature = "tls"))]
+        None
+    }
+
     fn is_secure(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_some();

@@ -296,8 +296,8 @@ impl ClientConnection {
         match (scheme.as_str(), self.certified.clone()) {
             // The session has this id already.
             ("x509", Some(id)) => {
-                let ids = self.shared.schemes.with_super(vec![id]);
-                self.authenticated(xid, Ok(ids));
+                let more = self.is_super().then(Id::superuser);
+                self.authenticated(xid, Ok([id].into_iter().chain(more).collect()));
             }
             ("ip", _) => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
             // An x509 id comes from a certificate, not from a request.

@@ -171,6 +171,13 @@ impl Server {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.clients.settings.tls {
             self.renewal.renew(tls, now);
+            if let Some(verifies) = self.renewal.check(tls) {
+                for (number, stream) in &self.streams {
+                    if let Some(reason) = stream.refusal(verifies) {
+                        self.clients.refuse(*number, reason);
+                    }
+                }
+            }
         }
         self.clients.sweep(now, &mut self.streams, &mut self.port.scratch);
     }

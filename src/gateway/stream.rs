@@ -11,8 +11,10 @@ use super::GatewayBuilder;
 use super::clients::ByteStream;
 use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
-use crate::api::support::TlsChannel;
+use super::tls::GatewayTls;
 use crate::api::support::send_vectored;
+#[cfg(feature = "tls")]
+use crate::api::support::{SecurityError, TlsChannel};
 use crate::types::acl::Id;
 
 /// A larger buffer is freed when it is empty.
@@ -26,6 +28,11 @@ pub(super) struct ClientStream {
     pub(super) socket: TcpStream,
     #[cfg(feature = "tls")]
     tls: Option<Box<TlsChannel>>,
+    #[cfg(feature = "tls")]
+    certificates: Option<GatewayTls>,
+    /// Whether the client's certificate was checked after the handshake.
+    #[cfg(feature = "tls")]
+    checked: bool,
     /// Encrypted bytes that are not written yet.
     sealed: Vec<u8>,
 }
@@ -42,8 +49,19 @@ impl ClientStream {
             socket,
             #[cfg(feature = "tls")]
             tls: channel.transpose()?.map(Box::new),
+            #[cfg(feature = "tls")]
+            certificates: settings.tls.clone(),
+            #[cfg(feature = "tls")]
+            checked: false,
             sealed: Vec::new(),
         })
+    }
+
+    /// Why the client's certificate is refused by now: see [`GatewayTls::refusal`].
+    #[cfg(feature = "tls")]
+    pub(super) fn refusal(&self, verifies: bool) -> Option<String> {
+        let (chain, since) = self.tls.as_ref()?.presented();
+        self.certificates.as_ref()?.refusal(chain, since, verifies)
     }
 
     /// Sends TLS's notice of the end, as far as the socket has room for it.
@@ -107,6 +125,13 @@ impl ByteStream for ClientStream {
                 // The client gets the reason as an alert, if there is room for it.
                 let _ = self.flush();
                 return Err(fault.into());
+            }
+            if !self.checked && channel.is_made() {
+                self.checked = true;
+                // The files may have changed since the handshake began.
+                if let Some(reason) = self.refusal(true) {
+                    return Err(SecurityError::Tls(reason).into());
+                }
             }
             to.extend_from_slice(&plain);
             return Ok(read);

@@ -1,5 +1,6 @@
 //! The certificates of a gateway's port.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +9,20 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{DEFAULT_VERSIONS, ServerConfig};
 
 use crate::api::support::HasCertificates;
-use crate::security::{WallClock, pem};
+use crate::security::tls::refused_subjects;
+use crate::security::{WallClock, describe, pem, x509};
+use crate::types::acl::Id;
 use crate::types::certificate::Expiry;
 use crate::types::error::{Error, Result};
 
 /// How often the files are read again.
-const RENEWAL: Duration = Duration::from_secs(10);
+const RENEWAL: Duration = Duration::from_secs(5);
 
 /// Whether the clients of a gateway must have certificates: see
 /// [`GatewayTls::client_certificates`].
@@ -44,8 +49,9 @@ pub enum ClientCertificates {
 /// TLS 1.3 and 1.2, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and P-384,
 /// Ed25519 and RSA.
 ///
-/// The files are read again every ten seconds. After a change, new connections use the new content, and
-/// existing ones stay. If a file cannot be used, that is logged, and the former content stays in use.
+/// The files are read again every five seconds. After a change, new connections use the new content, and
+/// existing ones stay if they would still be accepted. If a file cannot be used, that is logged, and the former content
+/// stays in use.
 ///
 /// ```no_run
 /// use quorate::gateway::{ClientCertificates, Gateway, GatewayTls};
@@ -60,6 +66,7 @@ pub enum ClientCertificates {
 #[derive(Clone)]
 pub struct GatewayTls {
     files: Files,
+    super_user: Option<Id>,
     loaded: Arc<SharedCertificates>,
 }
 
@@ -68,6 +75,7 @@ struct Files {
     certificate: PathBuf,
     key: PathBuf,
     clients: Option<(ClientCertificates, PathBuf)>,
+    refused: Option<PathBuf>,
 }
 
 struct SharedCertificates {
@@ -76,12 +84,21 @@ struct SharedCertificates {
     reported: Mutex<Option<String>>,
 }
 
-/// The content of the files, and the configuration made from it.
+/// What the files say.
 struct Loaded {
+    certificates: Arc<Certificates>,
+    /// Subjects.
+    refused: BTreeSet<String>,
+}
+
+/// The content of the files with certificates, and the configuration made from it.
+struct Certificates {
     pem: Vec<Vec<u8>>,
     config: Arc<ServerConfig>,
     /// When the certificates expire.
     expire: Vec<Expiry>,
+    /// Of clients' certificates.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// Shows the files.
@@ -104,16 +121,16 @@ impl GatewayTls {
         key: impl AsRef<Path>,
     ) -> Result<GatewayTls> {
         let (certificate, key) = (certificate.as_ref().to_owned(), key.as_ref().to_owned());
-        GatewayTls::load(Files { certificate, key, clients: None })
+        GatewayTls::load(Files { certificate, key, clients: None, refused: None }, None)
     }
 
     /// Verifies clients' certificates by this authority, a PEM file with one or more of its certificates. The
     /// session of a client with a certificate has the id `x509:<subject>` from the start, for example
-    /// `x509:CN=billing,O=Example`. Access lists may name such an id, and so may
-    /// [`Builder::super_user`](crate::Builder::super_user). Blocks while it reads the file.
+    /// `x509:CN=billing,O=Example`. Access lists may name such an id. Blocks while it reads the file.
     ///
-    /// Names in clients' certificates are not compared with addresses, and there are no revocation lists. If a
-    /// certificate lists extended key usages, `clientAuth` must be among them.
+    /// Names in clients' certificates are not compared with addresses. If a certificate lists extended key usages,
+    /// `clientAuth` must be among them. When the authority's certificate is taken out of the file, the open
+    /// connections of its clients are closed.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if the file cannot be read or used; its reason has the cause.
@@ -123,58 +140,127 @@ impl GatewayTls {
         authority: impl AsRef<Path>,
     ) -> Result<GatewayTls> {
         let clients = Some((which, authority.as_ref().to_owned()));
-        GatewayTls::load(Files { clients, ..self.files })
+        GatewayTls::load(Files { clients, ..self.files }, self.super_user)
     }
 
-    fn load(files: Files) -> Result<GatewayTls> {
+    /// Refuses clients with certificates of these subjects, one a line, as
+    /// [`Tls::with_refused`](crate::Tls::with_refused) does: both may have the same file. It is read again as the
+    /// others, and the open connections of a subject that was added are closed. Blocks while it reads the file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the file cannot be read, or has a line that is no subject.
+    pub fn with_refused(self, subjects: impl AsRef<Path>) -> Result<GatewayTls> {
+        let refused = Some(subjects.as_ref().to_owned());
+        GatewayTls::load(Files { refused, ..self.files }, self.super_user)
+    }
+
+    /// Grants every permission, regardless of ACLs, to clients with this subject in a certificate of the authority of
+    /// [`GatewayTls::client_certificates`]: whoever runs that authority can make a super user.
+    ///
+    /// Source: ZooKeeper, `X509AuthenticationProvider.superUser`.
+    #[must_use]
+    pub fn super_user(self, subject: impl Into<String>) -> GatewayTls {
+        GatewayTls { super_user: Some(Id::new("x509", subject)), ..self }
+    }
+
+    pub(super) fn super_user_id(&self) -> Option<Id> {
+        self.super_user.clone()
+    }
+
+    fn load(files: Files, super_user: Option<Id>) -> Result<GatewayTls> {
         let invalid = |reason| Error::InvalidSetting { setting: "tls", reason };
-        let pem = files.read().map_err(invalid)?;
-        let config = files.configure(&pem).map_err(invalid)?;
-        let expire = files.expire(&pem);
-        let loaded = ArcSwap::from_pointee(Loaded { pem, config, expire });
-        let reported = Mutex::default();
-        Ok(GatewayTls { files, loaded: Arc::new(SharedCertificates { loaded, reported }) })
+        let certificates = files.read().and_then(|pem| files.configure(pem)).map_err(invalid)?;
+        let refused = files.refused().map_err(invalid)?;
+        let loaded = Loaded { certificates: Arc::new(certificates), refused };
+        let (loaded, reported) = (ArcSwap::from_pointee(loaded), Mutex::default());
+        let loaded = Arc::new(SharedCertificates { loaded, reported });
+        Ok(GatewayTls { files, super_user, loaded })
     }
 
     /// The configuration for a new connection.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.loaded.loaded.load().config)
+        Arc::clone(&self.loaded.loaded.load().certificates.config)
+    }
+
+    /// Why a client that has connected with this chain of certificates at this time is refused by now; `None` if it is
+    /// not. `verifies`: whether its authority is checked, too.
+    pub(super) fn refusal(
+        &self,
+        chain: &[CertificateDer<'_>],
+        at: UnixTime,
+        verifies: bool,
+    ) -> Option<String> {
+        let (own, intermediates) = chain.split_first()?;
+        let loaded = self.loaded.loaded.load();
+        let subject = x509::subject(own).unwrap_or_default();
+        if loaded.refused.contains(&subject) {
+            return Some(format!("certificates of {subject} are refused"));
+        }
+        let verifier = loaded.certificates.verifier.as_ref().filter(|_| verifies)?;
+        let verified = verifier.verify_client_cert(own, intermediates, at);
+        verified.err().map(|error| describe(&error))
     }
 
     /// Reads the files again: blocks.
     pub(super) fn renew(&self) {
-        let renewed = self.files.read().and_then(|pem| {
-            if pem == self.loaded.loaded.load().pem {
-                return Ok(());
-            }
-            let config = self.files.configure(&pem)?;
-            let expire = self.files.expire(&pem);
-            self.loaded.loaded.store(Arc::new(Loaded { pem, config, expire }));
-            tracing::info!(tls = ?self, "new clients get the renewed certificate");
-            Ok(())
+        let former = self.loaded.loaded.load_full();
+        let certificates = self.files.read().and_then(|pem| match pem == former.certificates.pem {
+            true => Ok(Arc::clone(&former.certificates)),
+            false => self.files.configure(pem).map(Arc::new),
         });
+        let refused = self.files.refused();
+        // One wrong file does not keep another from being used.
+        let renewed = Loaded {
+            certificates: certificates.clone().unwrap_or(Arc::clone(&former.certificates)),
+            refused: refused.clone().unwrap_or_else(|_| former.refused.clone()),
+        };
+        if !renewed.is_as(&former) {
+            self.loaded.loaded.store(Arc::new(renewed));
+            tracing::info!(tls = ?self, "the gateway uses the renewed files");
+        }
         let mut reported = self.loaded.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let reason = renewed.err();
+        let reason = certificates.err().or(refused.err());
         if let Some(reason) = &reason
             && reported.as_ref() != Some(reason)
         {
-            tracing::warn!(reason, "the former certificate of the gateway stays in use");
+            tracing::warn!(reason, "the former files of the gateway stay in use");
         }
         *reported = reason;
     }
 }
 
+impl Loaded {
+    fn is_as(&self, other: &Loaded) -> bool {
+        Arc::ptr_eq(&self.certificates, &other.certificates) && self.refused == other.refused
+    }
+
+    /// Whether it accepts the clients of another authority.
+    fn has_other_authority(&self, other: &Loaded) -> bool {
+        let authority = |loaded: &Loaded| loaded.certificates.pem.get(2).cloned();
+        authority(self) != authority(other)
+    }
+}
+
 /// Reads the files again when that is due. A disk may be slow, so a thread of its own, `quorate-pem`, reads
 /// them; there is one at a time.
-#[derive(Debug)]
 pub(super) struct CertificateRenewal {
     next: Duration,
     reads: Option<JoinHandle<()>>,
+    /// What the open connections were checked by; `None`: by nothing yet.
+    checked: Option<Arc<Loaded>>,
 }
 
 impl CertificateRenewal {
     pub(super) fn new(now: Duration) -> CertificateRenewal {
-        CertificateRenewal { next: now + RENEWAL, reads: None }
+        CertificateRenewal { next: now + RENEWAL, reads: None, checked: None }
+    }
+
+    /// Whether the open connections must be checked, since the files have changed; then, whether their authority must
+    /// be, too. Thousands of chains are not verified for another change.
+    pub(super) fn check(&mut self, tls: &GatewayTls) -> Option<bool> {
+        let loaded = tls.loaded.loaded.load_full();
+        let checked = self.checked.replace(Arc::clone(&loaded))?;
+        (!Arc::ptr_eq(&checked, &loaded)).then(|| loaded.has_other_authority(&checked))
     }
 
     /// Called regularly.
@@ -194,7 +280,7 @@ impl CertificateRenewal {
 
 impl HasCertificates for GatewayTls {
     fn certificates(&self) -> Vec<Expiry> {
-        self.loaded.loaded.load().expire.clone()
+        self.loaded.loaded.load().certificates.expire.clone()
     }
 }
 
@@ -219,8 +305,8 @@ impl Files {
     }
 
     /// Makes the configuration from the files' content, as `read` returns it.
-    fn configure(&self, pem: &[Vec<u8>]) -> std::result::Result<Arc<ServerConfig>, String> {
-        let [certificate, key, authority @ ..] = pem else {
+    fn configure(&self, pem: Vec<Vec<u8>>) -> std::result::Result<Certificates, String> {
+        let [certificate, key, authority @ ..] = &pem[..] else {
             return Err("there is no key".to_owned());
         };
         let of = |what: &str, file: &Path| format!("{what}, {}", file.display());
@@ -231,6 +317,7 @@ impl Files {
             ServerConfig::builder_with_details(Arc::clone(&provider), Arc::new(WallClock))
                 .with_protocol_versions(DEFAULT_VERSIONS)
                 .map_err(|error| error.to_string())?;
+        let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
         let builder = match (&self.clients, authority.first()) {
             (Some((which, file)), Some(authority)) => {
                 let roots = pem::roots(authority, &of("the clients' authority", file))?;
@@ -240,6 +327,7 @@ impl Files {
                     ClientCertificates::Optional => verifier.allow_unauthenticated(),
                 };
                 let verifier = verifier.build().map_err(|error| error.to_string())?;
+                clients = Some(Arc::clone(&verifier));
                 builder.with_client_cert_verifier(verifier)
             }
             _ => builder.with_no_client_auth(),
@@ -250,6 +338,13 @@ impl Files {
         })?;
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Arc::new(config))
+        let expire = self.expire(&pem);
+        Ok(Certificates { pem, config: Arc::new(config), expire, verifier: clients })
+    }
+
+    /// The subjects that are refused.
+    fn refused(&self) -> std::result::Result<BTreeSet<String>, String> {
+        let Some(file) = &self.refused else { return Ok(BTreeSet::new()) };
+        refused_subjects(&String::from_utf8_lossy(&pem::read(file)?))
     }
 }

@@ -205,14 +205,19 @@ impl Schemes {
         ids
     }
 
-    /// The ids of all sessions of a client with this connection.
+    /// The ids of all sessions of a client with this connection. A client's credential makes no super user: its
+    /// authority could sign one for any subject.
     pub(crate) fn of_connection(&self, connection: &Connection) -> Vec<Id> {
         let ip = Id::new("ip", connection.address.ip().to_canonical().to_string());
         let subject = connection.subject.as_ref().filter(|subject| !subject.is_empty());
         let subject = subject.map(|subject| Id::new("x509", subject.clone()));
         let given = self.given(connection);
         let known = [ip].into_iter().chain(subject).chain(given).filter(|id| id.check().is_ok());
-        self.with_super(known.collect())
+        let known = known.collect();
+        if connection.right < Right::Operator && !planted!(ClientIsSuper) {
+            return known;
+        }
+        self.with_super(known)
     }
 
     /// The ids that the providers give by the connection.
@@ -388,6 +393,28 @@ mod tests {
         ] {
             let failed = schemes.authenticate(scheme, credentials);
             assert!(matches!(failed, Err(Error::AuthFailed { .. })), "{scheme} {credentials:?}");
+        }
+    }
+
+    /// Whoever ran the clients' authority was the super user.
+    #[test]
+    fn a_clients_certificate_makes_no_super_user() {
+        crate::planted::claims(certified_super_users, crate::planted::Bug::ClientIsSuper);
+    }
+
+    fn certified_super_users() {
+        let mut schemes = Schemes::default();
+        schemes.add_super_user(Id::new("x509", "CN=root"));
+        for (right, subject, is_super) in [
+            (Right::Client, "CN=root", false),
+            (Right::Operator, "CN=root", true),
+            (Right::Member, "CN=root", true),
+            (Right::Operator, "CN=other", false),
+        ] {
+            let address = "10.0.0.7:4000".parse().unwrap();
+            let ids = schemes.of_connection(&Connection::new(address, Some(subject), right));
+            assert!(ids.contains(&Id::new("x509", subject)));
+            assert_eq!(ids.contains(&Id::superuser()), is_super, "{right} {subject}");
         }
     }
 

@@ -131,7 +131,8 @@ fn a_client_has_the_id_of_its_certificate() {
         Coordinator::builder().super_user(Id::new("x509", subject("root"))),
     );
     let authority = Authority::new();
-    let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
+    let tls = authority.with_clients(ClientCertificates::Required);
+    let gateway = serve(&cluster, tls.clone().super_user(subject("root")));
     let session = cluster.node(0).session();
     let billing = Entry::new(Permissions::ALL, Id::new("x509", subject("billing")));
     session.create_with_acl("/bills", b"12", CreateMode::Persistent, &[billing]).unwrap();
@@ -149,6 +150,45 @@ fn a_client_has_the_id_of_its_certificate() {
 
     let mut root = authority.open(&gateway, Some("root"));
     assert_eq!(root.ask(&get).body::<DataReply>().data.as_deref(), Some(&b"13"[..]));
+
+    // The gateway's authority makes the instance's super users by no other way, nor by a request.
+    let gateway = serve(&cluster, tls);
+    let mut root = authority.open(&gateway, Some("root"));
+    let name = Credential(Some(subject("root").into()));
+    root.send(&Request::Auth(Auth { kind: 0, scheme: Some("x509".into()), auth: name }));
+    assert_eq!(root.receive().header.err, 0);
+    assert_eq!(root.code(&get), ErrorCode::NoAuth);
+}
+
+/// A list that the members' port followed, and the gateway did not. Its connections were never ended.
+#[test]
+fn a_refused_client_is_disconnected_and_stays_out() {
+    let cluster = Cluster::new(1);
+    let (authority, other) = (Authority::new(), Authority::new());
+    let list = authority.path("refused");
+    std::fs::write(&list, "# nobody yet\n").unwrap();
+    let tls = authority.with_clients(ClientCertificates::Required).with_refused(&list).unwrap();
+    let gateway = serve(&cluster, tls);
+    let mut lost = authority.open(&gateway, Some("lost"));
+    let mut kept = authority.open(&gateway, Some("kept"));
+    let ends = |client: &mut Client, mut meanwhile: Option<&mut Client>| {
+        (0..1000).any(|_| {
+            cluster.advance(Duration::from_secs(1));
+            meanwhile.as_mut().into_iter().for_each(|client| client.ping());
+            client.try_ask(&Request::Ping).is_none()
+        })
+    };
+    // The list counts although the certificate cannot be used.
+    std::fs::write(authority.path("gateway.key"), "").unwrap();
+    std::fs::write(&list, subject("lost")).unwrap();
+    assert!(ends(&mut lost, Some(&mut kept)));
+    let refused = authority.dial(&gateway, Some("lost")).stream.read(&mut [0]);
+    assert!(matches!(refused, Ok(0)), "{refused:?}");
+    authority.open(&gateway, Some("other")).ping();
+    // The authority of all that are left goes.
+    authority.issue("gateway", "gateway");
+    std::fs::write(authority.path("ca.pem"), other.issuer.pem()).unwrap();
+    assert!(ends(&mut kept, None));
 }
 
 #[test]

@@ -26,8 +26,9 @@ pub(super) struct TlsArgs {
     /// PEM file: the authority of the certificates of operators.
     #[arg(long, requires = "members_tls_authority")]
     operators_tls_authority: Option<PathBuf>,
-    /// A file with the subjects whose certificates are refused, one a line: it is read again when it changes.
-    #[arg(long, requires = "members_tls_authority")]
+    /// A file with the subjects whose certificates are refused, of members, operators and clients at both ports, one a
+    /// line: it is read again when it changes, and open connections are ended.
+    #[arg(long)]
     tls_refused: Option<PathBuf>,
     /// Where ZooKeeper's clients connect with TLS: host:port.
     #[arg(long)]
@@ -44,8 +45,12 @@ pub(super) struct TlsArgs {
     /// Whether clients need a certificate, as ZooKeeper's ssl.clientAuth.
     #[arg(long, alias = "ssl.clientAuth", value_enum, default_value_t = ClientAuth::Need)]
     zookeeper_tls_client_auth: ClientAuth,
-    /// Who may do everything: the subject of a client's certificate, such as CN=root,O=Example.
+    /// Which of ZooKeeper's clients may do everything: the subject of a certificate of zookeeper-tls-authority, such as
+    /// CN=root,O=Example.
     #[arg(long, alias = "X509AuthenticationProvider.superUser")]
+    zookeeper_tls_super_user: Option<String>,
+    /// Who else may do everything: the subject of a certificate of the members' or the operators' authority.
+    #[arg(long)]
     x509_super_user: Option<String>,
 }
 
@@ -72,6 +77,9 @@ impl TlsArgs {
         let files =
             [&self.members_tls_authority, &self.members_tls_certificate, &self.members_tls_key];
         match files {
+            [None, None, None] if self.tls_refused.is_some() && self.zookeeper_tls.is_none() => {
+                Err(invalid("tls-refused", "there are no certificates at any port"))
+            }
             [None, None, None] => Ok(builder),
             _ if has_secret => {
                 let reason = "the members have a secret or certificates: leave out one of them";
@@ -130,6 +138,14 @@ impl TlsArgs {
                 return Err(invalid("zookeeper-tls-authority", reason));
             }
             (None, _) => tls,
+        };
+        let tls = match &self.tls_refused {
+            Some(subjects) => tls.with_refused(subjects)?,
+            None => tls,
+        };
+        let tls = match &self.zookeeper_tls_super_user {
+            Some(subject) => tls.super_user(subject),
+            None => tls,
         };
         Ok(Some((address, gateway.clone().tls(tls))))
     }

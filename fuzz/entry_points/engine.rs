@@ -562,7 +562,13 @@ impl<'a> World<'a> {
             4 => {
                 let relay = self.choices.below(2) == 0;
                 let asked = self.admin_request();
-                PeerMessage::AdminRequest { number: transfer, cluster: 0, relay, asked }
+                PeerMessage::AdminRequest {
+                    number: transfer,
+                    cluster: 0,
+                    relay,
+                    asked,
+                    asker: None,
+                }
             }
             5 => {
                 let reply = AdminReply::Refused { reason: String::new() };

@@ -7,6 +7,7 @@ use subtle::ConstantTimeEq;
 
 use super::http::{RequestHead, Response};
 use super::routes::Route;
+use crate::types::warnings::AUDIT;
 
 /// How often wrong tokens are logged at most.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
@@ -41,6 +42,8 @@ impl WrongTokens {
         {
             self.logged_at = Some(now);
             tracing::warn!(%from, count, "the admin endpoint has refused wrong tokens, the last one from this address");
+            let result = "refused: a wrong token";
+            tracing::info!(target: AUDIT, %from, result, count, "through the admin endpoint");
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::runtime::pending::block_on;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
 use crate::types::path;
+use crate::types::warnings::AUDIT;
 use crate::types::znode::SessionId;
 
 /// How long a search for locks may take, which reads all znodes.
@@ -215,7 +216,11 @@ impl Routes {
     /// Processes a request that may block.
     pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> RouteOutcome {
         let made = match route {
-            Route::Backup => self.backup(),
+            Route::Backup => {
+                let made = self.backup();
+                note(from, "Backup", "", &made);
+                made
+            }
             route => self.respond(route, body, from).map(RouteOutcome::Response),
         };
         made.unwrap_or_else(|error| {
@@ -252,14 +257,12 @@ impl Routes {
             Route::Session(id) => search::ephemerals(&self.session, &self.coordinator, *id)?,
             Route::Act(action) => {
                 let done = action.run(&self.coordinator, from);
-                let outcome = done.as_ref().map(|_| "done");
-                tracing::info!(%from, ?action, ?outcome, "an action through the admin endpoint");
+                note(from, &format!("{action:?}"), "", &done);
                 done?
             }
             Route::Change(path, change) => {
                 let changed = change.apply(&self.session, path, body);
-                let outcome = changed.as_ref().map(|_| "done");
-                tracing::info!(%from, ?change, path, ?outcome, "a change through the admin endpoint");
+                note(from, &format!("{change:?}"), path, &changed);
                 let status = if matches!(change, TreeEdit::Create { .. }) { 201 } else { 200 };
                 return Ok(Response::json(status, &changed?));
             }
@@ -308,6 +311,15 @@ impl Routes {
             }
         })
     }
+}
+
+/// Writes a line of the audit log, which alone has the requester's address.
+fn note<T>(from: SocketAddr, action: &str, path: &str, done: &Result<T>) {
+    let result = match done {
+        Ok(_) => "success".to_owned(),
+        Err(error) => format!("failure: {error}"),
+    };
+    tracing::info!(target: AUDIT, %from, action, path, result, "through the admin endpoint");
 }
 
 /// Converts a value to JSON; that succeeds for all types of the library.

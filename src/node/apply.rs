@@ -317,6 +317,7 @@ impl Node {
         let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
+            self.replica.clients.passed.note(&batch, &applied, &self.machine);
             self.take_applied(applied, None);
             return;
         }
@@ -326,6 +327,7 @@ impl Node {
             let one = Batch { time: batch.time, requests: vec![request] };
             let before = self.replica.watches.bring_any_before().then(|| self.machine.tree());
             let applied = self.machine.apply(term, &one);
+            self.replica.clients.passed.note(&one, &applied, &self.machine);
             self.take_applied(applied, before.as_ref());
             self.answer_waits();
         }
@@ -405,6 +407,9 @@ impl Node {
             };
             let is_gone = record.is_none();
             let session_holder = SessionHolder { session, holder };
+            if is_gone {
+                self.replica.clients.passed.gone(session_holder);
+            }
             self.replica.client_session_changed(session_holder, is_gone, &mut self.cx.effects);
             if let Some(leading) = &mut self.leading {
                 match record {

@@ -18,7 +18,7 @@ use crate::types::certificate::Expiry;
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId, Promise};
-use crate::types::right::Right;
+use crate::types::right::Connection;
 use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, Zxid};
@@ -89,9 +89,9 @@ pub(crate) enum Input {
     /// A connection was made to the peer, which supports this version. Earlier messages may be
     /// lost.
     Connected { peer: NodeId, version: u16 },
-    /// The peer's messages come with this right from now on, by its connection's credential. If that is not a
+    /// The peer's messages come over this connection from now on; `None`: it has ended. If its credential is not a
     /// member's, the peer is a client, and its sessions have these ids, whatever it says.
-    Authenticated { peer: NodeId, right: Right, ids: Vec<Id> },
+    Authenticated { peer: NodeId, connection: Option<Connection>, ids: Vec<Id> },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// No peer was found at this address of the list.

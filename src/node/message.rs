@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
-use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::node::admin::message::{AdminReply, AdminRequest, Asker};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
 use crate::node::stored::{LogEntry, SnapshotMeta};
@@ -145,7 +145,14 @@ pub(crate) enum PeerMessage {
     NoLeader { voters: u32, missing: Vec<String> },
     /// An operator's request for a report or an action. `relay`: for all members concerned. The cluster
     /// is 0 if the sender does not know it.
-    AdminRequest { number: u64, cluster: u64, relay: bool, asked: AdminRequest },
+    AdminRequest {
+        number: u64,
+        cluster: u64,
+        relay: bool,
+        asked: AdminRequest,
+        /// The client for which a member asks.
+        asker: Option<Asker>,
+    },
     /// The replies to it, each with its sender.
     AdminReply { number: u64, replies: Vec<(NodeId, AdminReply)> },
     /// A member to the leader: whether its disk is nearly full. Repeated while it is.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::golden::Golden;
 use crate::machine::command::{Command, Op, Outcome, Reply, Request};
 use crate::node::admin::message::{
-    Action, AdminReply, AdminRequest, ImageEnd, LatencySummary, Report, SessionReport,
+    Action, AdminReply, AdminRequest, Asker, ImageEnd, LatencySummary, Report, SessionReport,
 };
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{
@@ -21,6 +21,7 @@ use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::reason::{Reason, ReasonKind};
+use crate::types::right::{Connection, Right};
 use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
 use crate::types::znode::{SessionId, Stat};
 
@@ -209,6 +210,7 @@ fn messages() -> Vec<(&'static str, PeerMessage)> {
                 cluster: 1 << 63,
                 relay: true,
                 asked: AdminRequest::Sessions { after: Some(SessionId(300)) },
+                asker: None,
             },
         ),
         (
@@ -222,6 +224,14 @@ fn messages() -> Vec<(&'static str, PeerMessage)> {
                     by: "somebody".to_owned(),
                     after: None,
                 },
+                asker: Some(Asker {
+                    client: 300,
+                    connection: Connection::new(
+                        "10.0.0.1:400".parse().unwrap(),
+                        Some("CN=a"),
+                        Right::Operator,
+                    ),
+                }),
             },
         ),
         ("admin_reply", PeerMessage::AdminReply { number: 300, replies: admin_replies() }),

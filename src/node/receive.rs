@@ -31,8 +31,8 @@ impl Node {
                     founding.unreachable(address, problem);
                 }
             }
-            Input::Authenticated { peer, right, ids } => {
-                self.replica.clients.rights.authenticated(peer, right, ids);
+            Input::Authenticated { peer, connection, ids } => {
+                self.replica.clients.rights.authenticated(peer, connection, ids);
             }
             Input::Connected { peer, version } => {
                 let cx = &mut self.cx;
@@ -202,8 +202,8 @@ impl Node {
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);
             }
-            PeerMessage::AdminRequest { number, cluster, relay, asked } => {
-                self.take_admin_request(from, number, cluster, relay, &asked);
+            PeerMessage::AdminRequest { number, cluster, relay, asked, asker } => {
+                self.take_admin_request((from, asker), number, cluster, relay, &asked);
             }
             PeerMessage::AdminReply { number, replies } => {
                 self.administration.take_reply(from, number, replies, &mut self.cx);
@@ -528,6 +528,13 @@ impl Node {
         let leader = self.raft.elections.observed.leader;
         if leader == 0 || writes.is_empty() {
             return;
+        }
+        if self.cx.config.audit {
+            let clients = &mut self.replica.clients;
+            let connection = clients.rights.connection(client);
+            for request in &writes {
+                clients.passed.pass(client, connection, request, &self.machine);
+            }
         }
         if leader == self.cx.id {
             return self.take_forwarded(client, writes);

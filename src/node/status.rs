@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::machine::Machine;
 use crate::node::Node;
 use crate::node::admin::message::{
-    Action, AdminReply, AdminRequest, Progress, Report, SESSIONS_LISTED, SessionReport,
+    Action, AdminReply, AdminRequest, Asker, Report, SESSIONS_LISTED, SessionReport,
 };
-use crate::node::admin::{GATHERED_MAX, GATHERED_OF_CLIENTS_MAX, ReplyReceiver};
+use crate::node::admin::{GATHERED_MAX, GATHERED_OF_CLIENTS_MAX, ReplyReceiver, printable};
 use crate::node::bootstrap::Founding;
 use crate::node::clocks;
 use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
@@ -16,7 +16,7 @@ use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
 use crate::node::raft::state::RaftRole;
 use crate::node::reason::is_fresh;
-use crate::node::sessions::audit;
+use crate::node::sessions::audit::{AdminLine, Origin};
 use crate::node::stored::Identity;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
@@ -29,9 +29,6 @@ use {
     crate::node::raft::log::Position,
     crate::node::stored::{HardState, LogEntry, Voting},
 };
-
-/// The longest name of the operator who asks for an action, in bytes.
-const NAME_MAX: usize = 200;
 
 impl Node {
     /// All metrics except those of the host and of the network.
@@ -223,7 +220,7 @@ impl Node {
     /// A peer asks for this member's reply, or (`relay`) for the replies of all members concerned.
     pub(super) fn take_admin_request(
         &mut self,
-        from: NodeId,
+        (from, asker): (NodeId, Option<Asker>),
         number: u64,
         cluster: u64,
         relay: bool,
@@ -232,19 +229,12 @@ impl Node {
         if cluster != 0 && cluster != self.bootstrap.cluster() {
             return ReplyReceiver::Peer { node: from, number }.reply(Vec::new(), &mut self.cx);
         }
+        // Only a member is believed whom it asks for.
+        let asker = asker.filter(|_| self.raft.is_member(from)).or_else(|| self.asker(from));
         if let Some(reason) = self.replica.clients.rights.refusal(from, asked) {
-            let named = self.membership.named(from);
-            let right = self.replica.clients.rights.of(from);
             if let Some(suppressed) = self.administration.refusals.permit(self.cx.now.mono) {
-                tracing::info!(
-                    target: audit::TARGET,
-                    action = %asked.action(),
-                    from = %named,
-                    %right,
-                    result = %format_args!("refused: {reason}"),
-                    suppressed,
-                    "an operator's action"
-                );
+                let result = format!("refused: {reason}");
+                self.note_admin((from, asker.as_ref()), asked, None, result, Some(suppressed));
             }
             let replies = vec![(self.cx.id, AdminReply::Refused { reason })];
             return ReplyReceiver::Peer { node: from, number }.reply(replies, &mut self.cx);
@@ -252,8 +242,37 @@ impl Node {
         if relay && !matches!(asked, AdminRequest::Image { .. }) {
             return self.gather(ReplyReceiver::Peer { node: from, number }, asked);
         }
-        let replies = vec![(self.cx.id, self.admin_reply(from, asked))];
+        let replies = vec![(self.cx.id, self.admin_reply(from, asker.as_ref(), asked))];
         ReplyReceiver::Peer { node: from, number }.reply(replies, &mut self.cx);
+    }
+
+    /// A client, as the audit log names it; `None` for a member.
+    fn asker(&self, peer: NodeId) -> Option<Asker> {
+        let connection = self.replica.clients.rights.connection(peer)?.clone();
+        (!self.raft.is_member(peer)).then_some(Asker { client: peer, connection })
+    }
+
+    /// Writes a line about what a peer has asked for, perhaps for a client.
+    fn note_admin(
+        &self,
+        (from, asker): (NodeId, Option<&Asker>),
+        asked: &AdminRequest,
+        held_by: Option<String>,
+        result: String,
+        suppressed: Option<u64>,
+    ) {
+        let named = self.membership.named(from);
+        let by = match asked {
+            AdminRequest::Act { by, .. } => printable(by),
+            _ => String::new(),
+        };
+        let (origin, via) = match asker {
+            Some(of) => (Origin::client(of.client, &of.connection), Some(named)),
+            None => (Origin::member(&named), None),
+        };
+        let via = via.filter(|_| self.raft.is_member(from) && from != self.cx.id);
+        AdminLine { action: asked.action(), by: &by, origin, via, held_by, result }
+            .write(suppressed);
     }
 
     /// All members, each with whether it votes. An instance that is no member yet knows itself and, while it
@@ -291,57 +310,58 @@ impl Node {
             let members = self.known();
             replies.push((self.cx.id, AdminReply::Members { members }));
         }
+        let of = match asker {
+            ReplyReceiver::User(_) => None,
+            ReplyReceiver::Peer { node, .. } => self.asker(node),
+        };
         if targets.contains(&self.cx.id) || targets == [0] {
-            replies.push((self.cx.id, self.admin_reply(self.cx.id, asked)));
+            replies.push((self.cx.id, self.admin_reply(self.cx.id, of.as_ref(), asked)));
         }
         let others = targets.into_iter().filter(|to| *to != self.cx.id);
         let waiting: BTreeSet<NodeId> =
             others.filter(|to| self.membership.versions.is_connected(*to)).collect();
-        let of = (self.bootstrap.cluster(), asked);
+        let of = (self.bootstrap.cluster(), asked, of);
         self.administration.gather(asker, replies, waiting, of, &mut self.cx);
     }
 
     /// This member's own reply.
-    fn admin_reply(&mut self, from: NodeId, asked: &AdminRequest) -> AdminReply {
+    fn admin_reply(
+        &mut self,
+        from: NodeId,
+        asker: Option<&Asker>,
+        asked: &AdminRequest,
+    ) -> AdminReply {
         match asked {
             AdminRequest::Report => AdminReply::Report(Box::new(self.report())),
             AdminRequest::Sessions { after } => self.report_sessions(*after),
             AdminRequest::Image { transfer, piece, .. } => {
-                if *piece == 0 {
-                    let right = self.replica.clients.rights.of(from);
-                    let from = self.membership.named(from);
-                    tracing::info!(target: audit::TARGET, %from, %right, "a client makes a backup");
-                }
                 let (of, now, machine) = ((from, *transfer), self.cx.now.mono, &self.machine);
                 let right = self.replica.clients.rights.of(from);
-                self.administration.images.piece(of, *piece, || machine.state(), right, now)
+                let images = &mut self.administration.images;
+                let reply = images.piece(of, *piece, || machine.state(), right, now);
+                let result = match &reply {
+                    AdminReply::Refused { reason } => Some(format!("refused: {reason}")),
+                    _ if *piece == 0 => Some("begun".to_owned()),
+                    AdminReply::Image { end: Some(end), .. } => {
+                        Some(format!("complete, with zxid {}", end.zxid))
+                    }
+                    _ => None,
+                };
+                if let Some(result) = result {
+                    self.note_admin((from, asker), asked, None, result, None);
+                }
+                reply
             }
-            AdminRequest::Act { action, by, after } => {
-                let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+            AdminRequest::Act { action, after, .. } => {
                 let held_by = match action {
                     Action::Expire { session } => self.holder_of(*session),
                     Action::MoveLeader { .. } | Action::Remove { .. } => None,
                 };
                 let reply = self.act(action);
-                let is_repeated = match (after, &reply) {
-                    (None, _) => false,
-                    (Some(Progress::NotYet), AdminReply::NotYet { .. })
-                    | (Some(Progress::Begun), AdminReply::Begun)
-                    | (Some(_), AdminReply::NoLeader) => true,
-                    (Some(_), _) => false,
-                };
-                if is_repeated {
-                    return reply;
+                if !after.is_some_and(|after| after.is_repeated(&reply)) {
+                    let held_by = held_by.map(|of| of.to_string());
+                    self.note_admin((from, asker), asked, held_by, format!("{reply:?}"), None);
                 }
-                tracing::info!(
-                    target: audit::TARGET,
-                    ?action,
-                    held_by = held_by.map(tracing::field::display),
-                    by,
-                    from = %self.membership.named(from),
-                    result = ?reply,
-                    "an operator's action"
-                );
                 reply
             }
         }

@@ -114,11 +114,10 @@ impl Handler for NodeThread {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
             TransportEvent::Authenticated { peer, connection } => {
-                let known = connection.filter(|connection| connection.right < Right::Member);
+                let known = connection.as_ref().filter(|of| of.right < Right::Member);
                 let schemes = &self.host.shared().schemes;
-                let ids = known.as_ref().map(|known| schemes.of_connection(known));
-                let right = known.map_or(Right::Member, |known| known.right);
-                Input::Authenticated { peer, right, ids: ids.unwrap_or_default() }
+                let ids = known.map(|known| schemes.of_connection(known)).unwrap_or_default();
+                Input::Authenticated { peer, connection, ids }
             }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -16,7 +15,7 @@ use sha1::{Digest, Sha1};
 use super::Roles;
 use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
 use crate::types::error::{Error, Result, id_refused};
-use crate::types::right::Right;
+use crate::types::right::{Connection, Right};
 
 /// A custom authentication scheme: see [`Builder::auth_provider`].
 ///
@@ -86,50 +85,6 @@ pub trait AuthProvider: Send + Sync + 'static {
     /// empty.
     fn is_valid(&self, id: &str) -> bool {
         !id.is_empty()
-    }
-}
-
-/// The connection of a client, for [`AuthProvider::connected`].
-///
-/// ```
-/// use quorate::security::{Connection, Right};
-/// use quorate::security::AuthProvider;
-///
-/// /// Whoever comes from the office's network.
-/// struct Office;
-///
-/// impl AuthProvider for Office {
-///     fn scheme(&self) -> &str {
-///         "office"
-///     }
-///
-///     fn authenticate(&self, _credentials: &[u8]) -> Result<Vec<String>, String> {
-///         Err("it takes no credentials".into())
-///     }
-///
-///     fn connected(&self, connection: &Connection) -> Vec<String> {
-///         let is_near = connection.address.ip().to_string().starts_with("10.1.");
-///         is_near.then(|| "desk".to_owned()).into_iter().collect()
-///     }
-/// }
-/// # let connection = Connection::new("10.1.0.7:4000".parse().unwrap(), None, Right::Client);
-/// # assert_eq!(Office.connected(&connection), ["desk"]);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Connection {
-    /// The other end's address, as the member sees it.
-    pub address: SocketAddr,
-    /// The subject of its certificate, as `CN=app-0,O=Example`, if it has one.
-    pub subject: Option<String>,
-    /// The right of its credential; a client's for a client of the gateway.
-    pub right: Right,
-}
-
-impl Connection {
-    /// A connection, for tests of a provider.
-    pub fn new(address: SocketAddr, subject: Option<&str>, right: Right) -> Connection {
-        Connection { address, subject: subject.map(str::to_owned), right }
     }
 }
 

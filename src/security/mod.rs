@@ -32,7 +32,7 @@ pub(crate) mod x509;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 
-pub use self::auth::{AuthProvider, Connection};
+pub use self::auth::AuthProvider;
 pub use self::roles::Roles;
 pub(crate) use self::secret::{Key, Secret};
 pub(crate) use self::settings::{Reading, Security};
@@ -40,7 +40,7 @@ pub(crate) use self::settings::{Reading, Security};
 pub(crate) use self::tls::{Keys, PROTOCOL, Tls, describe};
 #[cfg(feature = "tls")]
 pub(crate) use self::wall_clock::WallClock;
-pub use crate::types::right::Right;
+pub use crate::types::right::{Connection, Right};
 
 /// The hash of a password or phrase, each guess of which takes 19 MiB of memory and about 20 ms:
 /// Argon2id with two passes, as OWASP recommends.

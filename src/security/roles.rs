@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use super::auth::{AuthProvider, Connection};
+use super::Connection;
+use super::auth::AuthProvider;
 use crate::types::error::{Error, Result};
 
 /// How often the file is read again.

@@ -17,8 +17,8 @@ use crate::addressing::names::Resolver;
 use crate::node::message::PeerMessage;
 use crate::node::replica::server::CLIENTS_MAX;
 use crate::security::Security;
-use crate::security::auth::Connection;
 use crate::types::membership::NodeId;
+use crate::types::right::Connection;
 
 /// Whether a read that does not fill its buffer has emptied the socket, so that the next event comes with the
 /// next bytes: with epoll and kqueue. Elsewhere, another read must fail first.

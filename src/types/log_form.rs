@@ -6,6 +6,7 @@
 //! rules for changing them.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::counter::CounterForm;
 use crate::types::reason::{Reason, ReasonKind};
+use crate::types::right::{Connection, Right};
 use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -141,6 +143,7 @@ macro_rules! log_forms {
 log_forms! {
     Acl: AclForm,
     Condition: ConditionForm,
+    Connection: ConnectionForm,
     CounterForm: CounterFormForm,
     CreateMode: CreateModeForm,
     Created: CreatedForm,
@@ -151,6 +154,7 @@ log_forms! {
     Permissions: PermissionsForm,
     Reason: ReasonForm,
     ReasonKind: ReasonKindForm,
+    Right: RightForm,
     SessionId: SessionIdForm,
     Stat: StatForm,
     WatchEvent: WatchEventForm,
@@ -160,6 +164,23 @@ log_forms! {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SessionId")]
 struct SessionIdForm(u64);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Connection")]
+struct ConnectionForm {
+    address: SocketAddr,
+    subject: Option<String>,
+    #[serde(with = "LogForm")]
+    right: Right,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Right")]
+enum RightForm {
+    Client,
+    Operator,
+    Member,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Reason")]
@@ -386,6 +407,15 @@ mod tests {
             num_children: 11,
         };
         let created = Created { path: "/a".to_owned(), stat };
+        let of = |subject, right| Connection::new("10.0.0.1:400".parse().unwrap(), subject, right);
+        sample(
+            &mut golden,
+            [
+                of(None, Right::Client),
+                of(Some("CN=a"), Right::Operator),
+                of(Some("CN=a"), Right::Member),
+            ],
+        );
         sample(
             &mut golden,
             [

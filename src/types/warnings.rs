@@ -14,6 +14,9 @@ pub(crate) struct Warnings<T> {
     suppressed: u64,
 }
 
+/// The target of the lines about who did, or wanted, what.
+pub(crate) const AUDIT: &str = "quorate::audit";
+
 /// Begins with the first line.
 const INTERVAL: Duration = Duration::from_secs(5);
 

@@ -14,11 +14,11 @@ use crate::alone;
 use crate::events::Events;
 
 #[derive(Default)]
-struct Line([String; 4]);
+struct Line([String; 5]);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let places = ["operation", "path", "users", "result"];
+        let places = ["operation", "path", "users", "result", "client"];
         if let Some(place) = places.iter().position(|place| *place == field.name()) {
             self.0[place] = format!("{value:?}").trim_matches('"').to_owned();
         }
@@ -32,12 +32,13 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
         || {
             // As `operation path users: result`.
             let lines = Arc::new(Mutex::new(Vec::new()));
-            let keep = Arc::clone(&lines);
+            let (keep, all) = (Arc::clone(&lines), Arc::clone(&lines));
             let event = move |event: &Event<'_>| {
                 let mut line = Line::default();
                 event.record(&mut line);
-                let [operation, path, users, result] = line.0;
-                keep.lock().unwrap().push(format!("{operation} {path} {users}: {result}"));
+                let [operation, path, users, result, client] = line.0;
+                let by = if client.is_empty() { "" } else { " by a client" };
+                keep.lock().unwrap().push(format!("{operation} {path} {users}: {result}{by}"));
             };
             let enabled = |metadata: &Metadata<'_>| metadata.target() == "quorate::audit";
             // Nodes run on a thread of the cluster's own.
@@ -83,6 +84,20 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
                 !lines.iter().any(|line| line.contains("unseen")),
                 "lines without a request: {lines:?}"
             );
+            // A client is not trusted to write its own line: the member that serves it has one, too.
+            let client = cluster.add_client();
+            let session = cluster.node(client).open_session().unwrap();
+            session.create("/c", b"", CreateMode::Persistent).unwrap();
+            session.set("/c", b"1").unwrap();
+            session.close().unwrap();
+            let lines: Vec<String> = all.lock().unwrap().clone();
+            for operation in ["create /c", "set /c"] {
+                let of_member = format!("{operation} ip:10.0.0.4: success by a client");
+                for line in [of_member, format!("{operation} ip:10.0.0.4: success")] {
+                    let found = lines.iter().filter(|one| **one == line).count();
+                    assert_eq!(found, 1, "{line}: {lines:?}");
+                }
+            }
         },
     );
 }

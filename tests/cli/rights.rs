@@ -264,22 +264,50 @@ impl Cluster {
                 assert_eq!(self.may(right, &action), allowed[right], "{action} by {name}");
             }
         }
-        // What was refused is in the audit log, at the member that was asked.
-        let refused = |action: &str| {
+        // Who asked for what is in the audit log, by its connection, with the result.
+        for action in ["Backup", "MoveLeader", "Expire", "Remove"] {
+            self.is_audited("client", "action", action, "refused: ");
+        }
+        for (action, result) in [
+            ("Backup", "begun"),
+            ("Backup", "complete"),
+            ("MoveLeader", "Begun"),
+            ("Expire", "Begun"),
+        ] {
+            self.is_audited("operator", "action", action, result);
+        }
+        for right in &RIGHTS[..3] {
+            self.is_audited(right, "operation", "create", "success");
+        }
+        // Strangers have no right.
+        self.is_audited("", "result", "", "refused: ");
+    }
+
+    /// Waits for a line of a member's audit log with this, and who asked.
+    fn is_audited(&self, right: &str, field: &str, name: &str, result: &str) {
+        let has = |line: &Value, field: &str, text: &str| {
+            line[field].as_str().is_some_and(|of| of.contains(text))
+        };
+        let subject = self.credentials[0].program.iter().any(|argument| argument == "--tls-cert");
+        let subject = Some(format!("CN={right}")).filter(|_| subject && !right.is_empty());
+        let is = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["right"].as_str().unwrap_or_default() == right
+                && has(&line, "from", "127.0.0.1:")
+                && has(&line, field, name)
+                && line["result"].as_str().is_some_and(|of| of.starts_with(result))
+                && (subject.is_none() || line["subject"].as_str() == subject.as_deref())
+        };
+        let mut tries = 0..TIMES_MAX * 1000;
+        let found = tries.any(|_| {
             let files = self.peers.iter().map(|peer| format!("{}.audit", peer.replace(':', "_")));
             let lines = files.map(|file| fs::read_to_string(self.root.join(file)).unwrap());
-            let lines: String = lines.collect();
-            lines.lines().any(|line| {
-                let line: Value = serde_json::from_str(line).unwrap();
-                line["right"] == "client"
-                    && line["action"].as_str().is_some_and(|of| of.contains(action))
-                    && line["result"].as_str().is_some_and(|of| of.starts_with("refused: "))
-            })
-        };
-        for action in ["Image", "MoveLeader", "Expire", "Remove"] {
-            let mut tries = 0..TIMES_MAX * 1000;
-            assert!(tries.any(|_| refused(action)), "{action} is not in the audit log");
-        }
+            // The last line may be half written.
+            let whole =
+                lines.map(|text| text[..text.rfind('\n').map_or(0, |end| end + 1)].to_owned());
+            whole.collect::<String>().lines().any(is)
+        });
+        assert!(found, "{name} by {right} is not in the audit log");
     }
 }
 

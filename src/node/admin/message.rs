@@ -13,7 +13,7 @@ use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, Named, NodeId};
 use crate::types::metrics::histogram::Histogram;
 use crate::types::reason::Reason;
-use crate::types::right::Right;
+use crate::types::right::{Connection, Right};
 use crate::types::znode::{SessionId, Zxid};
 
 /// The most sessions in one reply.
@@ -42,7 +42,7 @@ impl AdminRequest {
         match self {
             AdminRequest::Report => "Report".to_owned(),
             AdminRequest::Sessions { .. } => "Sessions".to_owned(),
-            AdminRequest::Image { .. } => "Image".to_owned(),
+            AdminRequest::Image { .. } => "Backup".to_owned(),
             AdminRequest::Act { action, .. } => format!("{action:?}"),
         }
     }
@@ -56,6 +56,14 @@ impl AdminRequest {
     }
 }
 
+/// A client, as the member knows it that it has asked: for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Asker {
+    pub(crate) client: NodeId,
+    #[serde(with = "LogForm")]
+    pub(crate) connection: Connection,
+}
+
 /// How far the leader is with an action that it is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Progress {
@@ -63,6 +71,18 @@ pub(crate) enum Progress {
     NotYet,
     /// [`AdminReply::Begun`]
     Begun,
+}
+
+impl Progress {
+    /// Whether a reply says nothing new after this.
+    pub(in crate::node) fn is_repeated(self, reply: &AdminReply) -> bool {
+        matches!(
+            (self, reply),
+            (Progress::NotYet, AdminReply::NotYet { .. })
+                | (Progress::Begun, AdminReply::Begun)
+                | (_, AdminReply::NoLeader)
+        )
+    }
 }
 
 /// An operator's action, which the leader carries out.

@@ -20,11 +20,12 @@ use crate::node::context::Context;
 use crate::node::io::{Effects, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
+use crate::node::sessions::audit::{AdminLine, Origin};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::warnings::Warnings;
 use images::Images;
-use message::{AdminReply, AdminRequest};
+use message::{AdminReply, AdminRequest, Asker};
 use recent::RecentHistograms;
 
 /// How long replies are waited for.
@@ -33,6 +34,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 pub(in crate::node) const GATHERED_MAX: usize = 64;
 /// How many of them may be of clients without an operator's right, so that operators have room.
 pub(in crate::node) const GATHERED_OF_CLIENTS_MAX: usize = 48;
+/// The longest name of the operator who asks for an action, in characters.
+const NAME_MAX: usize = 200;
 /// How many lines about refused requests the audit log gets in five seconds.
 const REFUSALS_LOGGED: u32 = 50;
 
@@ -55,6 +58,8 @@ struct GatheringRequest {
     until: Time,
     waiting: BTreeSet<NodeId>,
     replies: Vec<(NodeId, AdminReply)>,
+    /// A client's request for an action, which has a line in the audit log.
+    noted: Option<(AdminRequest, Asker)>,
 }
 
 /// The receiver of the replies.
@@ -134,6 +139,7 @@ impl Administration {
         let (done, open): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(is_done);
         self.open = open;
         for gathered in done.into_values() {
+            gathered.note();
             gathered.asker.reply(gathered.replies, cx);
         }
     }
@@ -149,7 +155,7 @@ impl Administration {
         asker: ReplyReceiver,
         replies: Vec<(NodeId, AdminReply)>,
         waiting: BTreeSet<NodeId>,
-        (cluster, asked): (u64, &AdminRequest),
+        (cluster, asked, of): (u64, &AdminRequest, Option<Asker>),
         cx: &mut Context,
     ) {
         if waiting.is_empty() {
@@ -158,11 +164,13 @@ impl Administration {
         self.last += 1;
         let number = self.last;
         for to in &waiting {
-            let asked = asked.clone();
-            cx.send(*to, PeerMessage::AdminRequest { number, cluster, relay: false, asked });
+            let (asked, asker, relay) = (asked.clone(), of.clone(), false);
+            cx.send(*to, PeerMessage::AdminRequest { number, cluster, relay, asked, asker });
         }
         let until = cx.now.mono + PATIENCE;
-        self.open.insert(number, GatheringRequest { asker, until, waiting, replies });
+        let noted = of.filter(|_| matches!(asked, AdminRequest::Act { .. }));
+        let noted = noted.map(|of| (asked.clone(), of));
+        self.open.insert(number, GatheringRequest { asker, until, waiting, replies, noted });
     }
 
     /// Replies to all waiting requests, since this member stops.
@@ -175,6 +183,32 @@ impl Administration {
             }
         }
     }
+}
+
+impl GatheringRequest {
+    /// Writes a line about what the leader has replied to a client's action, which names the client to it.
+    fn note(&self) {
+        let Some((AdminRequest::Act { action, by, after }, of)) = &self.noted else { return };
+        let reply = self.replies.iter().map(|(_, reply)| reply).next();
+        if reply.is_some_and(|reply| after.is_some_and(|after| after.is_repeated(reply))) {
+            return;
+        }
+        let result = reply.map_or("the leader did not reply".to_owned(), |of| format!("{of:?}"));
+        AdminLine {
+            action: format!("{action:?}"),
+            by: &printable(by),
+            origin: Origin::client(of.client, &of.connection),
+            via: None,
+            held_by: None,
+            result,
+        }
+        .write(None);
+    }
+}
+
+/// What an instance calls itself, as a line shows it.
+pub(in crate::node) fn printable(by: &str) -> String {
+    by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect()
 }
 
 impl ReplyReceiver {

@@ -183,6 +183,7 @@ impl Client {
                         cluster: self.cluster,
                         relay: true,
                         asked: asked.asked.clone(),
+                        asker: None,
                     };
                     self.effects.messages.push((node, message));
                 }

@@ -490,7 +490,7 @@ fn a_session_that_is_only_claimed_lends_no_ids_to_a_watch() {
 fn claimed_session() {
     use crate::node::client_message::FromClient as F;
     use crate::types::acl::{Acl, Id, Permissions};
-    use crate::types::right::Right;
+    use crate::types::right::{Connection, Right};
     use crate::types::znode::CreateMode;
     let mut storm = Storm::new(1);
     let victim = storm.cluster.open(1, 77, Duration::from_secs(40));
@@ -504,7 +504,9 @@ fn claimed_session() {
     storm.cluster.answer(asked).unwrap();
     let client = 500;
     let ids = Vec::new();
-    storm.cluster.input(1, Input::Authenticated { peer: client, right: Right::Client, ids });
+    let connection = Connection::new("10.0.0.7:4000".parse().unwrap(), None, Right::Client);
+    let connection = Some(connection);
+    storm.cluster.input(1, Input::Authenticated { peer: client, connection, ids });
     let from = storm.cluster.node(1).machine.zxid();
     let session_holder = SessionHolder { session: victim, holder: 4711 };
     let claim = SessionClaim { session_holder, applied: 0, opened: false, base: None };
@@ -520,6 +522,8 @@ fn claimed_session() {
     };
     let messages = vec![first(from, 0), F::Claim(claim), F::Watch(held), F::Begun];
     assert!(send(&mut storm, client, 0, messages).is_empty());
+    // Nor is it listed as served here for that.
+    assert!(!storm.cluster.node(1).replica.clients.serves(victim));
     let asked = storm.cluster.set(1, victim, "/hidden", "very secret");
     storm.cluster.answer(asked).unwrap();
     let mut seen = Vec::new();

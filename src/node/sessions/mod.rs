@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::agenda::{Agenda, SessionTask};
+use self::audit::Origin;
 use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
 use self::queue::{QueryQueue, QueuedRequest};
@@ -318,7 +319,8 @@ impl LocalSessions {
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
         if self.audit {
-            audit::note(session, &held.ids, held.from.as_deref(), &write.command, result);
+            let origin = Origin::own(held.from.as_deref());
+            audit::note(session, &held.ids, &origin, &write.command, result);
         }
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
@@ -365,7 +367,8 @@ impl LocalSessions {
         };
         (held.moved_at, held.patience) = (now, self.patience);
         if self.audit {
-            audit::note(session, &held.ids, held.from.as_deref(), &opening.command, result);
+            let origin = Origin::own(held.from.as_deref());
+            audit::note(session, &held.ids, &origin, &opening.command, result);
         }
         match result {
             Ok(reply) => {

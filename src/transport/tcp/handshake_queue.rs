@@ -21,11 +21,10 @@ use super::context::{NetworkContext, NetworkTimer};
 use super::incoming::{DuplicateConnection, Incoming};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use super::known_peers::rank;
-use crate::security::auth::Connection;
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
-use crate::types::right::Right;
+use crate::types::right::{Connection, Right};
 
 impl Incoming {
     /// Answers a hello, or lets its connection wait for the answer.

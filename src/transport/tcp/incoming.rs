@@ -30,7 +30,7 @@ use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
 use crate::types::right::Right;
-use crate::types::warnings::Warnings;
+use crate::types::warnings::{AUDIT, Warnings};
 
 /// The most connections accepted before existing ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -320,6 +320,12 @@ impl Incoming {
                 Counters::add(&context.shared.counters.connections_refused, 1);
                 if let Some(suppressed) = self.refusals.permit(context.now) {
                     tracing::warn!(%address, peer, reason, suppressed, "connection refused");
+                    let subject = connection.stream.subject();
+                    let result = format!("refused: {reason}");
+                    let right = connection.peer().map(|of| tracing::field::display(of.right));
+                    tracing::info!(
+                        target: AUDIT, from = %address, right, subject, client = peer, result, suppressed, "a connection"
+                    );
                 }
             }
         }

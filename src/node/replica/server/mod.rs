@@ -28,6 +28,7 @@ use std::sync::Arc;
 use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{QuorumState, SessionHolder, Time, WatchId};
+use crate::node::sessions::audit::PassedWrites;
 use crate::node::sessions::queue::QueryQueue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -71,6 +72,7 @@ const SILENCE_TICKS: u32 = 20;
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
     pub(in crate::node) rights: ClientRights,
+    pub(in crate::node) passed: PassedWrites,
     sessions: BTreeMap<SessionHolder, ClientSession>,
     /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
@@ -225,9 +227,9 @@ impl ClientServer {
         self.sessions.len()
     }
 
-    /// Whether one of its clients holds the session.
+    /// Whether one of its clients holds the session, and does not only name it.
     pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
-        self.holders(session).next().is_some()
+        self.holders(session).any(|(_, held)| held.opened)
     }
 
     /// Whether this client holds the session, as this replica has seen.

@@ -2,9 +2,8 @@
 
 use super::unlisted::{client, hello_of, let_go};
 use super::*;
-use crate::security::auth::Connection;
 use crate::security::{Secret, Security};
-use crate::types::right::Right;
+use crate::types::right::{Connection, Right};
 
 fn phrase(one: &str) -> String {
     format!("violin-carbon-otter-meadow-{one}")
@@ -54,7 +53,7 @@ fn announce() -> PeerMessage {
 
 fn request() -> PeerMessage {
     let asked = crate::node::admin::message::AdminRequest::Report;
-    PeerMessage::AdminRequest { number: 1, cluster: 0, relay: true, asked }
+    PeerMessage::AdminRequest { number: 1, cluster: 0, relay: true, asked, asker: None }
 }
 
 #[test]

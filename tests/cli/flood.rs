@@ -127,7 +127,7 @@ fn a_client_that_connects_without_end_keeps_nobody_else_out() {
     let (refused, first_refused) = mpsc::channel();
     let (stop, peers) = (Arc::new(AtomicBool::new(false)), cluster.peers.clone());
     let is_over = Arc::clone(&stop);
-    let flood = thread::spawn(move || {
+    let flood = move || {
         let mut connected = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             let client = client(&peers, OF_CLIENTS);
@@ -136,7 +136,8 @@ fn a_client_that_connects_without_end_keeps_nobody_else_out() {
                 Err(_) => refused.send(()).unwrap_or_default(),
             }
         }
-    });
+    };
+    let flood = thread::Builder::new().spawn(flood).unwrap();
     first_refused.recv().unwrap();
     // An operator comes, and a member starts again.
     let status = cluster.ask("operators", &["status"]);

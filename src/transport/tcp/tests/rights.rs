@@ -127,7 +127,9 @@ fn clients_leave_places_which_operators_and_members_take() {
     assert!(refusal.contains("too many clients"), "{refusal}");
     // The third operator takes the place of the latest client.
     let operators = connect(20..23, "operators");
-    assert_eq!(clients[3].unreachable(), (1, "the peer closed the connection".into(), false));
+    // It is closed or reset, by what is still under way.
+    let is_lost = |node: &Node| matches!(node.unreachable(), (1, _, false));
+    assert!(is_lost(&clients[3]));
     // So do members, when their own places are used up, and then they take those of operators.
     let members: Vec<Node> = (30..36)
         .map(|id| {
@@ -137,10 +139,8 @@ fn clients_leave_places_which_operators_and_members_take() {
             node
         })
         .collect();
-    for client in &clients[..3] {
-        assert_eq!(client.unreachable(), (1, "the peer closed the connection".into(), false));
-    }
-    assert_eq!(operators[2].unreachable(), (1, "the peer closed the connection".into(), false));
+    assert!(clients[..3].iter().all(is_lost));
+    assert!(is_lost(&operators[2]));
     // What a member of the list needs is never taken.
     one.transport.set_peers(vec![remote(99, NOWHERE)]);
     let listed =

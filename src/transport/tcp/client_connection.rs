@@ -17,7 +17,6 @@ use mio::Token;
 use super::context::{NetworkContext, NetworkTimer};
 use super::incoming::Incoming;
 use super::incoming_connection::{ClientWriter, Closed, IncomingConnection};
-use super::shared::Counters;
 use super::sockets::Polled;
 use super::writer::SocketWriter;
 use crate::node::message::PeerMessage;
@@ -91,7 +90,7 @@ impl Incoming {
         };
         // The client notices the dropped message when it receives the next one, and attaches again.
         if let Err(rejected) = client_writer.writer.send(context, false, message) {
-            Counters::add(&context.shared.counters.messages_dropped, 1);
+            context.dropped(node, Some(rejected));
             tracing::debug!(peer = %Named::of(node), ?rejected, "a message for a client was dropped");
         }
         let token = connection.token;

@@ -10,12 +10,15 @@ use crossbeam_channel::Sender;
 use mio::Token;
 
 use super::known_peers::KnownPeers;
-use super::shared::{NetworkShared, WAKER};
+use super::queue::Rejected;
+use super::shared::{Counters, NetworkShared, WAKER};
 use super::sockets::Sockets;
+use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::security::{Reading, Security};
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, TransportEvent, TransportOptions};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
+use crate::types::warnings::Warnings;
 
 /// The most bytes read from a socket at once.
 const READ_BYTES: usize = 64 << 10;
@@ -71,6 +74,8 @@ pub(super) struct NetworkContext {
     /// Events for the handler: no more than one turn of the loop reads.
     pub(super) events: Vec<TransportEvent>,
     next_token: usize,
+    /// The lines about messages that were too long.
+    too_long: Warnings<Instant>,
 }
 
 impl NetworkContext {
@@ -96,6 +101,7 @@ impl NetworkContext {
             subjects: Subjects::default(),
             events: Vec::new(),
             next_token: WAKER.0,
+            too_long: Warnings::default(),
         }
     }
 
@@ -127,6 +133,18 @@ impl NetworkContext {
     pub(super) fn forget_unlisted(&mut self, node: NodeId) {
         self.known_peers.unlisted.remove(&node);
         self.timers.cancel(NetworkTimer::Unlisted(node));
+    }
+
+    /// A message to this node was dropped. One that is too long can never be sent, and whoever waits for it waits in vain:
+    /// a node must not make one.
+    pub(super) fn dropped(&mut self, node: NodeId, rejected: Option<Rejected>) {
+        Counters::add(&self.shared.counters.messages_dropped, 1);
+        if let Some(Rejected::TooLong { bytes }) = rejected
+            && let Some(suppressed) = self.too_long.permit(self.now)
+        {
+            let (peer, limit) = (Named::of(node), MESSAGE_BYTES_MAX);
+            tracing::error!(%peer, bytes, limit, suppressed, "a message is too long to be sent, and is lost");
+        }
     }
 
     /// Passes an event to the handler, before its next turn.

@@ -10,18 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::time::Instant;
 
 use super::context::{NetworkContext, Target};
 use super::failure::Failure;
 use super::peer::DialledPeer;
-use super::queue::Rejected;
-use super::shared::Counters;
 use super::sockets::SocketEvent;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
 use crate::types::membership::{Named, NodeId};
-use crate::types::warnings::Warnings;
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
@@ -33,7 +29,6 @@ pub(super) struct Outgoing {
     unflushed: Targets,
     /// Peers that may have more to read at once.
     unread: Targets,
-    too_long: Warnings<Instant>,
 }
 
 /// Some connections, each once. There are few, and most writes need them, so their memory is kept.
@@ -186,12 +181,7 @@ impl Outgoing {
             self.unflushed.add(Target::Node(node));
             return;
         }
-        Counters::add(&context.shared.counters.messages_dropped, 1);
-        if let Some(Err(Rejected::TooLong { bytes })) = sent
-            && let Some(suppressed) = self.too_long.permit(context.now)
-        {
-            tracing::warn!(peer = %Named::of(node), bytes, suppressed, "message too long to send");
-        }
+        context.dropped(node, sent.and_then(Result::err));
     }
 
     pub(super) fn flush(&mut self, context: &mut NetworkContext) {

@@ -61,7 +61,7 @@ async fn use_queue(client: &Client, handle: &Rc<Handle>) -> Result<()> {
                 Error::TooLarge { .. } => count > 2,
                 _ => false,
             };
-            kernel.count_event("writes whose results would have been too long");
+            kernel.count_event("large items not taken");
             kernel.check(require(is_right, "recipes fail as writes do", || {
                 format!("{count} large items could not be taken: {error}")
             }));

@@ -80,7 +80,8 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
             held!(latch.campaign()?)
         }
         "selector" => held!(selector()?.latch().campaign()?),
-        "elected" => elected(session, path)?,
+        "elected" => elected(session, path, false)?,
+        "handed" => elected(session, path, true)?,
         _ => {
             let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
             held!(semaphore.acquire()?)
@@ -88,16 +89,17 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
     })
 }
 
-/// Leads with some priority, and hands over every other time. Its token is shown in place of its path.
-fn elected(session: &Session, path: &str) -> Result<Held> {
+/// Leads, and every fourth time with a priority, so that others have their turns, too. Its token is shown in place of its
+/// path. If it hands over, then every other time.
+fn elected(session: &Session, path: &str, hands_over: bool) -> Result<Held> {
     static TURNS: AtomicI32 = AtomicI32::new(0);
     let turn = TURNS.fetch_add(1, Ordering::Relaxed);
-    let latch = LeaderLatch::new(session, path, "rust")?.with_priority(turn % 3);
+    let latch = LeaderLatch::new(session, path, "rust")?.with_priority(i32::from(turn % 4 == 0));
     let leadership = latch.campaign()?;
     let token = leadership.fencing_token().to_string();
     let held = held!(leadership, |leadership| {
         let (mut leadership, patience) = (leadership, Duration::from_millis(300));
-        if turn % 2 == 1 && leadership.hand_over_timeout(patience)?.is_some() {
+        if hands_over && turn % 2 == 1 && leadership.hand_over_timeout(patience)?.is_some() {
             return Ok(());
         }
         leadership.release()

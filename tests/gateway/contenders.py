@@ -202,6 +202,7 @@ class Kazoo:
             "write-shared": lambda: SharedWriteLock(client, path, self.name),
             "latch-shared": lambda: SharedLatch(client, path, self.name),
             "elected": lambda: SharedLatch(client, path, self.name),
+            "handed": lambda: SharedLatch(client, path, self.name),
             "read": lambda: ReadLock(client, path, self.name, extra_lock_patterns=["__WRIT__"]),
             "write": lambda: WriteLock(client, path, self.name, extra_lock_patterns=["__WRIT__", "__READ__"]),
             "read-default": lambda: ReadLock(client, path, self.name),
@@ -234,7 +235,7 @@ class Kazoo:
 
     def token(self, path, lock):
         """The token of the leader; None if it was passed, or does not lead any more."""
-        own, election = self.client.exists(f"{path}/{lock.node}"), self.client.exists(path)
+        own, election = (self.client.retry(self.client.exists, of) for of in (f"{path}/{lock.node}", path))
         return own.czxid if own and own.czxid > election.mzxid else None
 
     def contend(self, kind, path, folder, end):
@@ -259,7 +260,7 @@ class Kazoo:
             if len(beside) > most:
                 raise AssertionError(f"{self.name} holds beside {beside}")
             if file.name == "holder":
-                place = self.token(path, lock) if kind == "elected" else f"{path}/{lock.node}"
+                place = self.token(path, lock) if kind in ("elected", "handed") else f"{path}/{lock.node}"
                 with open(folder / "order", "a") as order:
                     order.write(f"{self.name} {place}\n")
             time.sleep(0.003)

@@ -93,7 +93,7 @@ pub(crate) struct FireHistory {
 
 impl FireHistory {
     /// For checks.
-    #[cfg(any(test, fuzzing, feature = "simulator"))]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn decoded(data: &[u8]) -> Option<FireHistory> {
         Postcard::decode(data).ok()
     }

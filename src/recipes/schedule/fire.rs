@@ -108,7 +108,7 @@ impl FireHistory {
         let mut number = 1;
         if let Some(last) = history.last.last_mut() {
             last.at = at;
-            number = last.number + 1;
+            number = last.number.saturating_add(1);
         }
         let past = StoredFire { number, due, since, requested, at: 0 };
         history.last.push(past);

@@ -4,6 +4,7 @@
 //! stats and all children must agree; replicas that saw the same batches, or
 //! were restored from chunks half-way, must agree in every hash.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -417,8 +418,8 @@ fn look_back(then: &Tree, now: &Tree, undos: &[Arc<Vec<Undo>>]) -> Result<(), Te
 /// Requests of one batch, how long after the last one it comes, and whether a machine is saved after it.
 type Step = (Vec<Draft>, u64, bool);
 
-/// The sessions of a queue's consumers.
-const CONSUMERS: std::ops::Range<u64> = 1..6;
+/// The sessions that are open from the beginning, so that most requests are not refused for want of one.
+const SESSIONS: Range<u64> = 1..6;
 
 /// A step of consumers of one queue, and of somebody who deletes what they work on, puts something else there, or
 /// permits things to some of them only.
@@ -458,8 +459,64 @@ fn queue_step() -> impl Strategy<Value = Step> {
         1 => quota(),
         1 => Just(Command::Close),
     ];
-    let draft = (CONSUMERS, command).prop_map(|(session, command)| present(session, command));
+    let draft = (SESSIONS, command).prop_map(|(session, command)| present(session, command));
     (vec(draft, 1..4), 0..4u64, any::<bool>())
+}
+
+/// A step of sessions that permit each other little in one small tree.
+fn access_step() -> impl Strategy<Value = Step> {
+    let path = || {
+        let paths = vec!["/a", "/a/x", "/a/x", "/a/x/1", "/a/x/2", "/a/y"];
+        prop::sample::select(paths).prop_map(Arc::<str>::from)
+    };
+    let mode = prop::sample::select(vec![CreateMode::Persistent, CreateMode::Ephemeral]);
+    let create = (path(), mode.clone()).prop_map(|(path, mode)| Op::CreateOrSet {
+        path,
+        data: "1".into(),
+        mode,
+    });
+    let listed = (path(), mode, acl()).prop_map(|(path, mode, acl)| Op::CreateWithAcl {
+        path,
+        data: "1".into(),
+        mode,
+        acl,
+    });
+    let list = (path(), acl()).prop_map(|(path, acl)| Op::SetAcl { path, acl, version: None });
+    let take_over = (path(), SESSIONS).prop_map(|(path, from)| Op::TakeOver {
+        path,
+        data: "1".into(),
+        from: SessionId(from),
+    });
+    let form = CounterForm::Text;
+    let op = prop_oneof![
+        6 => create,
+        2 => listed,
+        3 => list,
+        2 => take_over,
+        2 => path().prop_map(|path| Op::DeleteTree { path }),
+        1 => path().prop_map(|path| Op::Delete { path, version: None }),
+        1 => path().prop_map(|path| Op::Check { path, condition: Condition::Exists }),
+        1 => path().prop_map(move |path| Op::Add { path, number: 1, form, within: None }),
+    ]
+    .boxed();
+    let command = prop_oneof![
+        30 => op.clone().prop_map(Command::Op),
+        10 => vec(op, 2..5).prop_map(Command::Multi),
+        4 => vec(id(), 1..3).prop_map(|ids| Command::Authenticate { ids }),
+        1 => Just(Command::Close),
+    ];
+    let draft = (SESSIONS, command).prop_map(|(session, command)| present(session, command));
+    (vec(draft, 1..4), 0..4u64, any::<bool>())
+}
+
+/// All sessions are open, and there is `/a`.
+fn begun() -> Step {
+    let open = |session| {
+        let (secret, timeout_ms) = ([1; 16], 1000);
+        present(session, Command::Open { secret, timeout_ms, owner: 1, base: 0 })
+    };
+    let create = Op::Create { path: "/a".into(), data: "".into(), mode: CreateMode::Persistent };
+    (SESSIONS.map(open).chain([present(1, Command::Op(create))]).collect(), 1, false)
 }
 
 fn present(session: u64, command: Command) -> Draft {
@@ -479,12 +536,11 @@ proptest! {
 
     #[test]
     fn queues_behave_as_the_model_whatever_is_deleted(steps in vec(queue_step(), 1..40)) {
-        let open = |session| {
-            let (secret, timeout_ms) = ([1; 16], 1000);
-            present(session, Command::Open { secret, timeout_ms, owner: 1, base: 0 })
-        };
-        let create = Op::Create { path: "/a".into(), data: "".into(), mode: CreateMode::Persistent };
-        let begin = CONSUMERS.map(open).chain([present(1, Command::Op(create))]).collect();
-        agree([vec![(begin, 1, false)], steps].concat())?;
+        agree([vec![begun()], steps].concat())?;
+    }
+
+    #[test]
+    fn access_lists_behave_as_the_model(steps in vec(access_step(), 1..40)) {
+        agree([vec![begun()], steps].concat())?;
     }
 }

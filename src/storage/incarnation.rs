@@ -33,9 +33,7 @@ use super::log_record::RecordPosition;
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, refuse};
-use super::sealing::KEYS;
-#[cfg(any(test, feature = "simulator"))]
-use super::sealing::Sealing;
+use super::sealing::{KEYS, Sealing};
 #[cfg(any(test, feature = "simulator"))]
 use super::segments::{numbers, path};
 use crate::node::stored::Identity;
@@ -322,11 +320,29 @@ impl Incarnation {
         }
     }
 
+    /// Whether the log is in another directory.
+    pub(super) fn has_log_elsewhere(&self) -> bool {
+        matches!(self.log, LogAt::Elsewhere(_))
+    }
+
     /// Notes durably that this incarnation goes on with its log, after the record `last`. `random`: no start has
-    /// had this number.
-    pub(super) fn start_log(&mut self, last: RecordPosition, random: u64) -> Result<()> {
+    /// had this number. `is_alone`: it is the only member of its cluster.
+    pub(super) fn start_log(
+        &mut self,
+        last: RecordPosition,
+        random: u64,
+        is_alone: bool,
+    ) -> Result<()> {
         match &mut self.log {
-            LogAt::Elsewhere(place) => place.start(last, random),
+            LogAt::Elsewhere(place) => place.start(last, random, is_alone),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
+        }
+    }
+
+    /// Notes durably that no log of an earlier start fits any more.
+    pub(super) fn forget_log_before(&mut self) -> Result<()> {
+        match &mut self.log {
+            LogAt::Elsewhere(place) => place.forget_before(),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
         }
     }
@@ -341,7 +357,10 @@ impl Incarnation {
 
     /// The last record that a log which is, or was, elsewhere must have.
     pub(super) fn needed_record(&self) -> Result<Option<RecordPosition>> {
-        log_place::needed(&self.path)
+        match &self.log {
+            LogAt::Elsewhere(place) => Ok(place.needed()),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => log_place::needed(&self.path),
+        }
     }
 
     /// The error of a log without that record.
@@ -390,9 +409,16 @@ impl Incarnation {
         Ok(())
     }
 
+    /// Removes what is not needed with this generation and these keys. Best effort: the next open tries again, and
+    /// what is left does no harm.
+    pub(super) fn remove_unused(&self, generation: u64, sealing: &Sealing) {
+        let _ = self.remove_leftovers(generation);
+        let _ = self.drop_unused_keys(sealing);
+    }
+
     /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
     /// renamed.
-    pub(super) fn remove_leftovers(&self, keep: u64) -> io::Result<()> {
+    fn remove_leftovers(&self, keep: u64) -> io::Result<()> {
         for name in self.path.list()? {
             let Some(name) = name.to_str() else { continue };
             if generation_number(name).is_some_and(|number| number != keep) {

@@ -15,6 +15,10 @@
 //! to move a log: nothing shows whether a copy has everything. What a link or a mount puts at the recorded path
 //! passes the same checks, and is synced before it is used.
 //!
+//! A start writes its number before its first vote, entry or checkpoint. A start with an old copy that the leader turns
+//! away has done none of them, and the right log is still the last one. A cluster's only member has no leader that
+//! knows better: there the log of the start before passes too, with a warning, until a checkpoint is begun.
+//!
 //! `LOG_DIR` also has the last record of the log, as of the last start or of the last orderly end. A log that does
 //! not reach it is an old copy of the same start, and is refused. Not noticed is a copy that is younger than the
 //! last start of a process that was killed: as for a whole data directory, nothing outside it says how far it must
@@ -51,12 +55,30 @@ const CURRENT: &str = "CURRENT";
 struct Recorded {
     /// Empty in a copy for tools, whose log is in the incarnation's directory.
     log_dir: String,
-    /// The last start.
-    start: u64,
+    last: LogStart,
+    /// The start before, if its log passes too.
+    before: Option<LogStart>,
+}
+
+/// A start that has used the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LogStart {
+    number: u64,
     /// The number of the last record at that start, or when the store was closed since, and the chain after it.
     /// 0: not known.
     seq: u64,
     chain: u64,
+}
+
+impl LogStart {
+    fn after(number: u64, RecordPosition { seq, chain }: RecordPosition) -> LogStart {
+        LogStart { number, seq, chain }
+    }
+
+    fn needed(&self) -> Option<RecordPosition> {
+        let LogStart { seq, chain, .. } = *self;
+        (seq > 0).then_some(RecordPosition { seq, chain })
+    }
 }
 
 impl Recorded {
@@ -65,9 +87,10 @@ impl Recorded {
         place(&incarnation.at(PathBuf::from(&self.log_dir)), number)
     }
 
-    /// Whether the log with this owner is of the same start.
-    fn is_start_of(&self, owner: &Owner) -> bool {
-        self.start == owner.start || Some(self.start) == owner.before
+    /// The start that the log with this owner is of.
+    fn start_of(&self, owner: &Owner) -> Option<&LogStart> {
+        let is_same = |of: &&LogStart| of.number == owner.start || Some(of.number) == owner.before;
+        [&self.last].into_iter().chain(&self.before).find(is_same)
     }
 }
 
@@ -110,6 +133,8 @@ pub(super) struct LogPlace {
     /// The directory of the incarnation.
     incarnation: FsPath,
     recorded: Recorded,
+    /// The start that the log was of when it was opened.
+    of: LogStart,
     owner: Owner,
     _lock: Box<dyn Lock>,
 }
@@ -122,7 +147,8 @@ impl LogPlace {
             return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
         };
         let start = xxh3_64(&encode_body(&(number, &data_dir)));
-        let recorded = Recorded { log_dir: text, start, seq: 0, chain: 0 };
+        let of = LogStart { number: start, seq: 0, chain: 0 };
+        let recorded = Recorded { log_dir: text, last: of.clone(), before: None };
         // First, so that what a crash leaves is found.
         LOG_DIR.write(incarnation, &recorded)?;
         let path = place(log_dir, number);
@@ -137,7 +163,7 @@ impl LogPlace {
         let lock = lock(&path)?;
         let owner = Owner { incarnation: number, start, before: None, data_dir };
         OWNER.write(&path, &owner)?;
-        Ok(LogPlace { path, incarnation: incarnation.clone(), recorded, owner, _lock: lock })
+        Ok(LogPlace { path, incarnation: incarnation.clone(), recorded, of, owner, _lock: lock })
     }
 
     /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
@@ -154,13 +180,19 @@ impl LogPlace {
         }
         let lock = lock(&path)?;
         let owner = owner_at(&path)?;
-        match owner {
-            Some(owner) if owner.incarnation == number && recorded.is_start_of(&owner) => {
-                let incarnation = incarnation.clone();
-                Ok(Some(LogPlace { path, incarnation, recorded, owner, _lock: lock }))
-            }
-            owner => Err(with_last_resort(other_log(&path, number, &data, owner.as_ref()))),
+        let of = owner.as_ref().filter(|owner| owner.incarnation == number);
+        let of = of.and_then(|owner| recorded.start_of(owner)).cloned();
+        let (Some(owner), Some(of)) = (&owner, of) else {
+            return Err(with_last_resort(other_log(&path, number, &data, owner.as_ref())));
+        };
+        if of != recorded.last {
+            tracing::warn!(
+                log = %path,
+                "this is the log of the start before the last one: what the last start has written is in another log"
+            );
         }
+        let (incarnation, owner) = (incarnation.clone(), owner.clone());
+        Ok(Some(LogPlace { path, incarnation, recorded, of, owner, _lock: lock }))
     }
 
     /// Where the log lives.
@@ -190,27 +222,50 @@ impl LogPlace {
 
     /// Notes durably that this data directory goes on with this log, after its record `last`. From then on no
     /// copy of one of the two fits the other. `random` makes this start another one than that of a copy of both.
-    pub(super) fn start(&mut self, last: RecordPosition, random: u64) -> Result<()> {
+    /// `is_alone`: the log of the start before fits still, for the only member of its cluster.
+    pub(super) fn start(
+        &mut self,
+        last: RecordPosition,
+        random: u64,
+        is_alone: bool,
+    ) -> Result<()> {
         let data_dir = bytes_of(&data_dir_of(&self.incarnation)?);
-        let before = self.recorded.start;
-        let start = xxh3_64(&encode_body(&(self.owner.start, before, random, &data_dir)));
-        let owner = Owner { start, before: Some(before), data_dir, ..self.owner.clone() };
+        let of = self.of.clone();
+        let recorded = self.recorded.last.number;
+        let start = xxh3_64(&encode_body(&(self.owner.start, recorded, random, &data_dir)));
+        let owner = Owner { start, before: Some(of.number), data_dir, ..self.owner.clone() };
         OWNER.write(&self.path, &owner)?;
-        let RecordPosition { seq, chain } = last;
-        let recorded = Recorded { start, seq, chain, ..self.recorded.clone() };
+        let last = LogStart::after(start, last);
+        let before = is_alone.then_some(of);
+        let recorded = Recorded { last, before, ..self.recorded.clone() };
         LOG_DIR.write(&self.incarnation, &recorded)?;
         let owner = Owner { before: None, ..owner };
         OWNER.write(&self.path, &owner)?;
         (self.recorded, self.owner) = (recorded, owner);
+        self.of = self.recorded.last.clone();
         Ok(())
     }
 
+    /// Notes durably that only the log of the last start fits.
+    pub(super) fn forget_before(&mut self) -> Result<()> {
+        if self.recorded.before.take().is_some() {
+            LOG_DIR.write(&self.incarnation, &self.recorded)?;
+        }
+        Ok(())
+    }
+
+    /// The last record that the log must have.
+    pub(super) fn needed(&self) -> Option<RecordPosition> {
+        self.of.needed()
+    }
+
     /// Notes durably how far the log reaches as the store is closed.
-    pub(super) fn close(&mut self, RecordPosition { seq, chain }: RecordPosition) -> Result<()> {
-        if (self.recorded.seq, self.recorded.chain) == (seq, chain) {
+    pub(super) fn close(&mut self, last: RecordPosition) -> Result<()> {
+        let last = LogStart::after(self.recorded.last.number, last);
+        if self.recorded.last == last {
             return Ok(());
         }
-        let recorded = Recorded { seq, chain, ..self.recorded.clone() };
+        let recorded = Recorded { last, ..self.recorded.clone() };
         LOG_DIR.write(&self.incarnation, &recorded)?;
         self.recorded = recorded;
         Ok(())
@@ -277,7 +332,7 @@ impl FoundLog {
         let fault = fault.or(match (owner, recorded) {
             (Err(error), _) => Some(error),
             (Ok(Some(owner)), Some(recorded))
-                if owner.incarnation == number && recorded.is_start_of(&owner) =>
+                if owner.incarnation == number && recorded.start_of(&owner).is_some() =>
             {
                 None
             }
@@ -301,14 +356,14 @@ pub(super) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
         Err(StorageError::Corrupt { .. }) => None,
         recorded => recorded?,
     };
-    let needed = recorded.map(|Recorded { seq, chain, .. }| RecordPosition { seq, chain });
-    Ok(needed.filter(|needed| needed.seq > 0))
+    Ok(recorded.and_then(|recorded| recorded.last.needed()))
 }
 
 /// Notes in a copy for tools, whose log is within, which record the log must have.
 pub(super) fn note_needed(incarnation: &FsPath, copy: &FsPath) -> Result<()> {
-    let Some(RecordPosition { seq, chain }) = needed(incarnation)? else { return Ok(()) };
-    LOG_DIR.write(copy, &Recorded { log_dir: String::new(), start: 0, seq, chain })
+    let Some(needed) = needed(incarnation)? else { return Ok(()) };
+    let last = LogStart::after(0, needed);
+    LOG_DIR.write(copy, &Recorded { log_dir: String::new(), last, before: None })
 }
 
 /// The `log_dir` that an incarnation has recorded; `None` if its log is in its own directory.
@@ -339,7 +394,9 @@ pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
     let log_dir = removed.at(PathBuf::from(&recorded.log_dir));
     let path = place(&log_dir, number);
     let is_own = |owner: &Owner| {
-        owner.incarnation == number && owner.data_dir == data_dir && recorded.is_start_of(owner)
+        owner.incarnation == number
+            && owner.data_dir == data_dir
+            && recorded.start_of(owner).is_some()
     };
     if let Err(reason) = remove_own(&log_dir, &path, is_own) {
         tracing::warn!(log = %path, %reason, "the log of a removed incarnation stays");
@@ -456,7 +513,8 @@ fn other_log(path: &FsPath, number: u64, data: &FsPath, owner: Option<&Owner>) -
         Some(owner) => (
             format!("the log at {path} and the data directory {data} are not of the same start"),
             format!(
-                "one of them is an old copy. {} has used this log last. Start the two that ran together last",
+                "one of them is an old copy, or was started with one since. {} has used this log last. Start the \
+                 two that ran together last",
                 owner.data_dir()
             ),
         ),

@@ -3,7 +3,7 @@
 //! After a write that breaks them, the next open would find the store damaged. So such a write
 //! fails while the log on disk is still sound. All stores share these checks.
 
-use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
+use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{LogAfter, Result, StorageError};
 
 /// Where the log of a store begins and ends.
@@ -120,6 +120,15 @@ pub(super) fn is_voter(identity: &Identity, meta: &SnapshotMeta) -> bool {
     meta.voting.voters.contains(&identity.node)
 }
 
+/// Whether the node is the only member of its cluster.
+pub(super) fn is_alone(identity: Option<&Identity>, boot: &Boot) -> bool {
+    let voting = &boot.checkpoint.voting;
+    let others = [&voting.learners, &voting.voters_outgoing, &voting.learners_next];
+    identity.is_some_and(|identity| voting.voters == [identity.node])
+        && others.iter().all(|others| others.is_empty())
+        && boot.entries.iter().all(|entry| entry.kind != EntryKind::Membership)
+}
+
 /// Whether the node has voted in this term. Only voters are asked for votes.
 pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
     hard_state.is_some_and(|hard_state| hard_state.vote != 0)
@@ -129,10 +138,10 @@ pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
 pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<()> {
     let who = |identity: &Identity| (identity.node, identity.incarnation, identity.uid);
     if who(old) != who(new) {
-        return refuse(format!("an identity of {:?} for one of {:?}", who(new), who(old)));
+        return refuse(format!("an identity of {:016x?} for one of {:016x?}", who(new), who(old)));
     }
     if old.cluster != 0 && old.cluster != new.cluster {
-        return refuse(format!("cluster {} for cluster {}", new.cluster, old.cluster));
+        return refuse(format!("cluster {:016x} for cluster {:016x}", new.cluster, old.cluster));
     }
     Ok(())
 }

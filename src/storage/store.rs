@@ -38,12 +38,12 @@ use super::log_record::RecordKind;
 use super::log_scan::LogRead;
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
-use super::rules::{Bounds, has_voted, is_voter, refuse};
+use super::rules::{Bounds, has_voted, is_alone, is_voter, refuse};
 use super::sealing::Sealing;
 use super::segments;
 use super::witness::{Witness, WitnessRecord};
 use crate::encryption::KeyRing;
-use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
     StorageError,
@@ -95,8 +95,17 @@ pub(crate) struct DiskStore {
     failed: Option<String>,
     sealing: Sealing,
     state: State,
+    /// Set from the load of a log in another directory until this start is noted.
+    unnoted: Option<Unnoted>,
     /// The last field, so that the lock outlives the databases.
     directory: Directory,
+}
+
+/// A start that has promised nothing yet. Its log may be an old copy that was put there by mistake.
+#[derive(Debug)]
+struct Unnoted {
+    /// Whether its member is the only one of its cluster.
+    is_alone: bool,
 }
 
 #[derive(Debug)]
@@ -173,7 +182,7 @@ impl DiskStore {
             }),
         };
         let (sealing, state) = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
-        Ok(DiskStore { options, failed: None, sealing, state, directory })
+        Ok(DiskStore { options, failed: None, sealing, state, unnoted: None, directory })
     }
 
     fn open_log(current: &Incarnation, sealing: &Sealing, size: &AtomicU64) -> Result<State> {
@@ -258,6 +267,18 @@ impl DiskStore {
             State::Opened(..) => refuse("the store is not loaded".to_owned()),
             State::Blank => refuse("the store is blank".to_owned()),
         }
+    }
+
+    /// Notes that this start goes on with its log: before its first vote, entry or checkpoint.
+    fn note_start(&mut self) -> Result<()> {
+        let Some(Unnoted { is_alone }) = self.unnoted.take() else { return Ok(()) };
+        let (random, sealing) = (self.options.random, self.sealing.clone());
+        let live = self.live()?;
+        let (last, generation) = (live.log.last(), live.checkpoints.lock().generation().number());
+        let current = self.directory.owned()?;
+        current.start_log(last, random, is_alone)?;
+        current.remove_unused(generation, &sealing);
+        Ok(())
     }
 
     /// Marks the directory as that of a voter, if its node is a voter in this checkpoint.
@@ -515,12 +536,14 @@ impl LogStore for DiskStore {
             read_chunks(&mut generation, log_id, &replay.checkpoint, &store.sealing, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds, .. } = replay;
-            // Only after everything has passed the checks. Best effort: the next open tries again.
-            let _ = current.remove_leftovers(generation.number());
             let (paths, options) = (current.generations(), store.options.clone());
-            // Likewise: a key that is not needed does no harm.
-            let _ = current.drop_unused_keys(&store.sealing);
             let sealing = store.sealing.clone();
+            if current.has_log_elsewhere() {
+                store.unnoted = Some(Unnoted { is_alone: is_alone(current.identity(), &boot) });
+            } else {
+                // Only after everything has passed the checks.
+                current.remove_unused(generation.number(), &sealing);
+            }
             let (dir, bytes) = (current.log()?, options.segment_bytes);
             let log = LogFile::resume(&dir, log_id, bytes, scan, sealing.clone())?;
             let _ = store.directory.remove_leftovers();
@@ -536,8 +559,6 @@ impl LogStore for DiskStore {
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };
-            let random = store.options.random;
-            store.directory.owned()?.start_log(live.log.last(), random)?;
             // Written now, since later records may be acknowledged before the witness is written again.
             live.write_witness()?;
             store.state = State::Live(Box::new(live));
@@ -560,6 +581,18 @@ impl LogStore for DiskStore {
             if write.entries.is_empty() && write.hard_state.is_none() {
                 return Ok(());
             }
+            let voted = (live.hard_state.term, live.hard_state.vote);
+            if !write.entries.is_empty()
+                || write
+                    .hard_state
+                    .is_some_and(|new| new.vote != 0 && (new.term, new.vote) != voted)
+            {
+                store.note_start()?;
+            }
+            if write.entries.iter().any(|entry| entry.kind == EntryKind::Membership) {
+                store.directory.owned()?.forget_log_before()?;
+            }
+            let live = store.live()?;
             let hard_state = write.hard_state.unwrap_or(live.hard_state);
             let body = LogBodyRef { hard_state, entries: &write.entries };
             let place = live.log.append(RecordKind::Write, &body)?;
@@ -623,6 +656,9 @@ impl LogStore for DiskStore {
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
         self.call(|store| -> Result<Box<dyn Checkpointer>> {
+            store.note_start()?;
+            // A checkpoint may remove what an earlier log needs.
+            store.directory.owned()?.forget_log_before()?;
             Ok(Box::new(store.live()?.checkpoints.clone()))
         })
     }
@@ -642,6 +678,9 @@ impl Drop for DiskStore {
             // Best effort, as after a crash.
             let _ = live.write_witness();
             let last = live.log.last();
+            if self.unnoted.is_some() {
+                return self.state = State::Blank;
+            }
             let _ = self.directory.owned().and_then(|current| current.close_log(last));
         }
         // The databases close before the lock is given up.

@@ -356,6 +356,7 @@ fn golden_log_place() {
     sample(&mut golden, "founded");
     let mut store = DiskStore::open(&simulated(&files, DATA), options).unwrap();
     store.load(&mut |_| Ok(())).unwrap();
+    store.append(&LogWrite { hard_state: None, entries: vec![entry(1, 1, b"x")] }).unwrap();
     sample(&mut golden, "started");
     golden.check();
 }
@@ -376,7 +377,7 @@ fn no_error_advises_to_remove_the_only_data() {
     fs::remove_file(removed).unwrap();
     fs::rename(at("away"), &logs).unwrap();
     copy_directory(&logs, &at("old"));
-    Model::of(&mut open(&dir, None).unwrap()).unwrap();
+    write(&mut open(&dir, None).unwrap());
     fs::rename(&logs, at("newest")).unwrap();
     fs::rename(at("old"), &logs).unwrap();
     texts.push(refused(open(&dir, None), &[]));
@@ -552,7 +553,8 @@ fn two_histories_have_different_starts() {
     copy_directory(&logs, &at("logs-backup"));
     let start = |random| {
         let options = StoreOptions { random, ..options(None) };
-        DiskStore::open(&FsPath::system(&dir), options).and_then(|mut store| Model::of(&mut store))
+        let mut store = DiskStore::open(&FsPath::system(&dir), options)?;
+        Ok::<_, StorageError>(write(&mut store))
     };
     start(1).unwrap();
     fs::rename(&logs, at("logs-first")).unwrap();
@@ -565,6 +567,103 @@ fn two_histories_have_different_starts() {
     fs::rename(at("logs-first"), &logs).unwrap();
     let text = start(3).unwrap_err().to_string();
     assert!(text.contains("not of the same start"), "{text}");
+}
+
+/// A member that was killed after ten more writes, and an old copy of its log from the same start, put in its place.
+/// Returns the directory of the right log, and what it has.
+fn with_an_old_copy(dir: &Path, place: &Path, work: &Path) -> (PathBuf, Model) {
+    let mut store = open(dir, None).unwrap();
+    write(&mut store);
+    copy_directory(place, &work.join("old"));
+    let noted = dir.join(format!("incarnation-{:016x}/LOG_DIR", first()));
+    let killed = fs::read(&noted).unwrap();
+    let models: Vec<Model> = (0..10).map(|_| write(&mut store)).collect();
+    drop(store);
+    fs::write(noted, killed).unwrap();
+    fs::rename(place, work.join("right")).unwrap();
+    copy_directory(&work.join("old"), place);
+    (work.join("right"), models.last().unwrap().clone())
+}
+
+/// A start with an old copy ended as the leader knew more. The right log was refused from then on.
+#[test]
+fn a_start_that_has_promised_nothing_leaves_the_right_log_the_last_one() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+    member(&dir, &logs);
+    let place = log_at(&logs, first());
+    let (right, model) = with_an_old_copy(&dir, &place, work.path());
+    let mut store = open(&dir, None).unwrap();
+    assert!(Model::of(&mut store).unwrap().entries.len() < model.entries.len());
+    // It learns of a term, and votes for nobody.
+    let hard_state = Some(HardState { term: 9, vote: 0, commit: 1 });
+    store.append(&LogWrite { hard_state, entries: Vec::new() }).unwrap();
+    drop(store);
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(right, &place).unwrap();
+    assert_eq!(Model::of(&mut open(&dir, None).unwrap()).unwrap(), model);
+}
+
+/// Another vote in the same term would be possible with the right log.
+#[test]
+fn a_start_with_an_old_copy_that_has_voted_or_acknowledged_refuses_the_right_log() {
+    for vote in [true, false] {
+        let work = tempfile::tempdir().unwrap();
+        let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+        member(&dir, &logs);
+        let place = log_at(&logs, first());
+        let (right, _) = with_an_old_copy(&dir, &place, work.path());
+        let mut store = open(&dir, None).unwrap();
+        Model::of(&mut store).unwrap();
+        if vote {
+            let hard_state = Some(HardState { term: 9, vote: 3, commit: 1 });
+            store.append(&LogWrite { hard_state, entries: Vec::new() }).unwrap();
+        } else {
+            write(&mut store);
+        }
+        drop(store);
+        fs::remove_dir_all(&place).unwrap();
+        fs::rename(right, &place).unwrap();
+        let text = refused(open(&dir, None), &[&dir, &place]);
+        assert!(text.contains("not of the same start"), "{text}");
+    }
+}
+
+/// Nobody tells the only member of a cluster that its log is an old copy: its operator notices.
+#[test]
+fn the_only_member_goes_on_with_the_log_of_the_start_before() {
+    for begins in [false, true] {
+        let work = tempfile::tempdir().unwrap();
+        let (dir, logs) = (work.path().join("data"), work.path().join("logs"));
+        let mut store = open(&dir, Some(&logs)).unwrap();
+        let voting = Voting { voters: vec![identity().node], ..Voting::default() };
+        let meta = SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting };
+        let mut chunks = vec![b"genesis".to_vec()].into_iter();
+        store.found(&identity(), HardState::default(), &meta, &mut chunks).unwrap();
+        drop(store);
+        let place = log_at(&logs, first());
+        let (right, model) = with_an_old_copy(&dir, &place, work.path());
+        let mut store = open(&dir, None).unwrap();
+        write(&mut store);
+        if begins {
+            drop(store.checkpointer().unwrap());
+        }
+        drop(store);
+        fs::rename(&place, work.path().join("second")).unwrap();
+        fs::rename(right, &place).unwrap();
+        if begins {
+            refused(open(&dir, None), &[&dir, &place]);
+            continue;
+        }
+        let mut store = open(&dir, None).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model);
+        write(&mut store);
+        drop(store);
+        // Now that one is the last.
+        fs::rename(&place, work.path().join("third")).unwrap();
+        fs::rename(work.path().join("second"), &place).unwrap();
+        refused(open(&dir, None), &[&dir, &place]);
+    }
 }
 
 fn acknowledged_history(files: &ProcessFiles, acknowledged: &mut u64) -> Result<()> {

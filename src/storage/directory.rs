@@ -245,6 +245,8 @@ impl Directory {
     pub(super) fn switch_to(&mut self, new: Incarnation) -> Result<Option<FsPath>> {
         let name = new.path().path().file_name().unwrap_or_default().to_string_lossy();
         let keeps_all = std::mem::replace(&mut self.is_unsure, true);
+        // It is about the incarnation before. If that stays after a crash, the next open finds the damage again.
+        self.clear_quarantined()?;
         CURRENT.write(&self.path, &name)?;
         new.mark_current()?;
         self.is_unsure = false;

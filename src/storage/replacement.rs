@@ -403,7 +403,10 @@ mod tests {
         let mut chunks = vec![b"empty".to_vec()].into_iter();
         let hard_state = HardState::default();
         replacement.found(&identity(), hard_state, &nothing(), &mut chunks).unwrap();
+        // The mark of damage goes with what is damaged: nobody goes on with that.
+        assert!(dir.join("QUARANTINED").exists());
         replacement.finish().unwrap();
+        assert!(!dir.join("QUARANTINED").exists());
         assert_eq!(open(&dir).unwrap().identity(), Some(&identity()));
     }
 

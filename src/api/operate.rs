@@ -263,6 +263,9 @@ pub struct MemberState {
     pub refuses_writes: bool,
     /// The members that it cannot reach, and why.
     pub unreachable: Vec<Unreachable>,
+    /// For each member as which two processes run, with copies of one data directory, a sentence that names both:
+    /// this member has refused one of them within the last half minute.
+    pub duplicates: Vec<String>,
     /// The host and port of its [admin endpoint](crate::guide::admin), if it has one: its page is there, unless a proxy
     /// stands before it. An endpoint on the loopback has an address like `127.0.0.1:7480`, for its own host only.
     pub admin: Option<String>,
@@ -501,6 +504,7 @@ impl Coordinator {
                     disk_sync: report.disk_sync.map(Latency::from),
                     refuses_writes: report.refuses_writes,
                     unreachable: report.unreachable.iter().map(unreachable).collect(),
+                    duplicates: report.duplicates.clone(),
                     admin: report.admin.map(|admin| reachable(admin, &member.address)),
                     not_ready: report.not_ready.clone(),
                 }),

@@ -94,6 +94,8 @@ pub(crate) enum Input {
     Authenticated { peer: NodeId, connection: Option<Connection>, ids: Vec<Id> },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
+    /// Two processes run as one node, and one of them was refused.
+    Duplicate { reason: String },
     /// No peer was found at this address of the list.
     SeedUnreachable { address: String, problem: Problem },
     /// A user's request.
@@ -409,8 +411,8 @@ pub(crate) struct NodeStatus {
     pub(crate) joins: bool,
     /// Why nobody can lead the cluster.
     pub(crate) quorum_loss: Option<String>,
-    /// The addresses of instances that have no data and wait for a leader to take them in.
-    pub(crate) blank: Vec<String>,
+    /// The members as which two processes run, as sentences.
+    pub(crate) duplicates: Vec<String>,
 }
 
 /// Which members the cluster has to decide with. It is sent to clients unchanged. What it means for users is

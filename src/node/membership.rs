@@ -13,6 +13,7 @@
 //! has voted under that id, and the log has removed it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::clocks::Clocks;
 use super::closing::{ClosingMembers, ClosingProgress};
@@ -30,6 +31,9 @@ use crate::types::znode::Zxid;
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
+/// How long a process that was refused as a copy is remembered. It tries again sooner.
+const DUPLICATE_TIME: Duration = Duration::from_secs(30);
+
 /// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
 #[derive(Debug, Default)]
 pub(super) struct QuorumLoss {
@@ -53,6 +57,8 @@ pub(super) struct Membership {
     /// The offers of the lead that this node has made.
     pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
+    /// The members as which two processes run, as sentences, each until when it is forgotten.
+    duplicates: BTreeMap<String, Time>,
     /// Whether this node is to leave.
     pub(super) leaving: bool,
     /// When the node next sends its requests.
@@ -90,6 +96,7 @@ impl Membership {
             clocks: Clocks::default(),
             preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
+            duplicates: BTreeMap::new(),
             leaving: false,
             send_at: Time::ZERO,
             last_received: BTreeMap::new(),
@@ -139,6 +146,27 @@ impl Membership {
         if let Some((_, known)) = self.problems.iter_mut().find(|(id, _)| *id == peer) {
             *known = problem;
         }
+    }
+
+    /// Notes that a process was refused, since another one runs with a copy of its directory.
+    pub(super) fn note_duplicate(&mut self, reason: String, now: Time) {
+        self.duplicates.retain(|_, until| now < *until);
+        if self.duplicates.len() < MEMBERS_MAX {
+            self.duplicates.insert(reason, now + DUPLICATE_TIME);
+        }
+    }
+
+    /// The members as which two processes run.
+    pub(super) fn duplicates(&self, now: Time) -> Vec<String> {
+        let lasting = self.duplicates.iter().filter(|(_, until)| now < **until);
+        lasting.map(|(reason, _)| reason.clone()).collect()
+    }
+
+    /// The other members, and why this node cannot reach them: not the one whose place it takes at its own address.
+    pub(super) fn others(&self) -> Vec<(NodeId, Option<Problem>)> {
+        let own = Some(&self.me.address).filter(|own| !own.is_empty());
+        let is_here = |node| own.is_some() && self.named(node).address.as_ref() == own;
+        self.problems.iter().filter(|(node, _)| !is_here(*node)).cloned().collect()
     }
 
     /// Notes that something came from a peer.

@@ -30,6 +30,7 @@ fn admin_replies() -> Vec<(NodeId, AdminReply)> {
         term: 300,
         stale_by: Some(Duration::from_millis(1500)),
         unreachable: vec![(300, Problem { reason: "why".to_owned(), refused: true })],
+        duplicates: vec!["two".to_owned()],
         refuses_writes: true,
         admin: Some("[::1]:300".parse().unwrap()),
         not_ready: Some(Reason::new(ReasonKind::Founding, "why")),

@@ -72,10 +72,8 @@ impl NodeStatus {
         }
         self.peers.iter().find_map(|(peer, problem)| {
             let problem = problem.as_ref().filter(|problem| problem.refused)?;
-            // An instance that has lost its data refuses peers that still believe it to be a voter.
-            // The missing peers are the better reason.
-            let peer = address(*peer).filter(|peer| !self.blank.contains(peer))?;
-            Some(Error::Start(StartError::PeerRefused { peer, reason: problem.reason.clone() }))
+            let (peer, reason) = (address(*peer)?, problem.reason.clone());
+            Some(Error::Start(StartError::PeerRefused { peer, reason }))
         })
     }
 
@@ -95,7 +93,7 @@ impl NodeStatus {
             problem.as_ref().map(|problem| format!("{address}: {}", problem.reason))
         });
         let unreachable: Vec<String> = unreachable.collect();
-        let peers = match unreachable.len() {
+        let mut peers = match unreachable.len() {
             0 if self.peers.is_empty() => "no peers are known yet".to_owned(),
             0 => "all peers are connected".to_owned(),
             count => format!(
@@ -104,6 +102,9 @@ impl NodeStatus {
                 unreachable.join(", ")
             ),
         };
+        for duplicate in &self.duplicates {
+            peers = format!("{peers}; {duplicate}");
+        }
         match (self.leader.and_then(&address), &self.quorum_loss) {
             (Some(leader), _) => format!("the leader is {leader}; {peers}"),
             (None, Some(loss)) if self.peers.is_empty() => format!("there is no leader; {loss}"),

@@ -31,6 +31,7 @@ impl Node {
                     founding.unreachable(address, problem);
                 }
             }
+            Input::Duplicate { reason } => self.membership.note_duplicate(reason, self.cx.now.mono),
             Input::Authenticated { peer, connection, ids } => {
                 self.replica.clients.rights.authenticated(peer, connection, ids);
             }

@@ -144,7 +144,7 @@ impl Node {
             fresh_at: self.local.read_index.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
-            peers: self.membership.problems.clone(),
+            peers: self.membership.others(),
             last_reports: self.last_reports().collect(),
             version: self.machine.version(),
             own_version: self.membership.versions.own(),
@@ -155,7 +155,7 @@ impl Node {
             is_client: false,
             joins: !self.raft.is_own_member(),
             quorum_loss: self.why_no_quorum(),
-            blank: self.membership.blank(&self.raft, self.cx.now.mono),
+            duplicates: self.membership.duplicates(self.cx.now.mono),
             versions: peers
                 .filter_map(|peer| Some((peer, self.membership.versions.of(peer)?)))
                 .collect(),
@@ -426,13 +426,14 @@ impl Node {
             disk_sync,
             refuses_writes: self.room.refuses_writes,
             unreachable: {
-                let problems = self.membership.problems.iter();
-                problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
+                let others = self.membership.others().into_iter();
+                others.filter_map(|(peer, problem)| Some((peer, problem?))).collect()
             },
             last_reports: {
                 let age = |at| now.saturating_sub(at);
                 self.last_reports().map(|(peer, (at, text))| (peer, age(at), text)).collect()
             },
+            duplicates: self.membership.duplicates(now),
             admin: self.administration.endpoint(),
             not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),
         }

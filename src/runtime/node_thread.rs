@@ -106,6 +106,8 @@ struct NodeThread {
     /// What the node knows of its host, and when to look again whether it has changed.
     facts: HostFacts,
     look_at: Duration,
+    /// Whether the network was told that the node has stopped.
+    has_hung_up: bool,
 }
 
 impl Handler for NodeThread {
@@ -122,6 +124,7 @@ impl Handler for NodeThread {
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
+            TransportEvent::Duplicate { reason } => Input::Duplicate { reason },
             TransportEvent::SeedUnreachable { address, reason, permanent } => {
                 let problem = Problem { reason, refused: permanent };
                 Input::SeedUnreachable { address, problem }
@@ -196,6 +199,7 @@ impl NodeThread {
             disk_watch: DiskWatch::default(),
             facts: HostFacts::default(),
             look_at: Duration::ZERO,
+            has_hung_up: false,
         })
     }
 
@@ -222,6 +226,12 @@ impl NodeThread {
             work.disk.drain(..).for_each(|op| disk.submit(op));
         }
         let step_at = self.host.notify(effects);
+        if let Some(reason) = self.host.shared().stopped()
+            && !std::mem::replace(&mut self.has_hung_up, true)
+        {
+            // The others must not count on a node whose process lives on.
+            network.stop(reason.to_owned());
+        }
         self.host.reuse(work.messages, work.disk);
         (!self.host.is_closed()).then(|| step_at.saturating_sub(self.clock.now()))
     }
@@ -338,6 +348,9 @@ fn remote(members: &[Member], own: Option<NodeId>) -> Vec<RemotePeer> {
 }
 
 #[cfg(test)]
+mod stopped_tests;
+
+#[cfg(test)]
 mod tests {
     use crossbeam_channel::{TryRecvError, bounded};
 
@@ -359,14 +372,28 @@ mod tests {
     use crate::types::version::VERSION;
     use crate::types::znode::SessionId;
 
+    pub(super) fn identity(place: usize, founding: &Genesis) -> Identity {
+        let Member { node, address, .. } = founding.members[place].clone();
+        Identity { cluster: founding.cluster, node, incarnation: node, address, uid: node }
+    }
+
     /// A member with a disk of its own. The test runs its turns.
     fn member(place: usize, founding: &Genesis, clock: &Clock) -> (NodeThread, Arc<NodeShared>) {
-        let node = founding.members[place].node;
-        let address = founding.members[place].address.clone();
-        let (cluster, incarnation) = (founding.cluster, node);
-        let mut store = MemoryDisk::new().open();
+        let wake = TcpTransport::new().unwrap().wake();
+        member_on(&MemoryDisk::new(), place, founding, clock, wake)
+    }
+
+    /// A member with this disk, which is blank.
+    pub(super) fn member_on(
+        disk: &MemoryDisk,
+        place: usize,
+        founding: &Genesis,
+        clock: &Clock,
+        wake: Wake,
+    ) -> (NodeThread, Arc<NodeShared>) {
+        let (identity, node) = (identity(place, founding), founding.members[place].node);
+        let mut store = disk.open();
         let (hard_state, meta, state) = founding.start();
-        let identity = Identity { cluster, node, incarnation, address, uid: node };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = crate::Builder::default();
         let config = NodeConfig {
@@ -398,7 +425,6 @@ mod tests {
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
-        let wake = TcpTransport::new().unwrap().wake();
         let store: Box<dyn LogStore> = Box::new(store);
         (NodeThread::new(host, clock.clone(), Some(store), wake).unwrap(), shared)
     }
@@ -411,6 +437,8 @@ mod tests {
         fn send(&mut self, messages: &[(NodeId, PeerMessage)]) {
             self.0.extend_from_slice(messages);
         }
+
+        fn stop(&mut self, _: String) {}
 
         fn set_peers(&mut self, _: Vec<RemotePeer>) {}
 

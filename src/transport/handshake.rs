@@ -139,6 +139,8 @@ pub(crate) enum RefusalCode {
     Formats = 11,
     /// There is no place for the peer, or no file for its connection, before others leave.
     Full = 12,
+    /// The node that listens has stopped, and its process goes on.
+    Stopped = 13,
     /// A reason that a later version has added; never sent.
     Other = u8::MAX,
 }
@@ -147,7 +149,8 @@ impl RefusalCode {
     /// Whether trying again helps only after a reconfiguration. An unknown member may be a new one
     /// that this node has not learned of yet.
     pub(crate) fn is_permanent(self) -> bool {
-        !matches!(self, RefusalCode::Malformed | RefusalCode::UnknownPeer | RefusalCode::Full)
+        use RefusalCode::{Full, Malformed, Stopped, UnknownPeer};
+        !matches!(self, Malformed | UnknownPeer | Full | Stopped)
     }
 
     fn from_byte(byte: u8) -> RefusalCode {
@@ -164,6 +167,7 @@ impl RefusalCode {
             10 => RefusalCode::Right,
             11 => RefusalCode::Formats,
             12 => RefusalCode::Full,
+            13 => RefusalCode::Stopped,
             _ => RefusalCode::Other,
         }
     }
@@ -193,11 +197,13 @@ impl Refusal {
         Refusal::new(RefusalCode::Formats, text)
     }
 
-    /// Two processes have the data directory of one node.
-    pub(crate) fn duplicate(node: NodeId, other: impl std::fmt::Display) -> Refusal {
+    /// Two processes, at these addresses, have the data directory of one node.
+    pub(crate) fn duplicate(node: NodeId, one: &str, other: &str) -> Refusal {
+        // All say the same.
+        let (one, other) = (one.min(other), one.max(other));
         let text = format!(
-            "two processes run as node {node:016x}, with copies of one data directory, and the other one \
-             is at {other}: stop one of them and remove its directory"
+            "two processes run as node {node:016x}, at {one} and at {other}, with copies of one data directory: \
+             stop the wrong one, and remove its directory"
         );
         Refusal::new(RefusalCode::Duplicate, text)
     }
@@ -327,13 +333,15 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
     if !may_connect(hello.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, hello.cluster));
     }
-    let (code, text) = if hello.to != local.node && hello.to != 0 {
-        (RefusalCode::NotAddressed, format!("this is node {}, not {}", local.node, hello.to))
-    } else if hello.from == local.node {
+    let (code, text) = if hello.from == local.node {
         if hello.run.boot != local.boot {
-            return Err(Refusal::duplicate(local.node, &local.address));
+            return Err(Refusal::duplicate(local.node, &local.address, &hello.run.address));
         }
-        (RefusalCode::OwnId, format!("node {} is this node", hello.from))
+        (RefusalCode::OwnId, format!("node {:016x} is this node", hello.from))
+    } else if hello.to != local.node && hello.to != 0 {
+        let text =
+            format!("this is node {:016x}, and {:016x} is not here any more", local.node, hello.to);
+        (RefusalCode::NotAddressed, text)
     } else if hello.from == 0 {
         (RefusalCode::Malformed, "0 is not a node id".to_owned())
     } else {
@@ -445,6 +453,7 @@ mod tests {
             ("refusal, another's id", RefusalCode::Identity, "another's"),
             ("refusal, a copied directory", RefusalCode::Duplicate, "a copy"),
             ("refusal, no member's credential", RefusalCode::Right, "a client"),
+            ("refusal, a node that has stopped", RefusalCode::Stopped, "no disk"),
         ] {
             let refusal = Refusal::new(code, text.to_owned());
             golden.sample(name, &HelloReply::Refused(refusal).encode(1, Vec::new()));

@@ -74,6 +74,9 @@ pub(crate) enum TransportEvent {
     /// `permanent` means that trying again does not help unless something is reconfigured (another
     /// cluster, another version, another identity).
     Unreachable { peer: NodeId, reason: String, permanent: bool },
+    /// Two processes run as one node, a peer or this one, and one of them was refused. `reason` is for people.
+    /// Repeated for as long as the refused one tries.
+    Duplicate { reason: String },
     /// No node was found at the address of this seed. The fields are those of
     /// [`TransportEvent::Unreachable`].
     SeedUnreachable { address: String, reason: String, permanent: bool },

@@ -53,7 +53,8 @@
 //!   peer.
 //! - Messages for a peer that is not connected are dropped at once: they would be stale when they
 //!   arrived, and Raft sends again what still matters.
-//! - Two processes that run as one node are never both connected to this one.
+//! - Two processes that run as one node are never both connected to this one, nor one of them by the connection that
+//!   it has made and the other by that of this node (`processes`).
 //! - With nothing to do, the thread sleeps. It wakes for its handler; to dial peers that it cannot
 //!   reach, at most every `retry_min` and at least every `retry_max`; and to check unlisted peers
 //!   every `unlisted_timeout`.
@@ -61,7 +62,7 @@
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`), the
 //! node's side (`handler`), the loop and the start of its thread (`event_loop`), the state that all its
 //! parts use (`context`) or that other threads use (`shared`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
-//! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`,
+//! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`, `processes`,
 //! `incoming_connection`, `client_connection`), what waits to be written to either (`writer`,
 //! `queue`), who may make them (`known_peers`), and for whom there is room (`places`).
 
@@ -79,6 +80,7 @@ mod outgoing;
 mod outgoing_connection;
 mod peer;
 mod places;
+mod processes;
 mod queue;
 mod rate;
 mod renewal;

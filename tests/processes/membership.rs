@@ -518,3 +518,42 @@ fn a_copied_directory_is_refused() {
     voters.sort();
     until(&mut processes[1], "members", &voters.join(","));
 }
+
+/// One member's directory is a copy of another one's, as after a volume was mounted at the wrong host. The two others
+/// lost their leader for as long as its process lived: one of them sent to the copy and received from the member.
+#[test]
+fn a_copy_at_the_address_of_another_member_takes_no_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let data = |address: &String| dir.path().join(format!("data-{address}"));
+    let mut processes = start_all(dir.path(), &peers);
+    processes.iter_mut().for_each(ready);
+    for order in [[1, 2, 0], [0, 1, 2]] {
+        processes.iter_mut().for_each(|process| drop(process.kill()));
+        std::fs::remove_dir_all(data(&peers[0])).unwrap();
+        let copied = std::process::Command::new("cp")
+            .arg("-r")
+            .args([data(&peers[1]), data(&peers[0])])
+            .status();
+        assert!(copied.unwrap().success());
+        for place in order {
+            processes[place] = start(dir.path(), &peers, &peers[place]);
+            // It runs before the next one starts.
+            processes[place].order("waits");
+            processes[place].wait("waits");
+        }
+        ready(&mut processes[1]);
+        ready(&mut processes[2]);
+        loop {
+            processes[0].order("waits");
+            let waits = processes[0].wait("waits");
+            if waits.contains("two processes run as node") {
+                assert!(waits.contains(&peers[0]) && waits.contains(&peers[1]), "{waits}");
+                break;
+            }
+        }
+        processes[1].order("write");
+        let acked = acks(&processes[1], 20);
+        has_all(&mut processes[2], &acked);
+    }
+}

@@ -70,6 +70,7 @@ const memberTable = new Table({
       ]));
       if (state.admin && address !== lastStatus?.address) parts.push(h('p', {}, 'its page: ', page(member.id)));
       for (const other of state.unreachable) parts.push(h('p', { class: 'warn' }, `cannot reach ${other.address}: ${other.reason.text ?? ''}`));
+      for (const text of state.duplicates) parts.push(h('p', { class: 'bad' }, text));
     } else parts.push(h('p', { class: 'quiet' }, `id ${member.id}`));
     const actions = [];
     if (writable && state && role(member) === 'voter') actions.push(['Let it lead', () => moveLead(address)]);

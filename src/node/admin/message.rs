@@ -199,6 +199,8 @@ pub(crate) struct Report {
     pub(crate) unreachable: Vec<(NodeId, Problem)>,
     /// How long ago they last told what was wrong with them, and what.
     pub(crate) last_reports: Vec<(NodeId, Duration, String)>,
+    /// The members as which two processes run, as sentences.
+    pub(crate) duplicates: Vec<String>,
     /// Where its admin endpoint listens, if it has one.
     pub(crate) admin: Option<SocketAddr>,
     /// Why it is not ready; `None` if it is.

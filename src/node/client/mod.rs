@@ -364,7 +364,8 @@ impl Client {
             Input::Client(request) => self.take_request(request),
             Input::Failed { reason } => self.stop(reason),
             // A client has no disk, does not lead and is no member.
-            Input::Written { .. }
+            Input::Duplicate { .. }
+            | Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::CheckpointDelayed { .. }
             | Input::Read { .. }

@@ -72,11 +72,8 @@ impl Membership {
         (voters.len(), missing.collect())
     }
 
-    /// The addresses of the instances that asked to join while there is no leader.
-    pub(in crate::node) fn blank(&self, raft: &Raft, now: Time) -> Vec<String> {
-        if raft.leader() != 0 {
-            return Vec::new();
-        }
+    /// The addresses of the instances that asked to join while there was no leader.
+    fn blank(&self, now: Time) -> Vec<String> {
         let blank = self.quorum_loss.blank.values().filter(|(_, until)| now < *until);
         let blank: BTreeSet<&String> = blank.map(|(address, _)| address).collect();
         blank.into_iter().cloned().collect()
@@ -93,7 +90,7 @@ impl Membership {
         if raft.leader() != 0 {
             return None;
         }
-        let blank = self.blank(raft, now);
+        let blank = self.blank(now);
         let reports = self.quorum_loss.reports.values().filter(|(_, _, until)| now < *until);
         let joins = !raft.is_own_member();
         let (voters, missing) = if joins {

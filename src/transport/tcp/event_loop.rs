@@ -173,11 +173,11 @@ impl EventLoop {
         }
         self.take_helper_results();
         self.incoming.accept(&mut self.context);
-        self.incoming.read(&mut self.context);
+        self.incoming.read(&mut self.context, &mut self.outgoing);
         self.outgoing.read(&mut self.context);
-        self.dial_welcomed();
+        self.take_changes();
         self.fire_timers();
-        self.dial_welcomed();
+        self.take_changes();
         let continues = self.run_handler();
         // Try once to send what was queued just before the end, such as the messages by which a
         // leader hands over.
@@ -207,8 +207,12 @@ impl EventLoop {
         self.incoming.flush(&mut self.context);
     }
 
-    /// Dials peers that have just been welcomed.
-    fn dial_welcomed(&mut self) {
+    /// Brings the two connections of each peer in line, after one of them has changed.
+    fn take_changes(&mut self) {
+        for node in std::mem::take(&mut self.outgoing.changed) {
+            self.incoming.peer_changed(&mut self.context, &mut self.outgoing, node);
+        }
+        // Dials peers that have just been welcomed.
         for peer in std::mem::take(&mut self.incoming.welcomed) {
             self.outgoing.peer_welcomed(&mut self.context, peer);
         }
@@ -274,7 +278,7 @@ impl EventLoop {
                 NetworkTimer::Peer(target) => self.outgoing.timer(&mut self.context, target),
                 NetworkTimer::Unlisted(node) => self.check_unlisted(node),
                 NetworkTimer::Duplicate(node) => {
-                    self.incoming.check_duplicate(&mut self.context, node)
+                    self.incoming.check_duplicate(&mut self.context, &mut self.outgoing, node)
                 }
                 NetworkTimer::Handshake(token) => self.incoming.overdue(&mut self.context, token),
                 NetworkTimer::Resume(token) => self.incoming.resume(token),
@@ -295,8 +299,19 @@ impl EventLoop {
         let waiting = self.incoming.handshaking.len() + self.incoming.duplicates.len();
         let connections = self.incoming.connections.len();
         assert_eq!(connections, self.incoming.by_peer.len() + waiting, "one for each peer");
-        let open = self.outgoing.peers.values().filter_map(|peer| peer.queued_bytes());
-        let open: Vec<usize> = open.collect();
+        for (node, peer) in &self.outgoing.peers {
+            let sends = self.incoming.of_peer(*node).filter(|one| !one.is_client());
+            let up = peer.connection().filter(|connection| connection.is_up());
+            if let (Some(sends), Some(run)) = (sends, up.and_then(|up| up.run.as_ref()))
+                && self.outgoing.changed.is_empty()
+            {
+                let boot = sends.peer().map(|identity| identity.boot);
+                assert_eq!(boot, Some(run.boot), "node {node} is one process in both directions");
+            }
+        }
+        let seeds = self.outgoing.seeds.iter().map(|seed| &seed.peer);
+        let open = self.outgoing.peers.values().chain(seeds).filter_map(|peer| peer.connection());
+        let open: Vec<usize> = open.map(|connection| connection.writer.queue.len()).collect();
         assert_eq!(open.len(), dialled.len(), "each connection has a peer");
         assert!(open.iter().all(|bytes| *bytes <= options.queue_bytes_max), "{open:?}");
     }
@@ -312,7 +327,16 @@ impl Network for EventLoop {
         self.flush();
     }
 
+    fn stop(&mut self, reason: String) {
+        self.context.stopped = Some(reason);
+        self.outgoing.stop(&mut self.context);
+        self.incoming.disconnect_all(&mut self.context);
+    }
+
     fn set_peers(&mut self, peers: Vec<RemotePeer>) {
+        if self.context.stopped.is_some() {
+            return;
+        }
         let own = self.context.local.node;
         let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
         for peer in &peers {
@@ -334,6 +358,7 @@ impl Network for EventLoop {
     }
 
     fn set_seeking(&mut self, seeks: bool) {
+        let seeks = seeks && self.context.stopped.is_none();
         self.outgoing.set_seeking(&mut self.context, seeks);
     }
 

@@ -18,7 +18,7 @@ pub(super) enum FailureKind {
     Full,
     /// Trying again will not help unless something is reconfigured.
     Permanent,
-    /// As `Permanent`: another node is at the address.
+    /// Another node is at the address, or the wrong process of the right one.
     Elsewhere,
     /// This node has reached itself.
     Itself,
@@ -27,6 +27,10 @@ pub(super) enum FailureKind {
 impl Failure {
     pub(super) fn passing(reason: impl Into<String>) -> Failure {
         Failure { reason: reason.into(), kind: FailureKind::Passing }
+    }
+
+    pub(super) fn elsewhere(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), kind: FailureKind::Elsewhere }
     }
 
     pub(super) fn permanent(reason: impl Into<String>) -> Failure {

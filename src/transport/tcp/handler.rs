@@ -34,6 +34,10 @@ pub(crate) trait Network {
     /// that a socket does not take now wait for it.
     fn send(&mut self, messages: &[(NodeId, PeerMessage)]);
 
+    /// The node has stopped, for this reason: closes all connections, and refuses new ones with the reason. The
+    /// handler gets its turns still.
+    fn stop(&mut self, reason: String);
+
     /// Replaces the list of members. A member whose listed address has changed is connected again.
     /// One that gave another address itself stays connected there until its entry changes. One that
     /// is no longer listed is disconnected, or becomes an unlisted peer if it is connected to this

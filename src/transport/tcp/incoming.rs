@@ -20,6 +20,7 @@ use mio::Token;
 use super::context::{NetworkContext, NetworkTimer};
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, ReadOutcome};
 use super::known_peers::{handshakes_max, rank_of_client};
+use super::outgoing::Outgoing;
 use super::shared::Counters;
 use super::sockets::{Polled, Socket};
 use super::stream::Stream;
@@ -99,6 +100,13 @@ impl Incoming {
     /// Closes this node's incoming connection.
     pub(super) fn disconnect(&mut self, context: &mut NetworkContext, node: NodeId) {
         if let Some(token) = self.by_peer.get(&node).copied() {
+            self.remove(context, token);
+        }
+    }
+
+    /// Closes all connections.
+    pub(super) fn disconnect_all(&mut self, context: &mut NetworkContext) {
+        for token in self.connections.keys().copied().collect::<Vec<_>>() {
             self.remove(context, token);
         }
     }
@@ -263,7 +271,7 @@ impl Incoming {
     }
 
     /// Gives each readable connection a turn.
-    pub(super) fn read(&mut self, context: &mut NetworkContext) {
+    pub(super) fn read(&mut self, context: &mut NetworkContext, outgoing: &mut Outgoing) {
         for _ in 0..self.readable.len() {
             let Some(token) = self.readable.pop_front() else {
                 return;
@@ -283,7 +291,8 @@ impl Incoming {
             if let Some(identity) = connection.peer()
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
-                self.refuse_duplicate(context, identity.node);
+                let alive = connection.listens_at.clone();
+                self.refuse_duplicate(context, identity.node, &alive);
             }
             match turn {
                 Ok(ReadOutcome::Drained) => {}
@@ -292,7 +301,7 @@ impl Incoming {
                 Ok(ReadOutcome::Paused(until)) => {
                     context.timers.set(NetworkTimer::Resume(token), until)
                 }
-                Ok(ReadOutcome::Hello(hello)) => self.answer_hello(context, token, hello),
+                Ok(ReadOutcome::Hello(hello)) => self.answer_hello(context, outgoing, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
         }
@@ -351,6 +360,7 @@ impl Incoming {
                 }
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
+                    context.connected.remove(&identity.node);
                     let peer = identity.node;
                     context.emit(TransportEvent::Authenticated { peer, connection: None });
                     if connection.is_client() {

@@ -35,6 +35,8 @@ pub(super) struct IncomingConnection {
     pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) address: SocketAddr,
+    /// Where the peer listens, by its hello; empty for a client, and before it is welcomed.
+    pub(super) listens_at: String,
     reader: FrameReader,
     pub(super) state: ConnectionState,
     rate: Rate,
@@ -77,10 +79,16 @@ pub(super) struct PeerIdentity {
 /// the socket is found empty after [`transit`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
-    since: Instant,
-    drained: bool,
+    pub(super) since: Instant,
+    pub(super) drained: bool,
     /// Whether anything arrived after that.
     pub(super) answered: bool,
+}
+
+impl Challenge {
+    pub(super) fn new(since: Instant) -> Challenge {
+        Challenge { since, drained: false, answered: false }
+    }
 }
 
 /// How long bytes of a dead process may be in flight.
@@ -132,6 +140,7 @@ impl IncomingConnection {
             stream,
             token,
             address,
+            listens_at: String::new(),
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
             state: ConnectionState::Handshaking,
             rate: Rate::new(context.now),
@@ -215,8 +224,7 @@ impl IncomingConnection {
     /// connection is alive, unless a check runs already. Returns whether it has been silent for so
     /// long that it counts as dead.
     pub(super) fn is_dead(&mut self, now: Instant, options: &TransportOptions) -> bool {
-        let new = Challenge { since: now, drained: false, answered: false };
-        let challenge = self.challenge.get_or_insert(new);
+        let challenge = self.challenge.get_or_insert(Challenge::new(now));
         challenge.drained && now >= challenge.since + options.stall_timeout
     }
 
@@ -238,6 +246,7 @@ impl IncomingConnection {
     pub(super) fn refuse(&mut self, context: &NetworkContext, refusal: Refusal) -> Closed {
         match self.answer(context, &HelloReply::Refused(refusal.clone())) {
             Ok(()) if refusal.code == RefusalCode::OwnId => Closed::Itself,
+            Ok(()) if refusal.code == RefusalCode::Stopped => Closed::End,
             Ok(()) => Closed::Refused(refusal.text),
             Err(closed) => closed,
         }

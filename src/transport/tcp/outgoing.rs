@@ -29,6 +29,8 @@ pub(super) struct Outgoing {
     unflushed: Targets,
     /// Peers that may have more to read at once.
     unread: Targets,
+    /// Peers whose connection has come up or was lost, or whose process has shown that it is alive (`processes`).
+    pub(super) changed: Vec<NodeId>,
 }
 
 /// Some connections, each once. There are few, and most writes need them, so their memory is kept.
@@ -203,9 +205,9 @@ impl Outgoing {
         self.unread.0 = targets;
     }
 
-    /// Whether something can be written or read at once.
+    /// Whether there is work to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        !self.unflushed.is_empty() || !self.unread.is_empty()
+        !self.unflushed.is_empty() || !self.unread.is_empty() || !self.changed.is_empty()
     }
 
     pub(super) fn ready(
@@ -253,15 +255,22 @@ impl Outgoing {
         let Some(peer) = self.get_mut(target) else {
             return;
         };
+        let was_up = peer.is_up();
         if let Err(failure) = step(peer, context) {
             let lasted = peer.fail(context, &failure);
             if let Target::Node(node) = target {
+                self.changed.push(node);
                 self.lost(context, node, lasted, failure.is_elsewhere());
             }
             return;
         }
         let (unflushed, unread) = (peer.has_more_to_write(), std::mem::take(&mut peer.has_unread));
         let found = peer.found.take();
+        if let (Target::Node(node), Some(connection)) = (target, peer.up())
+            && (!was_up || connection.challenge.is_some_and(|challenge| challenge.answered))
+        {
+            self.changed.push(node);
+        }
         if unflushed {
             self.unflushed.add(target);
         }

@@ -9,6 +9,7 @@ use mio::Token;
 
 use super::context::NetworkContext;
 use super::failure::Failure;
+use super::incoming_connection::{Challenge, transit};
 use super::queue::Rejected;
 use super::shared::Counters;
 use super::sockets::Polled;
@@ -17,7 +18,7 @@ use super::writer::SocketWriter;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::{
-    HANDSHAKE_BYTES_MAX, Hello, HelloReply, Responder, check_responder,
+    HANDSHAKE_BYTES_MAX, Hello, HelloReply, ProcessRun, Responder, check_responder,
 };
 use crate::transport::secure::Side;
 use crate::types::membership::NodeId;
@@ -32,6 +33,10 @@ pub(super) struct OutgoingConnection {
     pub(super) phase: OutgoingState,
     /// The cluster of the node that has answered; 0 if it has none or has not welcomed this node.
     pub(super) cluster: u64,
+    /// The process that has welcomed this node.
+    pub(super) run: Option<ProcessRun>,
+    /// Set while it is in question whether that process is alive.
+    pub(super) challenge: Option<Challenge>,
     /// More addresses to try if this one does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
     /// The welcome, until a read shows that the peer did not close the connection right after it.
@@ -75,6 +80,8 @@ impl OutgoingConnection {
             token,
             phase: OutgoingState::Connecting,
             cluster: 0,
+            run: None,
+            challenge: None,
             rest: Vec::new().into_iter(),
             pending_welcome: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
@@ -163,6 +170,9 @@ impl OutgoingConnection {
                 Counters::add(&context.shared.counters.bytes_received, bytes);
                 // Any bytes show that the peer is alive. The answer to the ping may be behind many.
                 self.pinged_at = None;
+                if let Some(challenge) = &mut self.challenge {
+                    challenge.answered |= challenge.drained;
+                }
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -216,9 +226,22 @@ impl OutgoingConnection {
         self.stream.trust();
         self.phase = OutgoingState::Up { since: context.now };
         self.cluster = responder.cluster;
+        self.run = Some(responder.run.clone());
         // The limit of 0 admits only answers to pings.
         self.reader.set_limit(if context.is_client() { MESSAGE_BYTES_MAX } else { 0 });
         Ok(())
+    }
+
+    /// Another process claims to be this peer: starts to check whether the one that has welcomed this node is alive,
+    /// or goes on with it. Everything that has arrived by now must be read.
+    pub(super) fn challenge(&mut self, context: &NetworkContext) {
+        let now = context.now;
+        let challenge = self.challenge.get_or_insert(Challenge::new(now));
+        challenge.drained |= challenge.since + transit(&context.options) <= now;
+        // Without room for a ping, the peer takes nothing, and will count as dead.
+        if challenge.drained && self.pinged_at.is_none() {
+            self.ping(now);
+        }
     }
 
     /// When the peer counts as dead if nothing changes until then.

@@ -55,11 +55,11 @@ pub(super) struct DialledPeer {
     failures: u32,
     /// Those of them, last, in which the peer has answered and then closed the connection.
     hang_ups: u32,
-    tried_at: Instant,
+    pub(super) tried_at: Instant,
     /// The version of the next hello, if the peer has just refused ours as too high. Not kept for
     /// later attempts: the peer may support another version by then.
     lowered_to: Option<u16>,
-    reports: FailureReports,
+    pub(super) reports: FailureReports,
     /// Whether another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The version that the node just found at a seed's address supports, and that node.
@@ -107,6 +107,11 @@ impl DialledPeer {
     /// Whether the connection is up, so that messages can be queued.
     pub(super) fn is_up(&self) -> bool {
         matches!(&self.link, Link::Open(connection) if connection.is_up())
+    }
+
+    /// The connection, if it is up.
+    pub(super) fn up(&mut self) -> Option<&mut OutgoingConnection> {
+        self.link.connection().filter(|connection| connection.is_up())
     }
 
     /// Whether no attempt and no connection is in progress.
@@ -386,8 +391,7 @@ impl DialledPeer {
 
     /// Fails if the security has changed so that the connection would not be made now.
     pub(super) fn check_right(&mut self, context: &mut NetworkContext) -> Result<(), Failure> {
-        let Some(connection) = self.link.connection().filter(|connection| connection.is_up())
-        else {
+        let Some(connection) = self.up() else {
             return Ok(());
         };
         let right = connection.stream.right(&context.options.security);
@@ -412,11 +416,11 @@ impl DialledPeer {
         responder: Option<Responder>,
     ) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
-        self.reports.reached();
         self.lowered_to = None;
         self.is_elsewhere = false;
         match self.target {
             Target::Node(peer) => {
+                self.reports.reached();
                 tracing::info!(peer = %Named::of(peer), address = self.address, version, "connected");
                 if context.is_client()
                     && let Some(connection) = self.link.connection()
@@ -444,7 +448,10 @@ impl DialledPeer {
             self.lowered_to = Some(version);
             return self.dial(context);
         }
-        if refusal.code == RefusalCode::OwnId && matches!(self.target, Target::Seed(_)) {
+        if refusal.code == RefusalCode::OwnId && matches!(self.target, Target::Node(_)) {
+            return Err(Failure::elsewhere("this instance itself is there"));
+        }
+        if refusal.code == RefusalCode::OwnId {
             // A name may stand for several nodes.
             return match &self.link {
                 Link::Open(connection) if !connection.rest.as_slice().is_empty() => {
@@ -476,15 +483,13 @@ impl DialledPeer {
         context: &NetworkContext,
         message: &PeerMessage,
     ) -> Option<Result<(), Rejected>> {
-        let connection = self.link.connection().filter(|connection| connection.is_up())?;
-        Some(connection.send(context, message))
+        Some(self.up()?.send(context, message))
     }
 
-    /// How many bytes wait to be written, if there is a connection.
     #[cfg(test)]
-    pub(super) fn queued_bytes(&self) -> Option<usize> {
+    pub(super) fn connection(&self) -> Option<&OutgoingConnection> {
         match &self.link {
-            Link::Open(connection) => Some(connection.writer.queue.len()),
+            Link::Open(connection) => Some(connection),
             Link::Waiting | Link::Resolving(_) => None,
         }
     }

@@ -46,7 +46,8 @@ impl FailureReports {
         address: &str,
         failure: &Failure,
     ) {
-        let permanent = !matches!(failure.kind, FailureKind::Passing | FailureKind::Full);
+        // A node that is not there any more is at its new address soon, or replaced.
+        let permanent = failure.kind == FailureKind::Permanent;
         let starts = self.starts_until.is_some_and(|until| context.now < until);
         let warns = permanent || !starts;
         let is_known = self.reason.as_ref() == Some(&failure.reason);

@@ -146,9 +146,13 @@ impl Outgoing {
         version: u16,
         responder: Responder,
     ) {
+        if let Some(failure) = self.conflict(context, &responder) {
+            return self.with(context, Target::Seed(place), |_, _| Err(failure));
+        }
         let Some(seed) = self.seeds.get_mut(place) else {
             return;
         };
+        seed.peer.reports.reached();
         let Some(connection) = seed.peer.release(context) else {
             return;
         };
@@ -159,6 +163,7 @@ impl Outgoing {
         }
         let new = || DialledPeer::new(Target::Node(node), address, context.now);
         self.peers.entry(node).or_insert_with(new).adopt(context, connection, version);
+        self.changed.push(node);
         self.rest_seeds(context, node);
         if let Some(seed) = self.seeds.get_mut(place) {
             seed.rests_for = Some(node);

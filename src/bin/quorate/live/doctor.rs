@@ -210,6 +210,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
             examine_count(members, &mut findings);
         }
     }
+    examine_duplicates(members, &mut findings);
     if refuses {
         findings.push(full_disks(members));
     }
@@ -387,6 +388,20 @@ fn examine_pairs(
                 ),
             });
         }
+    }
+}
+
+/// Processes that run with copies of one data directory.
+fn examine_duplicates(members: &[MemberReport], findings: &mut Vec<Finding>) {
+    let states = members.iter().filter_map(|member| member.state.as_ref());
+    let duplicates: BTreeSet<&String> = states.flat_map(|state| &state.duplicates).collect();
+    for text in duplicates {
+        findings.push(Finding::new(
+            format!("duplicate {text}"),
+            format!("{text}."),
+            "A directory was copied, with its machine or its volume, or is mounted at two hosts. The members go on with \
+             the process at the member's recorded address. See docs/storage.md.",
+        ));
     }
 }
 

@@ -7,6 +7,7 @@ mod dialling;
 mod duplicates;
 mod keys;
 mod listening;
+mod processes;
 mod rights;
 mod seeded;
 mod seeds;

@@ -419,12 +419,6 @@ pub(crate) fn current_name(content: &[u8]) -> Option<String> {
     CURRENT.unseal(content).ok()
 }
 
-/// Reads arbitrary bytes as `CURRENT`.
-#[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    CURRENT.fuzz::<String>(bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -129,24 +129,6 @@ impl Format {
     }
 }
 
-#[cfg(any(test, fuzzing))]
-impl Format {
-    /// Reads arbitrary bytes as this file, and as the body of one with a correct checksum. What was read can be written.
-    pub(super) fn fuzz<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
-        &self,
-        bytes: &[u8],
-    ) {
-        let _ = self.unseal::<T>(bytes);
-        let mut sealed = [&self.magic[..], &self.number.to_le_bytes(), bytes].concat();
-        sealed.extend_from_slice(&xxh3_64(&sealed).to_le_bytes());
-        if let Ok(body) = self.unseal::<T>(&sealed)
-            && let Ok(sealed) = self.seal(&body)
-        {
-            assert_eq!(self.unseal(&sealed), Ok(body));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -540,10 +540,3 @@ pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
 pub(crate) fn log_of(incarnation: &FsPath, content: &[u8]) -> FsPath {
     log_place::log_of(incarnation, number_of(incarnation), content)
 }
-
-/// Reads arbitrary bytes as `IDENTITY` and `PROMISE`.
-#[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    IDENTITY.fuzz::<Owner>(bytes);
-    PROMISE.fuzz::<Promise>(bytes);
-}

@@ -601,12 +601,5 @@ pub(super) fn log_of(incarnation: &FsPath, number: u64, content: &[u8]) -> FsPat
     }
 }
 
-/// Reads arbitrary bytes as `LOG_DIR` and `OWNER`.
-#[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    LOG_DIR.fuzz::<Recorded>(bytes);
-    OWNER.fuzz::<Owner>(bytes);
-}
-
 #[cfg(test)]
 mod tests;

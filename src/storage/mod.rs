@@ -241,8 +241,5 @@ pub(crate) fn fuzz(parts: &[&[u8]]) {
         log_body::fuzz(part);
         log_record::fuzz(part);
         witness::fuzz(part);
-        directory::fuzz(part);
-        incarnation::fuzz(part);
-        log_place::fuzz(part);
     }
 }

@@ -12,9 +12,12 @@ use crate::types::error::{Error, Result};
 pub(crate) const NEVER: i64 = i64::MAX / 1_000_000;
 /// A fire that is this late is still in time.
 pub(crate) const IN_TIME: i64 = 10_000;
-/// How many changes of the clocks are gone through for a day that a zone leaves out: those of more than ten years.
+/// Up to this many seconds, croner finds the end of what clocks leave out.
 #[cfg(feature = "cron")]
-const CHANGES_MAX: usize = 64;
+const GAP_MAX: i32 = 2 * 3600;
+/// How many changes of the clocks are looked through for a larger gap: those of decades.
+#[cfg(feature = "cron")]
+const CHANGES_MAX: usize = 256;
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// What to do about fires that were missed: see [`Timer::missed`].
@@ -298,20 +301,20 @@ impl Times {
 /// The first time of a cron expression after this one, if there is any.
 #[cfg(feature = "cron")]
 fn next_of(cron: &croner::Cron, zone: &jiff::tz::TimeZone, time: i64) -> Option<i64> {
-    use croner::errors::CronError;
-
     let time = jiff::Timestamp::from_millisecond(time).ok()?;
     let mut found = cron.find_next_occurrence(&time.to_zoned(zone.clone()), false);
     // A zone may leave out a day, as Samoa did when it went to the other side of the date line. If the next time would be
-    // on that day, croner fails. Then it is the first one from a later change of the clocks on.
-    for change in zone.following(time).take(CHANGES_MAX) {
-        match found {
-            Ok(_) | Err(CronError::TimeSearchLimitExceeded) => break,
-            Err(_) => {
-                let from = change.timestamp().to_zoned(zone.clone());
-                found = cron.find_next_occurrence(&from, true);
-            }
-        }
+    // on that day, croner fails: the next one comes after it.
+    let mut changes = zone.following(time).take(CHANGES_MAX);
+    while found.is_err()
+        && let Some(change) = changes.by_ref().find(|change| {
+            let before = change.timestamp().checked_sub(jiff::SignedDuration::from_secs(1));
+            let before = before.map_or(change.offset(), |before| zone.to_offset(before));
+            change.offset().seconds() - before.seconds() > GAP_MAX
+        })
+    {
+        let from = change.timestamp().to_zoned(zone.clone());
+        found = cron.find_next_occurrence(&from, true);
     }
     found.ok().map(|next| next.timestamp().as_millisecond())
 }
@@ -451,7 +454,7 @@ mod tests {
         let odd_mondays = ["2026-08-03 00:00", "2026-08-17 00:00", "2026-08-31 00:00"];
         assert_eq!(utc("0 0 */2 * MON"), odd_mondays);
         // Sunday, Tuesday, Thursday and Saturday.
-        let both = ["2026-09-10 10:00", "2026-09-27 10:00", "2026-10-10 10:00"];
+        let both = ["2026-08-27 10:00", "2026-09-10 10:00", "2026-09-27 10:00"];
         assert_eq!(utc("0 10 10,27 * */2"), both);
     }
 

@@ -499,12 +499,11 @@ impl OpError {
                 Error::InvalidData { path, reason }
             }
             OpError::NotAdded { path, before: Some(before) } => {
-                let reason = match before {
-                    i64::MAX => "it can show no later time than April 2262, or no larger number, and the log's \
-                                 time may be later: see `quorate doctor`"
-                        .to_owned(),
-                    _ => format!("{before} is there, and the form cannot show the sum"),
-                };
+                let mut reason = format!("{before} is there, and the form cannot show the sum");
+                if before == i64::MAX {
+                    // The recipes of time count in nanoseconds.
+                    reason += "; of times that is April 2262, and the log's time may be later: see `quorate doctor`";
+                }
                 Error::InvalidData { path, reason }
             }
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },

@@ -258,8 +258,10 @@ impl Outgoing {
         let was_up = peer.is_up();
         if let Err(failure) = step(peer, context) {
             let lasted = peer.fail(context, &failure);
+            // That nobody answers says something at a recorded address alone.
+            let changes = was_up || peer.listed.is_some();
             if let Target::Node(node) = target {
-                self.changed.push(node);
+                self.changed.extend(changes.then_some(node));
                 self.lost(context, node, lasted, failure.is_elsewhere());
             }
             return;

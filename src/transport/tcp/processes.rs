@@ -136,11 +136,15 @@ impl Incoming {
         let address = peer.address.clone();
         let Some(connection) = peer.up() else {
             // Whoever is connected is there.
-            let listens_at = self.of_peer(node).map(|connection| connection.listens_at.clone());
-            if let Some(listens_at) = listens_at.filter(|at| !at.is_empty() && *at != address) {
+            let Some(connected) = self.of_peer(node) else {
+                return self.check_duplicate(context, outgoing, node);
+            };
+            let listens_at = connected.listens_at.clone();
+            if !listens_at.is_empty() && listens_at != address {
                 outgoing.relocate(context, node, listens_at, false);
             }
-            return self.check_duplicate(context, outgoing, node);
+            // Another process waits until it is known whether this one is alive.
+            return;
         };
         let boot = connection.run.as_ref().map(|run| run.boot);
         let is_alive = connection.challenge.is_some_and(|challenge| challenge.answered);

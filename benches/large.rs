@@ -265,13 +265,13 @@ impl Case {
             let coordinator = join(&dir);
             let session = coordinator.session();
             session.create("/d", b"", CreateMode::Persistent).unwrap();
-            let mut rates = paths.chunks(WINDOW).map(|paths| {
+            let rates = paths.chunks(WINDOW).map(|paths| {
                 let start = Instant::now();
                 fill(&session, paths.len(), &|n| paths[n].clone());
                 paths.len() as f64 / start.elapsed().as_secs_f64()
             });
-            let first = rates.next().unwrap();
-            let last = rates.last().unwrap_or(first);
+            let rates: Vec<f64> = rates.collect();
+            let (first, last) = (rates[0], rates[rates.len() - 1]);
             println!("  {first:>9.0} creates a second of the first, {last:.0} of the last, {name}");
             let start = Instant::now();
             for path in &paths {

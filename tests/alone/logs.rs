@@ -217,7 +217,8 @@ fn all_ids_are_hexadecimal() {
             assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:?}");
         }
         let expire = format!("Expire {{ session: {} }}", expired.id());
-        let named = |line: &String| line.contains(&expire) && line.contains(", from 127.0.0.1 by=");
+        let named =
+            |line: &String| line.contains(&expire) && line.contains(", from 127.0.0.1\" result=");
         assert!(lines.iter().any(named), "{lines:?}");
         assert!(long.is_empty(), "{long:#?}");
     });

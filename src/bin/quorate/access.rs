@@ -92,6 +92,7 @@ pub(crate) fn warn_if_exposed(file: &Path) {
 
 /// Warns if others than its owner can change what is in a directory. They cannot read it: all files of a member are
 /// its owner's alone.
+#[cfg(feature = "gateway")]
 pub(crate) fn warn_if_shared(directory: &Path) {
     #[cfg(unix)]
     warn(directory, writers, "write to", 700);
@@ -127,7 +128,7 @@ fn readers(mode: u32, owner: u32) -> Option<&'static str> {
 
 /// Who can write to a directory with this mode and owner, and should not. A volume of Kubernetes is root's, and its
 /// group's.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "gateway"))]
 fn writers(mode: u32, owner: u32) -> Option<&'static str> {
     match (mode & 0o002, mode & 0o020) {
         (1.., _) => Some("everybody"),

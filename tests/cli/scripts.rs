@@ -25,10 +25,12 @@ fn several_writes_are_done_all_or_none() {
     let results: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, results[1]["set"]["version"].as_u64()), (0, Some(1)), "{out}");
 
-    for wrong in ["set", "move /a /b", "version /a one", "delete /a x", ""] {
+    // What is behind a path may be a secret.
+    let whole = ["set", "version /a one", "delete /a x", ""].map(|wrong| (wrong, wrong));
+    for (wrong, shown) in whole.into_iter().chain([("move /a /b", "move /a")]) {
         let (code, _, error) = cluster.run(&["txn", "create /never", wrong]);
         assert_eq!(code, 2, "{wrong:?}: {error}");
-        assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        assert!(error.contains(&format!("{shown:?}")), "{error}");
     }
     assert_eq!(session.exists("/never"), Ok(None));
 }

@@ -28,15 +28,16 @@ fn invalid(operation: &str, reason: &str) -> Error {
 
 /// An operation without its data, which may be long, or a secret.
 fn named(operation: &str) -> String {
-    let mut words = operation.splitn(3, ' ');
-    let word = words.by_ref().take(2).collect::<Vec<_>>().join(" ");
-    let mut shown: String = word.chars().take(SHOWN_MAX).collect();
-    if shown.len() < word.len() {
+    let (word, _) = operation.split_once(' ').unwrap_or((operation, ""));
+    let has_no_data = ["exists", "absent", "version", "delete"].contains(&word);
+    let named = if has_no_data { operation } else { written(operation) };
+    let mut shown: String = named.chars().take(SHOWN_MAX).collect();
+    if shown.len() < named.len() {
         shown.push('…');
     }
-    match words.next() {
-        Some(data) => format!("{shown:?} with {} bytes of data", data.len()),
-        None => format!("{shown:?}"),
+    match operation.len() - named.len() {
+        0 => format!("{shown:?}"),
+        more => format!("{shown:?} with {} bytes of data", more - 1),
     }
 }
 
@@ -98,7 +99,7 @@ impl TxnArgs {
     }
 }
 
-/// A `set` without its data.
+/// A word and a path, without what is behind them.
 fn written(operation: &str) -> &str {
     operation.match_indices(' ').nth(1).map_or(operation, |(at, _)| &operation[..at])
 }
@@ -113,7 +114,7 @@ mod tests {
         let data = "x".repeat(900_000);
         let operation = format!("create /a {data} {data}");
         assert_eq!(named(&operation), "\"create /a\" with 1800001 bytes of data");
-        assert_eq!(named("delete /a"), "\"delete /a\"");
+        assert_eq!(named("version /a one"), "\"version /a one\"");
         let path = format!("create /{data}");
         assert!(named(&path).chars().count() < 220, "{}", named(&path));
         let error = invalid(&operation, "why").to_string();

@@ -102,6 +102,10 @@ impl WriteInProgress {
             (to, claim) = (item.clone(), format!("{claim}-{}", self.session).into());
         }
         let created = self.provide(tree, &claim, ZnodeKind::Ephemeral(self.session))?;
+        if item != to && tree.get(&to).is_some() {
+            // Somebody else has made one of the two.
+            return Err(OpError::NodeExists { path: to.to_string() });
+        }
         if planted!(QueueItemLost) {
             self.delete(tree, &item);
         } else if item != to {
@@ -151,18 +155,21 @@ impl WriteInProgress {
         &mut self,
         tree: &mut Tree,
         items: &str,
-        mut all: Vec<(Arc<str>, Arc<str>)>,
+        all: Vec<(Arc<str>, Arc<str>)>,
     ) -> Result<(), OpError> {
-        // A znode that somebody else has made at one of these paths stays.
-        all.retain(|(from, to)| {
-            tree.get(to).is_none() && !tree.get(from).is_some_and(|znode| znode.has_children())
-        });
-        all.truncate(FREED_MAX);
-        if !all.is_empty() {
-            self.container(tree, items)?;
-        }
+        let mut freed = 0;
         for (from, to) in all {
+            // A znode that somebody else has made at one of these paths stays.
+            let is_foreign = tree.get(&from).is_some_and(|znode| znode.has_children());
+            if is_foreign || tree.get(&to).is_some() {
+                continue;
+            }
+            if freed == FREED_MAX {
+                break;
+            }
+            self.container(tree, items)?;
             self.rename(tree, &from, &to)?;
+            freed += 1;
         }
         Ok(())
     }

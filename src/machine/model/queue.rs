@@ -208,6 +208,9 @@ impl Model {
         let claim = format!("{}/{name}", below(queue, "claims"));
         let stat = self.provide(by, &claim, CreateMode::Ephemeral)?;
         let path = format!("{taken}/{name}");
+        if self.znodes.contains_key(&path) {
+            return Err(OpError::NodeExists { path });
+        }
         if planted!(QueueItemLost) {
             self.delete(by.1, &item);
         } else {

@@ -119,3 +119,20 @@ fn items_that_come_back_in_parts_are_taken_in_their_order() {
     assert!(again.eq(items.iter().cloned()));
     assert_eq!(s.op(take(true)), Err(no_node("/jobs/items")));
 }
+
+/// A znode that somebody had made at an item's former path was moved over that item, which stayed in its parent's counters.
+#[test]
+fn a_take_replaces_no_item_that_is_in_work() {
+    let mut s = Script::new();
+    s.make("/jobs", Persistent);
+    lookups(&mut s, put(0)).1.unwrap();
+    let (item, claim) = taken(lookups(&mut s, take(true)).1);
+    let former = item.replace("/taken/", "/items/");
+    s.make(&former, Persistent);
+    s.op(delete(&claim.unwrap(), None)).unwrap();
+    let exists = Err(OpError::NodeExists { path: item.clone() });
+    assert_eq!(s.op(take(true)), exists);
+    s.machine.check_invariants().unwrap();
+    s.op(delete(&former, None)).unwrap();
+    assert_eq!(taken(lookups(&mut s, take(true)).1).0, item);
+}

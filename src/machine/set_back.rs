@@ -1,4 +1,4 @@
-//! Sets the log's time back, in the state of a cluster that is founded anew. A cluster that runs never does that.
+//! Sets the log's time back, in the state of a cluster that is to be founded again. A cluster that runs never does that.
 //!
 //! Everything that the state measures keeps what is left of its time: what was written later than the new time counts as
 //! written now, and what is due later than the former time is due by as much later than the new one. What the data of

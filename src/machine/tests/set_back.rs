@@ -1,4 +1,4 @@
-//! The log's time, set back in a state that is to be founded anew.
+//! The log's time, set back in a state that is to be founded again.
 
 use super::*;
 use crate::types::queue::QueueOrder;

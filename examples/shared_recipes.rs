@@ -90,17 +90,28 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
 }
 
 /// Leads, and every fourth time with a priority, so that others have their turns, too. Its token is shown in place of its
-/// path. If it hands over, then every other time.
+/// path. If it hands over, then every other time, to the last one in Rust.
 fn elected(session: &Session, path: &str, hands_over: bool) -> Result<Held> {
     static TURNS: AtomicI32 = AtomicI32::new(0);
     let turn = TURNS.fetch_add(1, Ordering::Relaxed);
     let latch = LeaderLatch::new(session, path, "rust")?.with_priority(i32::from(turn % 4 == 0));
     let leadership = latch.campaign()?;
+    let patience = Duration::from_millis(300);
     let token = leadership.fencing_token().to_string();
     let held = held!(leadership, |leadership| {
-        let (mut leadership, patience) = (leadership, Duration::from_millis(300));
-        if hands_over && turn % 2 == 1 && leadership.hand_over_timeout(patience)?.is_some() {
-            return Ok(());
+        let mut leadership = leadership;
+        if hands_over && turn % 2 == 1 {
+            let candidates = latch.candidates()?;
+            let handed = match candidates.iter().rfind(|it| it.fencing_token().is_some()) {
+                Some(last) if last.path != leadership.path() => {
+                    leadership.hand_over_to_timeout(last, patience)
+                }
+                _ => leadership.hand_over_timeout(patience),
+            };
+            // The candidate may be gone.
+            if handed.is_ok_and(|leader| leader.is_some()) {
+                return Ok(());
+            }
         }
         leadership.release()
     });

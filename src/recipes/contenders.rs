@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) use self::contender::{Contender, change};
 pub use self::name::Naming;
 pub(super) use self::name::{
-    ContenderKind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, digits,
-    is_random, parse,
+    ContenderKind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, call,
+    digits, is_random, parse,
 };
 #[cfg(any(test, fuzzing))]
 pub(super) use self::place::fuzz;
@@ -215,7 +215,9 @@ impl Contenders {
             }
         }
         let is_other = |name: &&String| {
-            name::parse(name, self.kinds).is_none() && !delay::MARKS.contains(&name.as_str())
+            name::parse(name, self.kinds).is_none()
+                && !name::is_call(name)
+                && !delay::MARKS.contains(&name.as_str())
         };
         if let Some(other) = children.iter().find(is_other)
             && !self.is_logged.swap(true, Ordering::Relaxed)

@@ -204,7 +204,7 @@ public class Contenders {
                 lock.acquire();
                 return lock::release;
             }
-            case "latch", "elected": {
+            case "latch", "elected", "handed": {
                 var latch = new LeaderLatch(curator, path, UUID.randomUUID().toString());
                 latch.start();
                 latch.await();

@@ -24,9 +24,9 @@ ROWS = {
     "/lock": [("lock", "lock", "lock-shared")],
     "/rw": [("write", "write", "write-shared"), ("read", "read", "read-shared")],
     "/leader": [("latch", "latch", "latch-shared")],
-    # In Rust, with priorities; and with hand-overs, too, without Curator, whose latch may miss its turn then.
+    # In Rust, with priorities; and with hand-overs, too.
     "/elected": [("elected", "elected", "elected")],
-    "/handed": [("handed", None, "handed")],
+    "/handed": [("handed", "handed", "handed")],
     "/permits": [("semaphore", "semaphore", None)],
     "/permits-kazoo": [("semaphore-kazoo", None, "semaphore-default")],
 }

@@ -15,6 +15,7 @@
 //! So the random part comes first, and the word and the number last.
 
 use crate::recipes::sequence;
+use crate::types::znode::Zxid;
 
 /// The fewest digits of a number.
 const DIGITS: usize = 10;
@@ -170,7 +171,7 @@ pub(in crate::recipes) fn parse<'a>(
 /// that of a sequential znode, and of another kind; or Curator's, which counts only contenders whose names have
 /// the same word as its own.
 pub(super) fn is_unknown(name: &str, kinds: &[&'static ContenderKind], naming: Naming) -> bool {
-    let Some((rest, _)) = split(name) else { return false };
+    let Some((rest, _)) = split(name).filter(|_| !is_call(name)) else { return false };
     let is_ours = |kind: &&'static ContenderKind| rest.ends_with(word(kind.end(naming)));
     match kinds.iter().any(|kind| kind.includes(rest)) {
         true => name.starts_with("_c_") && !kinds.iter().any(is_ours),
@@ -182,6 +183,16 @@ pub(super) fn is_unknown(name: &str, kinds: &[&'static ContenderKind], naming: N
 fn word(end: &str) -> &str {
     let rest = end.strip_suffix('-').unwrap_or(end);
     rest.rfind('-').map_or(end, |at| &end[at + 1..])
+}
+
+/// The name of the znode by which a leader calls this candidate forward. Others sort it behind all contenders: Curator
+/// by the whole name, Go by the number. kazoo passes over it.
+pub(in crate::recipes) fn call(origin: Zxid) -> String {
+    format!("call-{origin:016x}-{}", i32::MAX)
+}
+
+pub(super) fn is_call(name: &str) -> bool {
+    name.starts_with("call-")
 }
 
 /// Whether the name begins with a random part, as all do that Curator, kazoo, Go and quorate give.

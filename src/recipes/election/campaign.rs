@@ -15,7 +15,7 @@ use super::{LeaderLatch, Leadership, blocked_by};
 use crate::api::multi::Multi;
 use crate::api::watch::Watch;
 use crate::recipes::contenders::{
-    Contender, ListedContender, Standing, behind, between, digits, random, until_deleted,
+    Contender, ListedContender, Standing, behind, between, call, digits, random, until_deleted,
 };
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, unless_overtaken};
@@ -259,7 +259,7 @@ impl LeaderLatch {
         is_forward: bool,
     ) -> Result<bool> {
         let standing = Standing::of(path::name(candidate.path())).unwrap_or_default();
-        let origin = Some(standing.origin.unwrap_or(candidate.czxid()));
+        let origin = Some(origin(candidate.path(), candidate.czxid()));
         let standing =
             Standing { origin, is_forward: is_forward || standing.is_forward, ..standing };
         let name = path::name(candidate.path());
@@ -285,15 +285,27 @@ impl LeaderLatch {
 
     /// Watches for a call to come forward.
     async fn calls(&self, candidate: &Contender) -> Result<Called> {
-        let calls = self.session().nonblocking();
-        let (there, watch) = calls.exists_and_watch(candidate.path()).await?;
-        Ok(Called { is_called: there.is_some_and(|stat| stat.version > 0), watch })
+        let call = call_path(self.contenders.path(), origin(candidate.path(), candidate.czxid()));
+        let (there, watch) = self.session().nonblocking().exists_and_watch(&call).await?;
+        // It has followed an earlier call already.
+        let is_called = there.is_some_and(|stat| stat.czxid > candidate.czxid());
+        Ok(Called { is_called, watch })
     }
 }
 
-/// Whether the leader has called a candidate forward: it has set the data of the candidate's znode.
+/// The czxid of a candidate's first znode, by which it is known wherever it moves.
+pub(super) fn origin(path: &str, czxid: Zxid) -> Zxid {
+    Standing::of(path::name(path)).and_then(|standing| standing.origin).unwrap_or(czxid)
+}
+
+/// The znode by which the leader calls a candidate forward.
+pub(super) fn call_path(election: &str, origin: Zxid) -> String {
+    path::join(election, &call(origin))
+}
+
+/// Whether the leader has called a candidate forward.
 struct Called {
     is_called: bool,
-    /// Of the candidate's znode.
+    /// Of the call.
     watch: Watch,
 }

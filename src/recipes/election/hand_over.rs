@@ -4,18 +4,20 @@
 //! the leader has seen it as the next one. So the successor is the first candidate from that write on. Its znode is
 //! younger than every place that was given before, so its token is larger than all before.
 //!
-//! A candidate that is not the next one, or is older, is called forward: the leader sets the data of its znode.
+//! A candidate that is not the next one, or is older, is called forward: the leader creates an ephemeral znode for
+//! which that candidate waits ([`call_path`]). A change of the candidate's own znode would not do: Curator's `LeaderLatch`
+//! behind it waits for one event, and misses its turn if that is not the deletion.
 
-use super::campaign::Election;
+use super::campaign::{Election, call_path, origin};
 use super::{Candidate, Leadership, candidate};
 use crate::api::snapshot::Snapshot;
 use crate::recipes::blocking::both_forms;
-use crate::recipes::contenders::{ListedContender, Standing};
+use crate::recipes::contenders::ListedContender;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{if_exists, unless_overtaken};
-use crate::recipes::owned_ephemeral::GivingUp;
+use crate::recipes::owned_ephemeral::{GivingUp, OwnedEphemeral};
 use crate::types::error::{Error, Result};
-use crate::types::path;
-use crate::types::znode::{Condition, Zxid};
+use crate::types::znode::{Condition, CreateMode, Zxid};
 
 /// What one look at the candidates leads to.
 enum HandOverStep {
@@ -48,8 +50,7 @@ impl Leadership {
         /// # Errors
         /// [`Error::NoNode`](crate::Error::NoNode) with the path of the candidate if it no longer is one, or with the
         /// path of this one if it has lost the lead; the errors of a session that is over;
-        /// [`Error::NoAuth`](crate::Error::NoAuth) if the session may not write to the candidate's znode
-        /// or to the election's own.
+        /// [`Error::NoAuth`](crate::Error::NoAuth) if the session may not create or delete below the election's znode.
         ///
         /// ```
         /// use quorate::recipes::LeaderLatch;
@@ -114,12 +115,12 @@ impl Leadership {
         ends: bool,
     ) -> Result<Candidate> {
         let (session, election) = (self.contenders.session(), self.contenders.path());
-        let mut giving_up = None;
+        let (mut giving_up, mut call) = (None, None);
         loop {
             let watching = session.nonblocking().children_and_watch(election).await;
             let Some((_, watch)) = if_exists(watching)? else { return Err(self.is_lost()) };
             let snapshot = session.snapshot_soon(election).await?;
-            let stepped = self.step(&snapshot, to, &mut giving_up).await;
+            let stepped = self.step(&snapshot, to, &mut giving_up, &mut call).await;
             let is_unknown = stepped.as_ref().is_err_and(Error::is_outcome_unknown);
             if !ends
                 && !is_unknown
@@ -148,6 +149,7 @@ impl Leadership {
         snapshot: &Snapshot,
         to: Option<&Candidate>,
         giving_up: &mut Option<GivingUp<'a>>,
+        call: &mut Option<OwnedEphemeral>,
     ) -> Result<HandOverStep> {
         let czxid = snapshot.exists(self.path())?.map(|stat| stat.czxid);
         if czxid != Some(self.held.ephemeral.czxid()) {
@@ -161,7 +163,7 @@ impl Leadership {
             None => (next < listed.len()).then_some(next),
         };
         let Some(at) = at else { return Ok(HandOverStep::Wait) };
-        let (listed, successor) = (&listed[at], candidate(snapshot, &listed[at])?);
+        let successor = candidate(snapshot, &listed[at])?;
         if own == Some(at) {
             return Ok(HandOverStep::Done(successor));
         }
@@ -170,18 +172,31 @@ impl Leadership {
         if is_ready || planted!(HandOverBlind) {
             return self.commit(successor, election.placed, giving_up).await;
         }
-        if successor.is_ours()
-            && snapshot.exists(&listed.path)?.is_some_and(|stat| stat.version == 0)
-        {
-            let call = (self.held.ephemeral.multi())
-                .require(&listed.path, Condition::Czxid(successor.czxid))
-                .require(&listed.path, Condition::Version(0))
-                .set(&listed.path, &successor.id);
-            if unless_overtaken(call.submit().await)?.is_none() {
-                return Ok(HandOverStep::LookAgain);
-            }
+        if successor.is_ours() && !self.calls(snapshot, &successor, call).await? {
+            return Ok(HandOverStep::LookAgain);
         }
         Ok(HandOverStep::Wait)
+    }
+
+    /// Calls a candidate forward, unless the last call is one that it has not followed yet. False if its znode is
+    /// another one by now.
+    async fn calls(
+        &self,
+        snapshot: &Snapshot,
+        to: &Candidate,
+        call: &mut Option<OwnedEphemeral>,
+    ) -> Result<bool> {
+        let path = call_path(self.contenders.path(), origin(&to.path, to.czxid));
+        let mut calling = self.held.ephemeral.multi().require(&to.path, Condition::Czxid(to.czxid));
+        match snapshot.exists(&path)? {
+            Some(last) if last.czxid > to.czxid => return Ok(true),
+            Some(_) => calling = calling.delete(&path),
+            None => {}
+        }
+        let calling = calling.create(&path, &to.id, CreateMode::Ephemeral).submit();
+        let called = created_in_multi(self.contenders.session(), calling).await;
+        *call = unless_overtaken(called)?;
+        Ok(call.is_some())
     }
 
     /// Ends the leadership, if this successor leads from then on.
@@ -214,13 +229,11 @@ impl Leadership {
 
 /// Where a candidate is now. Its znode may be another one since it was listed.
 fn find(snapshot: &Snapshot, listed: &[ListedContender], to: &Candidate) -> Result<usize> {
-    let origin = Standing::of(path::name(&to.path)).and_then(|standing| standing.origin);
-    let origin = origin.unwrap_or(to.czxid);
+    let sought = origin(&to.path, to.czxid);
     for (at, contender) in listed.iter().enumerate() {
-        let is_same = contender.path == to.path
-            && snapshot.exists(&contender.path)?.is_some_and(|stat| stat.czxid == to.czxid);
-        let standing = Standing::of(path::name(&contender.path));
-        if is_same || standing.and_then(|standing| standing.origin) == Some(origin) {
+        if let Some(stat) = snapshot.exists(&contender.path)?
+            && origin(&contender.path, stat.czxid) == sought
+        {
             return Ok(at);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate::recipes::{Candidate, LeaderLatch, LeaderSelector, Leadership, Lost};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error};
+use quorate::{CreateMode, Error, EventKind};
 
 use super::{MOMENT, latch, names};
 use crate::common::tasks::block_on;
@@ -210,11 +210,17 @@ fn a_candidate_is_found_after_it_has_moved() {
         // It comes forward, and the leader changes its mind.
         let three = &before[2];
         let session = cluster.node(0).session();
-        leadership.fenced().set(&three.path, b"three").commit().unwrap();
+        // As Curator's latch behind it, which waits for the deletion alone.
+        let (_, _, behind) = session.get_and_watch(&three.path).unwrap();
+        let first = three.fencing_token().unwrap();
+        let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
+        leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().unwrap();
         while zero.candidates().unwrap()[1].name() != "three" {
             cluster.advance(MOMENT);
         }
         assert!(session.exists(&three.path).unwrap().is_none());
+        assert_eq!(behind.recv().unwrap().kind, EventKind::Deleted);
+        session.delete(&call).unwrap();
         assert_eq!(leadership.hand_over_to(&before[1]).unwrap().name(), "two");
         let mut two = waiting.remove(1).join().unwrap();
         assert_eq!(names(&zero.candidates().unwrap()), ["two", "three", "one"]);

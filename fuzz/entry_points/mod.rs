@@ -294,6 +294,10 @@ pub fn keys(bytes: &[u8]) {
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();
     crate::storage::fuzz(&parts);
+    for part in parts {
+        crate::storage::fuzz_identity(part);
+        crate::storage::fuzz_log_place(part);
+    }
 }
 
 /// Cuts the bytes into parts: a length of two bytes before each.

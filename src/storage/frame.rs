@@ -124,6 +124,21 @@ impl Format {
         }
     }
 
+    /// Reads an arbitrary body as this file.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn fuzz<T>(&self, body: &[u8])
+    where
+        T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let mut bytes = [&self.magic[..], &self.number.to_le_bytes(), body].concat();
+        let checksum = xxh3_64(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        if let Ok(value) = self.unseal::<T>(&bytes) {
+            let sealed = self.seal(&value).expect("it is no longer than what it was read from");
+            assert_eq!(self.unseal(&sealed), Ok(value));
+        }
+    }
+
     fn damaged(&self) -> StorageError {
         StorageError::Corrupt { what: format!("{} is damaged", self.name) }
     }

@@ -62,6 +62,13 @@ struct Owner {
     origin: Vec<u8>,
 }
 
+/// Reads arbitrary bytes as the small files.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    IDENTITY.fuzz::<Owner>(bytes);
+    PROMISE.fuzz::<Promise>(bytes);
+}
+
 /// The space that a generation needs besides its chunks, since sled allocates space ahead.
 const GENERATION_ROOM: u64 = 16 << 20;
 

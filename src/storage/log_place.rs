@@ -112,6 +112,13 @@ impl Owner {
     }
 }
 
+/// Reads arbitrary bytes as the small files.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    LOG_DIR.fuzz::<Recorded>(bytes);
+    OWNER.fuzz::<Owner>(bytes);
+}
+
 /// Who reads a log, and so what an error may advise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Used {

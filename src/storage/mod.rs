@@ -233,6 +233,10 @@ pub(crate) trait Checkpointer: Send {
 #[cfg(all(feature = "encryption", any(test, fuzzing)))]
 pub(crate) use self::sealing::fuzz as fuzz_keys;
 
+/// Reads arbitrary bytes as the small files of a directory.
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::{incarnation::fuzz as fuzz_identity, log_place::fuzz as fuzz_log_place};
+
 /// Reads arbitrary bytes as each kind of data on disk.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(parts: &[&[u8]]) {

@@ -36,6 +36,7 @@ pages! {
     cli: "cli.md"
     clients: "clients.md"
     cookbook: "cookbook.md"
+    from_a_lease: "from-a-lease.md"
     #[cfg(any(not(doctest), feature = "serde"))]
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]

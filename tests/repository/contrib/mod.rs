@@ -339,7 +339,7 @@ fn links_between_pages_lead_somewhere_in_the_repository_and_on_docs_rs() {
 #[test]
 fn pages_are_few_and_short_and_say_whom_they_are_for() {
     const WORDS_MAX: usize = 2500;
-    const PAGES_MAX: usize = 30;
+    const PAGES_MAX: usize = 34;
     let pages = pages();
     for (page, text) in &pages {
         let whom = text.lines().nth(2).unwrap();

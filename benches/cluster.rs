@@ -53,8 +53,7 @@ fn main() {
     }
 }
 
-/// The same writes with encryption at rest; needs the feature `encryption`.
-#[cfg(feature = "encryption")]
+/// The same writes with encryption at rest.
 fn encrypted(time: Duration) {
     let key = *b"0123456789abcdef0123456789abcdef";
     let keys = move || Ok::<_, String>(vec![("k1".to_owned(), key)]);
@@ -63,9 +62,6 @@ fn encrypted(time: Duration) {
     sequential("sequential write, 1 member, encrypted", &one.session(0), time);
     pipelined("pipelined writes of 100 B, 1, encrypted", &[one.session(0)], time);
 }
-
-#[cfg(not(feature = "encryption"))]
-fn encrypted(_: Duration) {}
 
 struct Members {
     builder: Builder,

@@ -35,9 +35,7 @@ use crate::types::znode::SessionId;
 /// How many starts a world has.
 const LIVES: usize = 25;
 /// The store of every so many seeds is encrypted, beginning with this one.
-#[cfg(feature = "encryption")]
 const SEALED_EVERY: u64 = 16;
-#[cfg(feature = "encryption")]
 const SEALED_AT: u64 = 13;
 /// The log of every so many seeds is in another directory than the data, beginning with this one.
 const ELSEWHERE_EVERY: u64 = 16;
@@ -121,13 +119,7 @@ pub(super) struct Life {
 
 /// Every so often, the store is encrypted.
 fn keys(seed: u64) -> Option<Arc<KeyRing>> {
-    #[cfg(feature = "encryption")]
-    return (seed % SEALED_EVERY == SEALED_AT).then(|| Arc::new(KeyRing::counted("k1")));
-    #[cfg(not(feature = "encryption"))]
-    {
-        let _ = seed;
-        None
-    }
+    (seed % SEALED_EVERY == SEALED_AT).then(|| Arc::new(KeyRing::counted("k1")))
 }
 
 /// Every so often, the log is in another directory.

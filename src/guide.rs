@@ -27,7 +27,6 @@ macro_rules! pages {
 
 // The examples of some pages need a feature.
 pages! {
-    #[cfg(any(not(doctest), feature = "encryption"))]
     acls: "acls.md"
     #[cfg(any(not(doctest), feature = "admin"))]
     admin: "admin.md"
@@ -36,6 +35,7 @@ pages! {
     cli: "cli.md"
     clients: "clients.md"
     cookbook: "cookbook.md"
+    encryption: "encryption.md"
     from_a_lease: "from-a-lease.md"
     #[cfg(any(not(doctest), feature = "serde"))]
     from_async: "async.md"

@@ -70,7 +70,6 @@
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `cron` | no | cron expressions for a schedule: `recipes::Timer::cron` |
-//! | `encryption` | no | encryption of data directories and backups: [`Builder::encryption`](crate::guide::acls#encryption-at-rest) |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
 //! | `cli` | no | the program `quorate`: looks into running clusters and changes them, makes and restores backups, recovers lost clusters |
 
@@ -86,10 +85,7 @@ mod addressing;
 #[cfg(feature = "admin")]
 pub mod admin;
 mod api;
-#[cfg(feature = "encryption")]
 pub mod encryption;
-#[cfg(not(feature = "encryption"))]
-mod encryption;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
 #[path = "../fuzz/entry_points/mod.rs"]

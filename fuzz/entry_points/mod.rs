@@ -282,7 +282,6 @@ pub fn access_files(bytes: &[u8]) {
 }
 
 /// A file with keys for encryption at rest, the frame `KEYS`, and bytes that are encrypted.
-#[cfg(feature = "encryption")]
 pub fn keys(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         crate::encryption::fuzz(text);

@@ -450,7 +450,7 @@ impl Builder {
 
     /// Encrypts the data directory of this instance, and the backups that it writes, under these keys. Needs the feature
     /// `encryption`. For what is encrypted and how keys are changed, see
-    /// [`guide::acls`](crate::guide::acls#encryption-at-rest).
+    /// [`guide::encryption`](crate::guide::encryption).
     ///
     /// A data directory is encrypted from its start on, or never: [`Builder::join`] fails with
     /// [`StartError::EncryptionKey`] if it is in clear. It fails so, too, if the key is missing or wrong; then nothing is
@@ -466,7 +466,6 @@ impl Builder {
     ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    #[cfg(feature = "encryption")]
     #[must_use]
     pub fn encryption(mut self, keys: AtRest) -> Builder {
         self.encryption = Some(keys);

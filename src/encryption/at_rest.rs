@@ -11,11 +11,11 @@ use super::{KeyError, KeyRing, key_file};
 use crate::types::error::{Error, Result};
 
 /// Keys for the encryption of a data directory and of backups, for
-/// [`Builder::encryption`](crate::Builder::encryption). Needs the feature `encryption`.
+/// [`Builder::encryption`](crate::Builder::encryption).
 ///
 /// These are key encryption keys: the data is encrypted with keys that each data directory and each backup has of its
 /// own, and those are stored beside it, encrypted under the first of these. Each has an id, a short text that is stored
-/// in clear and appears in messages. [`guide::acls`](crate::guide::acls#encryption-at-rest) says what
+/// in clear and appears in messages. [`guide::encryption`](crate::guide::encryption) says what
 /// is encrypted, and how keys are changed.
 ///
 /// Whoever loses all of them loses the data.

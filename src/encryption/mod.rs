@@ -2,7 +2,7 @@
 //!
 //! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::Options`](crate::recovery::Options)
 //! for what was left. What is encrypted, how keys are changed, and how it works, is in
-//! [`guide::acls`](crate::guide::acls#encryption-at-rest).
+//! [`guide::encryption`](crate::guide::encryption).
 
 // What is written to disk is encrypted with a *data key*, by XChaCha20-Poly1305. Data keys are drawn here and never
 // leave the process in clear: a file beside the data has each one *wrapped*, which is encrypted under a *key encryption
@@ -21,31 +21,18 @@
 // with a counter. So bytes that are written again at the same place, after a crash has cut them off, have another one.
 //
 // Not here: which bytes are encrypted, and where data keys are stored (`storage::sealing`, `recovery::backup`).
-//
-// Without the feature `encryption` there are no keys of either kind, and the code that would use them is not built.
 
-#[cfg(not(feature = "encryption"))]
-mod absent;
-#[cfg(feature = "encryption")]
 mod at_rest;
-#[cfg(feature = "encryption")]
 mod data_keys;
-#[cfg(feature = "encryption")]
 mod key_file;
-#[cfg(feature = "encryption")]
 mod ring;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(not(feature = "encryption"))]
-pub(crate) use self::absent::{AtRest, DataKeys, KeyRing};
-#[cfg(feature = "encryption")]
 pub use self::at_rest::AtRest;
-#[cfg(feature = "encryption")]
 pub(crate) use self::data_keys::DataKeys;
-#[cfg(all(feature = "encryption", any(test, fuzzing)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) use self::key_file::fuzz;
-#[cfg(feature = "encryption")]
 pub(crate) use self::ring::KeyRing;
 
 /// The bytes before the ciphertext, and how many there are around it.
@@ -73,7 +60,6 @@ pub(crate) struct KeyError(pub(crate) String);
 
 /// The place of an encrypted piece of bytes. The tag covers it, so that the piece cannot be decrypted at another place.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "encryption"), allow(dead_code, reason = "nothing is encrypted"))]
 pub(crate) struct AssociatedData([u8; 57]);
 
 impl AssociatedData {
@@ -89,9 +75,7 @@ impl AssociatedData {
 
 /// Why data cannot be read, if no keys are given.
 pub(crate) fn no_keys(under: &str) -> KeyError {
-    let how = match cfg!(feature = "encryption") {
-        true => format!("no keys are given: {GIVE_KEYS}"),
-        false => "this build does not have the feature `encryption`".to_owned(),
-    };
-    KeyError(format!("the data is encrypted under key {under:?}, and {how}"))
+    KeyError(format!(
+        "the data is encrypted under key {under:?}, and no keys are given: {GIVE_KEYS}"
+    ))
 }

@@ -222,24 +222,18 @@ pub(super) fn read(path: &Path, ring: Option<&KeyRing>) -> Result<ReadBackup, Un
 /// Reads arbitrary bytes.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    #[cfg(feature = "encryption")]
-    let (ring, key) = {
-        let ring = KeyRing::for_tests(&["k1"]);
-        let key = BackupKey::new(&ring).expect("the system has random numbers");
-        (Some(ring), Some(key))
-    };
-    #[cfg(not(feature = "encryption"))]
-    let (ring, key) = (None::<KeyRing>, None::<BackupKey>);
-    let _ = decode(&mut HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 }, ring.as_ref());
+    let ring = KeyRing::for_tests(&["k1"]);
+    let key = BackupKey::new(&ring).expect("the system has random numbers");
+    let _ = decode(&mut HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 }, Some(&ring));
     // The bytes also as the only chunk of an otherwise valid backup.
     let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
-    for key in [None, key.as_ref()] {
+    for key in [None, Some(&key)] {
         let mut sink = HashingWriter { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
         if encode(&mut sink, &header, [bytes.to_vec()].into_iter(), key).is_ok() {
             let bytes = sink.inner.as_slice();
             let _ = decode(
                 &mut HashingReader { inner: bytes, hash: Xxh3::new(), bytes: 0 },
-                ring.as_ref(),
+                Some(&ring),
             );
         }
     }

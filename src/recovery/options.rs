@@ -48,8 +48,7 @@ impl Options {
     }
 
     /// Uses these keys. The key that a directory or backup is encrypted under must be among them; the first one encrypts
-    /// what is written. Backups that are not encrypted can be read, too; data directories must be encrypted. Needs
-    /// the feature `encryption`.
+    /// what is written. Backups that are not encrypted can be read, too; data directories must be encrypted.
     ///
     /// ```
     /// use quorate::encryption::AtRest;
@@ -71,7 +70,6 @@ impl Options {
     /// assert!(quorate::recovery::inspect(&dir).is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    #[cfg(feature = "encryption")]
     #[must_use]
     pub fn encryption(mut self, keys: AtRest) -> Options {
         self.at_rest = Some(keys);

@@ -31,7 +31,6 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     let log_dir = Some(logs.path().to_owned());
     let options = StoreOptions { segment_bytes: 2 << 10, log_dir, ..StoreOptions::default() };
     test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options.clone()).unwrap()));
-    #[cfg(feature = "encryption")]
     {
         let dir = tempfile::tempdir().unwrap();
         let ring = std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"]));

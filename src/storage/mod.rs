@@ -230,7 +230,7 @@ pub(crate) trait Checkpointer: Send {
 }
 
 /// Reads an arbitrary frame `KEYS`, and arbitrary encrypted bytes.
-#[cfg(all(feature = "encryption", any(test, fuzzing)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) use self::sealing::fuzz as fuzz_keys;
 
 /// Reads arbitrary bytes as the small files of a directory.

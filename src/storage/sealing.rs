@@ -20,7 +20,7 @@
 //! So a directory is encrypted from its founding on, or never. And a key that is missing or wrong is never taken for
 //! damage, which would let the instance replace its data.
 
-#[cfg(all(test, feature = "encryption"))]
+#[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
@@ -129,7 +129,7 @@ impl Sealing {
 }
 
 /// Reads an arbitrary frame, an arbitrary body of a frame, and arbitrary encrypted bytes.
-#[cfg(all(feature = "encryption", any(test, fuzzing)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let ring = KeyRing::for_tests(&["k1"]);
     let _ = KEYS.unseal::<StoredKeys>(bytes);

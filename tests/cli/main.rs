@@ -3,7 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(all(unix, feature = "gateway", feature = "encryption"))]
+#[cfg(all(unix, feature = "gateway"))]
 mod encrypted;
 mod files;
 #[cfg(all(unix, feature = "gateway"))]

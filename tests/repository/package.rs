@@ -100,17 +100,7 @@ fn the_package_has_only_what_users_build() {
     let names = features.lines().filter(|line| !line.starts_with('#'));
     let names: Vec<&str> = names.filter_map(|line| Some(line.split_once(" =")?.0)).collect();
     let of_users = [
-        "default",
-        "tls",
-        "serde",
-        "metrics",
-        "json",
-        "futures",
-        "cron",
-        "encryption",
-        "cli",
-        "gateway",
-        "admin",
+        "default", "tls", "serde", "metrics", "json", "futures", "cron", "cli", "gateway", "admin",
     ];
     assert_eq!(names, of_users);
 }

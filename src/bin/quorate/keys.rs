@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-#[cfg(feature = "encryption")]
 use quorate::encryption::AtRest;
 use quorate::recovery::{Backup, Founded, Inspection, Options, Plan};
 use quorate::{Builder, Result, Snapshot};
@@ -12,13 +11,11 @@ use quorate::{Builder, Result, Snapshot};
 pub(crate) struct DataKeyArgs {
     /// A file with the keys under which data directories and backups are encrypted: a line `id: key` for each, with the
     /// key in base64. The first encrypts.
-    #[cfg(feature = "encryption")]
     #[arg(long, env = "QUORATE_DATA_KEY_FILE", value_name = "FILE")]
     data_key_file: Option<PathBuf>,
 }
 
 impl DataKeyArgs {
-    #[cfg(feature = "encryption")]
     fn keys(&self) -> Result<Option<AtRest>> {
         let Some(file) = &self.data_key_file else { return Ok(None) };
         crate::access::warn_if_exposed(file);
@@ -27,7 +24,6 @@ impl DataKeyArgs {
 
     /// Encrypts what an instance stores, if there are keys.
     pub(crate) fn encrypted(&self, builder: Builder) -> Result<Builder> {
-        #[cfg(feature = "encryption")]
         if let Some(keys) = self.keys()? {
             return Ok(builder.encryption(keys));
         }
@@ -35,7 +31,6 @@ impl DataKeyArgs {
     }
 
     fn options(&self) -> Result<Options> {
-        #[cfg(feature = "encryption")]
         if let Some(keys) = self.keys()? {
             return Ok(Options::new().encryption(keys));
         }

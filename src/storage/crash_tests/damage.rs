@@ -64,7 +64,6 @@ fn damage_is_refused_or_harmless() {
 }
 
 #[test]
-#[cfg(feature = "encryption")]
 fn damage_is_refused_or_harmless_when_sealed() {
     damages(super::SEALED);
 }

@@ -20,7 +20,6 @@ fn kill_loses_nothing_acknowledged_with_the_log_elsewhere() {
 }
 
 #[test]
-#[cfg(feature = "encryption")]
 fn kill_loses_nothing_acknowledged_when_sealed() {
     kills(super::SEALED);
 }
@@ -75,7 +74,6 @@ fn kill_while_founding_leaves_blank_or_founded() {
 }
 
 #[test]
-#[cfg(feature = "encryption")]
 fn kill_while_founding_leaves_blank_or_founded_when_sealed() {
     kills_while_founding(super::SEALED);
 }

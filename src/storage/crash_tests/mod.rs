@@ -67,10 +67,7 @@ fn options(dir: &Path) -> StoreOptions {
 
 /// The keys of directories that are encrypted.
 fn keys() -> Option<std::sync::Arc<crate::encryption::KeyRing>> {
-    #[cfg(feature = "encryption")]
-    return Some(std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"])));
-    #[cfg(not(feature = "encryption"))]
-    None
+    Some(std::sync::Arc::new(crate::encryption::KeyRing::for_tests(&["k1"])))
 }
 
 /// The operations of a seed, and what the store holds after each.

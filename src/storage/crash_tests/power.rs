@@ -22,7 +22,6 @@ fn power_cut_loses_nothing_acknowledged() {
 }
 
 #[test]
-#[cfg(feature = "encryption")]
 fn power_cut_loses_nothing_acknowledged_when_sealed() {
     cuts(super::SEALED);
 }

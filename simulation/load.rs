@@ -135,6 +135,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            bounded_silence: false,
             candidates: false,
             zones: vec![""; nodes],
             leader_priorities: vec![0; nodes],

@@ -70,8 +70,9 @@ pub(crate) struct Plan {
     pub(crate) limits: bool,
     /// Whether there are timers.
     pub(crate) timers: bool,
-    /// Whether there are partitions that all share.
+    /// Whether there are partitions that all share, and whether their members bound their silence.
     pub(crate) partitions: bool,
+    pub(crate) bounded_silence: bool,
     /// Whether there is an election with many candidates.
     pub(crate) candidates: bool,
     /// The zone of each place. Empty: none.
@@ -189,6 +190,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            bounded_silence: false,
             candidates: false,
             zones: Vec::new(),
             leader_priorities: Vec::new(),
@@ -232,6 +234,7 @@ impl Plan {
         plan.limits = random.fork(390).percent(15);
         plan.timers = random.fork(391).percent(15);
         plan.partitions = random.fork(430).percent(15);
+        plan.bounded_silence = random.fork(431).percent(50);
         plan.candidates = random.fork(433).percent(15);
         let checkpoints = random.fork(440);
         if checkpoints.percent(50) {
@@ -340,6 +343,7 @@ impl Plan {
             limits: false,
             timers: false,
             partitions: false,
+            bounded_silence: false,
             candidates: false,
             client_instances: 980,
             client_instance_tasks: 1,

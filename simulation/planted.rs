@@ -305,6 +305,14 @@ bugs! {
         ["every partition has an owner"],
     MovesUnbounded: "a plan moves as many partitions as it likes";
         ["moves are bounded"],
+    OldestPlansAlone: "no member plans partitions in the place of the oldest one, which hangs";
+        ["every partition has an owner"],
+    HungBlocks: "a member that hangs keeps what is planned for it, and what is planned for others";
+        ["every partition has an owner"],
+    SilentKeeps: "a member whose share is in no call keeps its partitions";
+        ["a silent member owns nothing"],
+    EndedUnfenced: "the claims of another member are ended although others have them now";
+        [],
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";

@@ -53,6 +53,7 @@ pages! {
         discovery: "recipes/discovery.md"
         election: "recipes/election.md"
         locks: "recipes/locks.md"
+        partitions: "recipes/partitions.md"
         queue: "recipes/queue.md"
         state: "recipes/state.md"
     }

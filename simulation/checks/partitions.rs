@@ -1,12 +1,14 @@
 //! What partitions promise, checked against the committed log: one owner each, as the plan says; bounded moves; positions
-//! that are their owner's and never go back; and that no partition stays without an owner.
+//! that are their owner's and never go back; that a silent member owns nothing; and that no partition stays without an
+//! owner, also while members hang.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
 use crate::machine::command::ChangeKind;
-use crate::recipes::{Partition, PartitionPlan};
+use crate::recipes::{Partition, PartitionPlan, is_silent};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
@@ -26,8 +28,21 @@ pub(crate) struct Partitions {
     /// Since when each partition is without an owner.
     unowned: BTreeMap<usize, Nanos>,
     held: BTreeMap<usize, Vec<(Weak<Partition>, SessionId)>>,
-    /// The tokens of owners whose znodes somebody has deleted by hand.
+    /// The tokens of owners whose znodes somebody else has deleted.
     robbed: BTreeSet<Zxid>,
+    /// How many members hang now; how many did when the last one began to, and when that was.
+    hung: Rc<Cell<u64>>,
+    hung_at_last: u64,
+    last_hung: Nanos,
+}
+
+/// A member that hangs, until it is dropped.
+pub(crate) struct Hung(Rc<Cell<u64>>);
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// A position in the workload: the owner's token, and how far it is.
@@ -45,7 +60,17 @@ impl Partitions {
             unowned: BTreeMap::new(),
             held: BTreeMap::new(),
             robbed: BTreeSet::new(),
+            hung: Rc::default(),
+            hung_at_last: 0,
+            last_hung: 0,
         }
+    }
+
+    /// A member hangs from now on.
+    pub(crate) fn hangs(&mut self, now: Nanos) -> Hung {
+        self.hung.set(self.hung.get() + 1);
+        (self.hung_at_last, self.last_hung) = (self.hung.get(), now);
+        Hung(Rc::clone(&self.hung))
     }
 
     /// Checks the changes since the last call.
@@ -62,13 +87,22 @@ impl Partitions {
                     self.unowned = (0..COUNT).map(|number| (number, now)).collect();
                 }
                 (Some("plan"), None, _) => moves_are_bounded(oracle, zxid)?,
+                (Some("members"), _, ChangeKind::DataChanged) => silent_own_nothing(oracle, zxid)?,
                 (Some("owners"), Some(number), ChangeKind::Created) => {
                     self.unowned.remove(&number);
                     claim_is_planned(oracle, number, zxid)?;
                     moves_are_bounded(oracle, zxid)?;
+                    silent_own_nothing(oracle, zxid)?;
                 }
                 (Some("owners"), Some(number), ChangeKind::Deleted) => {
                     self.unowned.insert(number, now);
+                    if let Some(owner) = owner(oracle, number, zxid - 1)
+                        && let Some(member) = member(oracle, &owner.data, zxid)
+                        && member.stat.mzxid == zxid
+                    {
+                        // By another member, or by itself as it fell silent.
+                        self.robbed.insert(owner.stat.czxid);
+                    }
                 }
                 (Some("positions"), Some(number), _) => self.moved_on(oracle, number, zxid)?,
                 _ => {}
@@ -122,13 +156,51 @@ impl Partitions {
         self.robbed.insert(partition.fencing_token());
     }
 
-    /// A member has been there since `since`, while nothing was wrong.
-    pub(crate) fn all_are_owned(&self, since: Nanos) -> Result<(), Violation> {
+    /// A member has been there and not hung since `calm`, while nothing was wrong. `prompt` is what messages and disks
+    /// take; the others, what the members' own limits are.
+    pub(crate) fn all_are_owned(
+        &self,
+        (now, calm): (Nanos, Nanos),
+        prompt: Nanos,
+        (silence, turn): (Option<Nanos>, Nanos),
+    ) -> Result<bool, Violation> {
+        let hung = self.hung_at_last;
+        let by_others = match hung {
+            0 => 0,
+            // A look; and for each that hangs the plan, the time to claim, and one more plan.
+            hung => 6 * turn * (hung + 1) + (3 * hung + hung * (hung + 1)) * turn,
+        };
+        let by_silence = silence.filter(|_| hung > 0).map_or(Nanos::MAX, |silence| silence + turn);
+        // Clocks are off by a sixth at most.
+        let allowed = prompt + by_others.min(by_silence) / 5 * 6;
+        let since = now.saturating_sub(allowed);
+        if calm >= since || self.last_hung >= since {
+            return Ok(false);
+        }
         let unowned = self.unowned.iter().find(|(_, from)| **from < since);
         require(unowned.is_none(), "every partition has an owner", || {
-            format!("nobody has taken {unowned:?}")
-        })
+            format!("nobody has taken {unowned:?}, and {hung} members hang")
+        })?;
+        Ok(true)
     }
+}
+
+fn member<'a>(oracle: &'a Oracle, name: &[u8], zxid: Zxid) -> Option<&'a ZnodeState> {
+    oracle.at(&format!("{PATH}/members/{}", String::from_utf8_lossy(name)), zxid)
+}
+
+/// A member that is marked as silent has given everything up before, or loses it with that.
+fn silent_own_nothing(oracle: &Oracle, zxid: Zxid) -> Result<(), Violation> {
+    let owns = |number: &usize| {
+        let owner = owner(oracle, *number, zxid)?;
+        let member = member(oracle, &owner.data, zxid)?;
+        let is_same = member.stat.ephemeral_owner == owner.stat.ephemeral_owner;
+        (is_same && is_silent(&member.data)).then_some(*number)
+    };
+    let owned = (0..COUNT).find(|number| owns(number).is_some());
+    require(owned.is_none(), "a silent member owns nothing", || {
+        format!("it has {owned:?} after write {zxid}")
+    })
 }
 
 fn owner(oracle: &Oracle, number: usize, zxid: Zxid) -> Option<&ZnodeState> {
@@ -157,8 +229,8 @@ fn moves_are_bounded(oracle: &Oracle, zxid: Zxid) -> Result<(), Violation> {
     let moves = |number: &usize| {
         let Some(owner) = owner(oracle, *number, zxid) else { return false };
         let name = String::from_utf8_lossy(&owner.data);
-        let member = oracle.at(&format!("{PATH}/members/{name}"), zxid);
-        let session = member.and_then(|member| member.stat.ephemeral_owner);
+        let session =
+            member(oracle, &owner.data, zxid).and_then(|member| member.stat.ephemeral_owner);
         session == owner.stat.ephemeral_owner && plan.member_of(*number) != Some(&*name)
     };
     let moving: Vec<usize> = (0..COUNT).filter(moves).collect();

@@ -7,14 +7,25 @@ use crate::recipes::{Partition, PartitionMember, Partitions, Share};
 use crate::simulation::checks::partitions::{COUNT, MOVES, PATH, parse_position};
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
-use crate::simulation::clock::{Nanos, SECOND};
+use crate::simulation::clock::{MILLI, Nanos, SECOND};
 use crate::simulation::executor::first;
-use crate::simulation::kernel::Phase;
+use crate::simulation::kernel::{Kernel, Phase};
 use crate::types::error::{Error, Result};
 
 /// How long a partition may be without an owner while a member waits and nothing is wrong, in addition to the time that
 /// messages and disks take.
 const PROMPT: Nanos = 5 * SECOND;
+
+/// What messages and disks take, roughly.
+fn costs(kernel: &Kernel) -> Nanos {
+    kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay
+}
+
+/// The limits of members: of their silence, and of a turn.
+fn limits(kernel: &Kernel) -> (Option<Nanos>, Nanos) {
+    let turn = SECOND / 2 + 10 * costs(kernel);
+    (kernel.plan.bounded_silence.then_some(8 * turn), turn)
+}
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
@@ -44,7 +55,9 @@ async fn take_part(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let limit = Duration::from_nanos(random.within(SECOND..10 * SECOND));
     let partitions = Partitions::new(handle.session(), PATH, COUNT)?
         .with_moves_max(MOVES)?
-        .with_drain_limit(limit);
+        .with_drain_limit(limit)
+        .with_max_silence(limits(kernel).0.map(Duration::from_nanos))
+        .with_turn(Duration::from_nanos(limits(kernel).1));
     let member = PartitionMember::new(format!("{}-{}", client.place, random.below(100_000)))
         .weight(random.within(1..4) as u32)
         .zone(*random.pick(&["a", "b"]));
@@ -82,8 +95,7 @@ async fn work(
     let session = handle.session();
     let is_well = || kernel.phase.get() == Phase::Calm && session.is_alive();
     let (mut calm, mut began) = (false, 0);
-    let costs = kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay;
-    let prompt = PROMPT + 300 * costs;
+    let prompt = PROMPT + 300 * costs(kernel);
     let pause = (kernel.plan.think / 4).clamp(1, SECOND / 2);
     for _ in 0..random.within(20..400) {
         if kernel.is_stopping() || handle.is_over() {
@@ -111,11 +123,18 @@ async fn work(
         if !(calm && is_well()) {
             (calm, began) = (is_well(), kernel.now());
         }
-        let since = kernel.now().saturating_sub(prompt);
-        if calm && began < since {
-            kernel.count_event("long shares");
-            let checked = kernel.checks.borrow().partitions.all_are_owned(since);
-            kernel.check(checked);
+        if calm {
+            let times = (kernel.now(), began);
+            let checked =
+                kernel.checks.borrow().partitions.all_are_owned(times, prompt, limits(kernel));
+            if matches!(checked, Ok(true)) {
+                kernel.count_event("long shares");
+            }
+            kernel.check(checked.map(drop));
+        }
+        if random.percent(1) {
+            hang(client, owned).await;
+            (calm, began) = (false, 0);
         }
         if owned.is_empty() {
             continue;
@@ -150,6 +169,29 @@ async fn work(
         owned.retain(|(partition, _)| partition.is_held() || random.percent(50));
     }
     Ok(())
+}
+
+/// Is in no call of the share for a while.
+async fn hang(client: &Client, owned: &[(Rc<Partition>, u64)]) {
+    let (kernel, random) = (&client.kernel, &client.random);
+    let (silence, turn) = limits(kernel);
+    let began = kernel.now();
+    let until = began + turn * random.within(1..60);
+    let is_calm = kernel.phase.get() == Phase::Calm;
+    let hung = kernel.checks.borrow_mut().partitions.hangs(began);
+    while kernel.now() < until && !kernel.is_stopping() {
+        kernel.sleep(turn).await;
+    }
+    drop(hung);
+    kernel.count("hung share");
+    // Clocks are off by a sixth at most.
+    let is_silent = silence.is_some_and(|it| began + (it + turn) / 5 * 6 < kernel.now());
+    if is_calm && is_silent {
+        let held = owned.iter().find(|(partition, _)| partition.is_held());
+        kernel.check(require(held.is_none(), "a silent member owns nothing", || {
+            format!("{held:?} is held after {} ms", (kernel.now() - began) / MILLI)
+        }));
+    }
 }
 
 fn unless_lost(done: Result<()>) -> Result<()> {

@@ -145,7 +145,12 @@ pub use list::{ListItem, NodeList};
 pub use lock::{Lock, LockContender, LockGuard};
 pub use multi_lock::{MultiLock, MultiLockGuard};
 pub use participant::Participant;
-pub use partitions::{Partition, PartitionMember, PartitionPlan, Partitions, Share};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use partitions::is_silent;
+pub use partitions::{
+    Partition, PartitionMember, PartitionMemberStatus, PartitionPlan, PartitionStatus, Partitions,
+    PartitionsStatus, Share, partitions_status, partitions_status_async,
+};
 pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
 pub use queue::{Item, NewItem, Queue};
 pub use rate_limiter::RateLimiter;

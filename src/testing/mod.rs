@@ -7,6 +7,8 @@
 mod former_run_tests;
 mod nodes;
 #[cfg(test)]
+mod partition_tests;
+#[cfg(test)]
 mod upgrade_tests;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,6 +6,7 @@ mod common;
 mod agreement;
 mod barriers;
 mod election;
+mod hung_members;
 mod isolation;
 mod locks;
 mod partitions;

@@ -10,27 +10,27 @@ use quorate::recipes::{Lost, Partition, PartitionMember, Partitions, Share};
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session, SessionState};
 
-const STEP: Duration = Duration::from_millis(10);
-const SECOND: Duration = Duration::from_secs(1);
-const PATH: &str = "/deep/shards";
+pub(crate) const STEP: Duration = Duration::from_millis(10);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const PATH: &str = "/deep/shards";
 
 /// A member, and the partitions that it owns.
-struct Worker {
-    share: Share,
-    owned: BTreeMap<usize, Partition>,
+pub(crate) struct Worker {
+    pub(crate) share: Share,
+    pub(crate) owned: BTreeMap<usize, Partition>,
     /// Whether it hands over when it is asked.
-    obeys: bool,
+    pub(crate) obeys: bool,
     error: Option<Error>,
 }
 
 impl Worker {
-    fn join(partitions: &Partitions, member: impl Into<PartitionMember>) -> Worker {
+    pub(crate) fn join(partitions: &Partitions, member: impl Into<PartitionMember>) -> Worker {
         let share = partitions.join(member).unwrap();
         Worker { share, owned: BTreeMap::new(), obeys: true, error: None }
     }
 
     /// Takes all that is there now. Each future is dropped after one poll, which loses nothing.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         loop {
             let polled = {
                 let taking = pin!(self.share.take_async());
@@ -60,14 +60,14 @@ impl Worker {
         }
     }
 
-    fn numbers(&self) -> Vec<usize> {
+    pub(crate) fn numbers(&self) -> Vec<usize> {
         let held = self.owned.iter().filter(|(_, partition)| partition.is_held());
         held.map(|(number, _)| *number).collect()
     }
 }
 
 /// Lets all go on until nothing has changed for a while. Nobody ever owns what another one owns.
-fn settle(cluster: &Cluster, workers: &mut [&mut Worker]) {
+pub(crate) fn settle(cluster: &Cluster, workers: &mut [&mut Worker]) {
     let (mut before, mut same) = (Vec::new(), 0);
     for _ in 0..1000 {
         workers.iter_mut().for_each(|worker| worker.turn());
@@ -84,11 +84,11 @@ fn settle(cluster: &Cluster, workers: &mut [&mut Worker]) {
     panic!("it does not come to rest");
 }
 
-fn partitions(session: &Session, number: usize) -> Partitions {
+pub(crate) fn partitions(session: &Session, number: usize) -> Partitions {
     Partitions::new(session, PATH, number).unwrap()
 }
 
-fn own_session(cluster: &Cluster, node: usize) -> Session {
+pub(crate) fn own_session(cluster: &Cluster, node: usize) -> Session {
     cluster.node(node).open_session().unwrap()
 }
 

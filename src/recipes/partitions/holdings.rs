@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use super::silence::SilenceTimer;
 use super::writes::PartitionWrite;
 use crate::api::session::Session;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{Held, Membership};
+use crate::runtime::pending::Pending;
 use crate::sync::slot::Slot;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
+use crate::types::znode::Zxid;
 
 #[derive(Debug)]
 pub(super) struct Holdings {
@@ -27,6 +30,12 @@ pub(super) struct Holdings {
     /// Where `session_waker` waits for the end of the session.
     session_place: Mutex<Place>,
     session_waker: Waker,
+    /// For how long the share may be in none of its calls.
+    pub(super) max_silence: Option<Duration>,
+    /// The data of the member's znode that say that it is silent.
+    pub(super) silent_member: Vec<u8>,
+    pub(super) silence_timer: Mutex<Option<Pending<()>>>,
+    pub(super) silence_waker: Waker,
 }
 
 /// When the session ends, fails the writes that wait.
@@ -49,6 +58,8 @@ pub(super) struct OwnedPartitions {
     /// Those whose owner's znode is being created, or was just created.
     pub(super) claiming: BTreeSet<usize>,
     pub(super) claimed: VecDeque<(usize, OwnedEphemeral)>,
+    /// The one of them that the share is about to own, by its znode.
+    pub(super) arriving: Option<(usize, (String, Zxid))>,
     /// Why the last claim has failed, if the share has to tell.
     pub(super) failure: Option<Error>,
     pub(super) writes: VecDeque<PartitionWrite>,
@@ -57,6 +68,10 @@ pub(super) struct OwnedPartitions {
     pub(super) leaves: bool,
     /// Whether the share is gone.
     pub(super) is_over: bool,
+    /// When the share last went on, by this instance's clock.
+    pub(super) turned_at: Duration,
+    /// Whether that was so long ago that everything was given up.
+    pub(super) is_silent: bool,
     /// Goes up with each change that the share has to look at.
     pub(super) changes: u64,
 }
@@ -87,6 +102,11 @@ impl OwnedPartition {
         OwnedPartition { number, name, position_path, held, position, asked, deadline }
     }
 
+    /// The owner's znode, and the write that created it.
+    pub(super) fn znode(&self) -> (String, Zxid) {
+        (self.held.path().to_owned(), self.held.fencing_token())
+    }
+
     pub(super) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
@@ -101,7 +121,12 @@ impl OwnedPartition {
 }
 
 impl Holdings {
-    pub(super) fn new(session: &Session, membership: Membership) -> Arc<Holdings> {
+    pub(super) fn new(
+        session: &Session,
+        membership: Membership,
+        silent_member: Vec<u8>,
+        max_silence: Option<Duration>,
+    ) -> Arc<Holdings> {
         Arc::new_cyclic(|holdings| Holdings {
             session: session.clone(),
             membership,
@@ -109,6 +134,10 @@ impl Holdings {
             changed: Arc::default(),
             session_place: Mutex::new(Place::new(session.state_wakers())),
             session_waker: Waker::from(Arc::new(SessionEnd(Weak::clone(holdings)))),
+            max_silence,
+            silent_member,
+            silence_timer: Mutex::default(),
+            silence_waker: Waker::from(Arc::new(SilenceTimer(Weak::clone(holdings)))),
         })
     }
 
@@ -160,7 +189,8 @@ impl Holdings {
                 return None;
             }
             owned.held.ephemeral.forget();
-            Some(PartitionWrite::queue(state, owned, position, true))
+            let position = position.map(|position| (owned.position_path.clone(), position));
+            Some(PartitionWrite::queue(state, owned.znode(), position, true))
         });
         self.write();
         done

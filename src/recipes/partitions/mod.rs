@@ -9,35 +9,51 @@
 //! | `<path>/positions/<partition>` | where its work stands, persistent, once somebody has written that |
 //!
 //! Who owns a partition is decided by its owner's znode alone, which only one session can create. The plan says who is
-//! to create it. The oldest member makes the plan: it replaces the value on the condition that neither the value nor
-//! the list of members has changed since it read them, so a second planner is harmless.
+//! to create it. The oldest member that goes on makes the plan: it replaces the value on the condition that neither the
+//! value nor the list of members has changed since it read them, so a second planner is harmless. So are others in its
+//! place, when it does not go on.
 //!
 //! A member creates the znodes of the partitions that are planned for it and that nobody owns, in writes of many
 //! operations. Their condition is that the plan is still the one that it has read. So a partition gets an owner that is
-//! not the planned one only when the plan changes, and the planner, which counts those, keeps to the bound of moves.
+//! not the planned one only when the plan changes, and the planner, which counts those, keeps to the bound of moves. The
+//! other condition is that nobody has marked the member as silent: that mark and the end of its claims are one write.
 //!
-//! `plan` has the function that makes plans, `settings` the partitions' names, `share` what a member does in turn,
-//! `holdings` what it has, `partition` the guard, and `writes` how the writes of several partitions become one.
+//! `plan` has the function that makes plans, `settings` the partitions' names, `share` a member's calls, `driver` what it
+//! does in turn, `upkeep` what it does for others, `silence` what happens when it does nothing, `holdings` what it has,
+//! `partition` the guard, `writes` how the writes of several partitions become one, and `status` what operators see.
 //!
 //! Sources: Apache Helix (Gopalakrishna et al., "Untangling Cluster Management with Helix", SoCC 2012); Kafka's consumer
 //! groups, cooperative rebalancing (KIP-429); Adya et al., "Slicer: Auto-Sharding for Datacenter Applications", OSDI 2016.
 
+mod driver;
 mod holdings;
+mod member;
 mod partition;
 mod plan;
 mod settings;
 mod share;
+mod silence;
+mod status;
+mod upkeep;
 mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::member::PartitionMember;
+use self::member::StoredMember;
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::member::is_silent;
 pub use self::partition::Partition;
+pub use self::plan::PartitionPlan;
 #[cfg(any(test, fuzzing))]
 pub(super) use self::plan::fuzz;
-pub use self::plan::{PartitionMember, PartitionPlan};
 use self::settings::Settings;
 pub use self::share::Share;
+pub use self::status::{
+    PartitionMemberStatus, PartitionStatus, PartitionsStatus, partitions_status,
+    partitions_status_async,
+};
 use crate::api::session::Session;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{if_exists, inner, is_root_missing};
@@ -55,6 +71,10 @@ const POSITIONS: &str = "positions";
 const MOVES_MAX: usize = 100;
 /// How long an owner may take to hand over, by default.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a share may be in none of its calls, by default.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+/// By when a member that goes on has done what it has to do.
+const TURN: Duration = Duration::from_secs(5);
 
 /// Work in partitions, shared out over the live members of a group: each partition has one owner, and members have
 /// as many as their weight says.
@@ -67,6 +87,11 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// them at a time. The owner of a partition that is to move is asked, finishes what it does, and
 /// [hands over](Partition::hand_over) its position and the partition in one write. If it takes longer than its
 /// [drain limit](Partitions::with_drain_limit), it loses the partition, as it does at once with its session.
+///
+/// **A member that hangs** stops nobody: if it is in no call of its share for 30 s
+/// ([`Partitions::with_max_silence`]), it owns nothing. What it has to do for others, others do a few seconds later. So
+/// every partition has an owner again 30 s and three writes after the last member has died or begun to hang, at the
+/// latest, while one goes on.
 ///
 /// **The settings** are stored in the cluster at the first use. Whoever comes with other ones is refused.
 ///
@@ -95,6 +120,9 @@ pub struct Partitions {
     path: String,
     settings: Arc<Settings>,
     drain_limit: Duration,
+    max_silence: Option<Duration>,
+    /// [`TURN`], or less in simulated worlds, which are short.
+    turn: Duration,
     group: Group,
 }
 
@@ -139,7 +167,8 @@ impl Partitions {
         path::validate(path)?;
         let group = Group::new(session, &path::join(path, MEMBERS))?;
         let (session, path, settings) = (session.for_recipe(), path.to_owned(), Arc::new(settings));
-        Ok(Partitions { session, path, settings, drain_limit: DRAIN_LIMIT, group })
+        let (drain_limit, max_silence, turn) = (DRAIN_LIMIT, Some(MAX_SILENCE), TURN);
+        Ok(Partitions { session, path, settings, drain_limit, max_silence, turn, group })
     }
 
     /// The same partitions, of which so many may be moving at a time: owned by a living member while planned for another
@@ -157,10 +186,34 @@ impl Partitions {
     }
 
     /// The same partitions, with another time for the members that join by this handle: so long may the work on a
-    /// partition go on after it was asked to hand over. 30 s by default. After that the guard is given up.
+    /// partition go on after it was asked to hand over. 30 s by default. After that the guard is given up. If its share is
+    /// in no call then, another member ends its claims, at most 10 s later, and 5 s more for each older member that does
+    /// not go on either.
     #[must_use]
     pub fn with_drain_limit(self, limit: Duration) -> Partitions {
         Partitions { drain_limit: limit, ..self }
+    }
+
+    /// The same partitions, with another time for the members that join by this handle: so long may a member's
+    /// [`Share`] be in none of its calls while its session lives, because its thread does something long, hangs, or waits
+    /// for a lock. 30 s by default; `None` for ever.
+    ///
+    /// After that the member is silent: its guards are no longer held, one write ends its claims and says so
+    /// ([`PartitionMember::is_silent`]), and others plan and take its partitions, with the positions that were committed
+    /// last. What it commits later is refused, and its fencing tokens are smaller than those of the next owners. Once its
+    /// share is in a call again, it gets partitions as one that has just joined.
+    ///
+    /// The time is measured by the member's own instance, and costs no write. Should be several times as long as what is
+    /// done between two calls.
+    #[must_use]
+    pub fn with_max_silence(self, limit: impl Into<Option<Duration>>) -> Partitions {
+        Partitions { max_silence: limit.into(), ..self }
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    #[must_use]
+    pub(crate) fn with_turn(self, turn: Duration) -> Partitions {
+        Partitions { turn, ..self }
     }
 
     fn session(&self) -> &Session {
@@ -248,7 +301,8 @@ impl Partitions {
 
     async fn joining(&self, member: PartitionMember) -> Result<Share> {
         self.agree().await?;
-        let membership = self.group.join_async(member.name(), member.encoded()).await?;
+        let member = StoredMember { member, drain_limit: self.drain_limit };
+        let membership = self.group.join_async(member.member.name(), member.encoded()).await?;
         Ok(Share::new(self.clone(), membership, member))
     }
 
@@ -275,14 +329,15 @@ impl Partitions {
     }
 
     async fn reading_members(&self) -> Result<Vec<PartitionMember>> {
-        self.parse_members(&self.group.members_async().await?)
+        let stored = self.parse_members(&self.group.members_async().await?)?;
+        Ok(stored.into_iter().map(|stored| stored.member).collect())
     }
 
-    fn parse_members(&self, members: &Members) -> Result<Vec<PartitionMember>> {
+    fn parse_members(&self, members: &Members) -> Result<Vec<StoredMember>> {
         let member = |member: &super::Member| {
-            PartitionMember::decoded(&member.name, &member.data).map_err(|reason| {
-                let path = path::join(&self.part(MEMBERS), &member.name);
-                Error::InvalidData { path, reason }
+            StoredMember::decoded(&member.name, &member.data).map_err(|reason| Error::InvalidData {
+                path: self.member_path(&member.name),
+                reason,
             })
         };
         members.iter().map(member).collect()
@@ -290,6 +345,10 @@ impl Partitions {
 
     fn part(&self, name: &str) -> String {
         path::join(&self.path, name)
+    }
+
+    fn member_path(&self, name: &str) -> String {
+        path::join(&self.part(MEMBERS), name)
     }
 
     fn owner_path(&self, number: usize) -> String {

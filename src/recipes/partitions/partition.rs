@@ -133,8 +133,9 @@ impl Partition {
     }
 
     async fn committing(&self, position: Vec<u8>) -> Result<()> {
-        let stored =
-            PartitionWrite::queue(&mut self.holdings.lock(), &self.owned, Some(position), false);
+        let (owner, position) =
+            (self.owned.znode(), Some((self.owned.position_path.clone(), position)));
+        let stored = PartitionWrite::queue(&mut self.holdings.lock(), owner, position, false);
         self.holdings.write();
         writes::done(&stored).await
     }

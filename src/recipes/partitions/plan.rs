@@ -4,66 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::member::PartitionMember;
+#[cfg(any(test, fuzzing))]
+use super::member::StoredMember;
 use crate::recipes::codec::{Codec, Postcard};
-
-/// A member that takes part in [`Partitions`](super::Partitions): its name, its weight and its zone. A string converts
-/// into a member of weight 1 without a zone.
-///
-/// ```
-/// use quorate::recipes::PartitionMember;
-///
-/// let member = PartitionMember::new("10.0.0.1:80").weight(3).zone("eu-1");
-/// assert_eq!(member.name(), "10.0.0.1:80");
-/// assert_eq!(PartitionMember::from("a"), PartitionMember::new("a").weight(1).zone(""));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartitionMember {
-    name: String,
-    weight: u32,
-    zone: String,
-}
-
-impl PartitionMember {
-    /// A member of weight 1, without a zone. The name is unique among the living members. A name by which others
-    /// reach the member, as an address is, lets them send to the owner of a key.
-    pub fn new(name: impl Into<String>) -> PartitionMember {
-        PartitionMember { name: name.into(), weight: 1, zone: String::new() }
-    }
-
-    /// A member of weight 2 has twice as many partitions as one of weight 1; one of weight 0 has none.
-    #[must_use]
-    pub fn weight(self, weight: u32) -> PartitionMember {
-        PartitionMember { weight, ..self }
-    }
-
-    /// A partition that leaves its owner goes to a member in the same zone, if one has room.
-    #[must_use]
-    pub fn zone(self, zone: impl Into<String>) -> PartitionMember {
-        PartitionMember { zone: zone.into(), ..self }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its form as the data of its znode, which has its name.
-    pub(super) fn encoded(&self) -> Vec<u8> {
-        // A number and a string have a form.
-        Postcard::encode(&(self.weight, self.zone.clone())).unwrap_or_default()
-    }
-
-    pub(super) fn decoded(name: &str, data: &[u8]) -> Result<PartitionMember, String> {
-        let (weight, zone) = Postcard::decode(data)?;
-        Ok(PartitionMember { name: name.to_owned(), weight, zone })
-    }
-}
-
-impl<T: Into<String>> From<T> for PartitionMember {
-    fn from(name: T) -> PartitionMember {
-        PartitionMember::new(name)
-    }
-}
 
 /// Which member each partition is planned for: see [`Partitions::plan`](super::Partitions::plan).
 ///
@@ -132,8 +76,11 @@ impl PartitionPlan {
     /// - **Bounded:** at most `moves` partitions are taken from members that are still there, first from those of
     ///   weight 0, so that balance takes several plans. The partitions of members that are gone do not count.
     /// - **Deterministic:** the order of the members does not matter. Of several with one name, one counts.
+    ///
+    /// A member that [is silent](PartitionMember::is_silent) counts as one that is gone.
     pub fn next(&self, members: &[PartitionMember], moves: usize) -> PartitionPlan {
-        let mut members: Vec<&PartitionMember> = members.iter().collect();
+        let mut members: Vec<&PartitionMember> =
+            members.iter().filter(|member| !member.is_silent).collect();
         members.sort_by_key(|member| (&member.name, member.weight, &member.zone));
         members.dedup_by_key(|member| &member.name);
         let now = self.present(&members);
@@ -166,7 +113,9 @@ impl PartitionPlan {
         let is_taken = |partition: &usize| {
             let now = self.member_of(*partition);
             let stays = now == next.member_of(*partition);
-            !stays && members.iter().any(|member| Some(&*member.name) == now)
+            let is_there =
+                |member: &PartitionMember| !member.is_silent && Some(&*member.name) == now;
+            !stays && members.iter().any(is_there)
         };
         (0..self.partitions()).filter(is_taken).count()
     }
@@ -320,7 +269,7 @@ pub(in crate::recipes) fn fuzz(bytes: &[u8]) {
     let partitions = usize::from(*count);
     let mut members = Vec::new();
     for (number, data) in rest.chunks(8).take(5).enumerate() {
-        members.extend(PartitionMember::decoded(&format!("m{number}"), data));
+        members.extend(StoredMember::decoded(&format!("m{number}"), data).map(|it| it.member));
     }
     for data in [rest, &[]] {
         let Ok(plan) = PartitionPlan::decoded(data, partitions) else { continue };

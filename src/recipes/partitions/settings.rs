@@ -80,6 +80,22 @@ impl Settings {
         format!("moves {}\n{partitions}", self.moves_max)
     }
 
+    /// The settings in a znode.
+    pub(super) fn decoded(below: &str, data: &[u8]) -> Option<Settings> {
+        let (moves, partitions) = std::str::from_utf8(data).ok()?.split_once('\n')?;
+        let moves = moves.strip_prefix("moves ")?.parse().ok()?;
+        let settings = match partitions.split_once('\n') {
+            None => {
+                Settings::numbered(partitions.strip_prefix("partitions ")?.parse().ok()?, moves)
+            }
+            Some(("names", names)) => {
+                Settings::named(below, names.split('\n').map(str::to_owned).collect(), moves)
+            }
+            Some(_) => return None,
+        };
+        settings.ok()
+    }
+
     pub(super) fn summary(&self) -> String {
         summary(&self.encoded())
     }
@@ -119,6 +135,15 @@ mod tests {
             [Some(0), Some(1), None]
         );
         assert_eq!((named.name_of(1), named.partitions()), ("b".to_owned(), 2));
+        for settings in [numbered, named] {
+            let again = Settings::decoded("/a", settings.encoded().as_bytes());
+            assert_eq!(again.map(|it| it.encoded()), Some(settings.encoded()));
+        }
+        for data in
+            ["", "moves 1", "moves 1\nelse 2", "moves 1\npartitions 0", "moves 1\nnames\na/b"]
+        {
+            assert!(Settings::decoded("/a", data.as_bytes()).is_none(), "{data:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::holdings::{Holdings, OwnedPartition, OwnedPartitions};
+use super::holdings::{Holdings, OwnedPartitions};
 use crate::node::query::Answer;
 use crate::recipes::errors::{gone, inner};
 use crate::sync::slot::Slot;
@@ -14,10 +14,12 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 const TOGETHER_MAX: usize = 100;
 const BYTES_MAX: usize = 512 << 10;
 
-/// A position, a release, or both in one.
+/// A position, a release, or both in one; or the mark that the member is silent.
 #[derive(Debug)]
 pub(super) struct PartitionWrite {
+    /// The znode of the owner, or of the member.
     owner: (String, Zxid),
+    /// The znode that is set, and its data.
     position: Option<(String, Vec<u8>)>,
     releases: bool,
     done: Arc<Slot<Result<()>>>,
@@ -27,19 +29,13 @@ impl PartitionWrite {
     /// Puts a write into the queue, and returns its result to wait for.
     pub(super) fn queue(
         state: &mut OwnedPartitions,
-        owned: &OwnedPartition,
-        position: Option<Vec<u8>>,
+        owner: (String, Zxid),
+        position: Option<(String, Vec<u8>)>,
         releases: bool,
     ) -> Arc<Slot<Result<()>>> {
         let done = Arc::new(Slot::default());
-        let owner = (owned.held.path().to_owned(), owned.held.fencing_token());
-        let position = position.map(|position| (owned.position_path.clone(), position));
-        state.writes.push_back(PartitionWrite {
-            owner,
-            position,
-            releases,
-            done: Arc::clone(&done),
-        });
+        let write = PartitionWrite { owner, position, releases, done: Arc::clone(&done) };
+        state.writes.push_back(write);
         done
     }
 

@@ -28,6 +28,9 @@ use nodes::Nodes;
 
 /// An in-memory cluster.
 ///
+/// **Call [`sync`](Session::sync) before you read at one node what was written at another.** A read is answered by the
+/// node's own replica, as in production, and mostly misses the last write of another node.
+///
 /// Its nodes share one thread and one clock. The clock runs in real time, and [`Cluster::advance`]
 /// moves it forward, so that a test of a timeout of half a minute takes milliseconds. Timeouts of
 /// blocking calls use this clock, too. Data that a node has "written to disk" survives

@@ -297,6 +297,8 @@ bugs! {
         ["a rate is never passed"],
     PermitsKept: "permits of a rate limiter are used whatever their age";
         ["permits are used in time"],
+    KeyForgotten: "the znode of a limit's key goes before its time has passed";
+        ["a rate is never passed"],
     PositionUnfenced: "the position of an owner that has lost its partition is stored";
         ["positions are their owner's"],
     PositionUnread: "the next owner of a partition begins without its position";

@@ -55,6 +55,7 @@ pages! {
         locks: "recipes/locks.md"
         partitions: "recipes/partitions.md"
         queue: "recipes/queue.md"
+        rate_limits: "recipes/rate-limits.md"
         state: "recipes/state.md"
     }
     recovery: "recovery.md"

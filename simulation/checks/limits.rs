@@ -1,5 +1,5 @@
-//! Rate limits: no span of the log's time has more permits than the burst and the rate allow, and none is used long
-//! after its moment.
+//! Rate limits: no span of the log's time has more permits of a limit, or of one key, than the burst and the rate allow,
+//! and none is used long after its moment.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ const USED_WITHIN: Nanos = 5 * SECOND;
 
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
-    /// How many permits were used of those for a moment of the log's time, in nanoseconds.
-    used: BTreeMap<u64, u64>,
+    /// For each key, and for the limit without keys: how many permits were used of those for a moment of the log's time,
+    /// in nanoseconds.
+    used: BTreeMap<Option<&'static str>, BTreeMap<u64, u64>>,
     /// When a time of the log was first seen.
     seen: BTreeMap<u64, Nanos>,
 }
@@ -29,24 +30,30 @@ impl Limits {
     }
 
     /// Permits are used that were granted for this moment.
-    pub(crate) fn used(&mut self, at: u64, permits: u32, now: Nanos) -> Result<(), Violation> {
+    pub(crate) fn used(
+        &mut self,
+        key: Option<&'static str>,
+        (at, permits): (u64, u32),
+        now: Nanos,
+    ) -> Result<(), Violation> {
         let reached = self.seen.range(at..).next().map(|(_, seen)| *seen);
         require(
             reached.is_none_or(|seen| now <= seen + USED_WITHIN),
             "permits are used in time",
             || {
                 format!(
-                    "{permits} for {at} were used at {now}, and it was later already at {reached:?}"
+                    "{permits} of {key:?} for {at} were used at {now}, and it was later already at {reached:?}"
                 )
             },
         )?;
-        *self.used.entry(at).or_default() += u64::from(permits);
+        let used = self.used.entry(key).or_default();
+        *used.entry(at).or_default() += u64::from(permits);
         let most = INTERVAL * u64::from(BURST);
         let mut full = 0;
-        for (at, permits) in &self.used {
+        for (at, permits) in &*used {
             full = (*at).max(full) + permits * INTERVAL;
             require(full <= at + most, "a rate is never passed", || {
-                format!("{permits} for {at} are {} ns too many", full - at - most)
+                format!("{permits} of {key:?} for {at} are {} ns too many", full - at - most)
             })?;
         }
         Ok(())

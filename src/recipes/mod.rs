@@ -153,7 +153,7 @@ pub use partitions::{
 };
 pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
 pub use queue::{Item, NewItem, Queue};
-pub use rate_limiter::RateLimiter;
+pub use rate_limiter::{KeyedRateLimiter, RateLimiter};
 pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};
 pub use reentrant_lock::{ReentrantGuard, ReentrantLock};
 pub use registry::{Instance, Registration, Registry};

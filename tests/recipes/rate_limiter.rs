@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use quorate::quota::Quota;
-use quorate::recipes::RateLimiter;
+use quorate::recipes::{KeyedRateLimiter, RateLimiter};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Session};
 
@@ -130,5 +131,138 @@ fn a_byte_quota_is_an_error_and_no_reason_to_wait() {
             matches!(refused, Err(Error::QuotaExceeded { resource: "bytes", .. })),
             "{refused:?}"
         );
+    }
+}
+
+fn keyed(session: &Session, permits: u32) -> KeyedRateLimiter {
+    RateLimiter::keyed(session, "/limits/users", permits, SECOND).unwrap()
+}
+
+/// A znode and a handle stayed for each key, for ever.
+#[test]
+fn keys_leave_nothing_behind() {
+    let cluster = Cluster::new(3);
+    let sessions = [0, 1].map(|node| cluster.node(node).session());
+    let limiters = sessions.each_ref().map(|session| keyed(session, 2));
+    for number in 0..100 {
+        let key = format!("user {number}");
+        assert_eq!(limiters[number % 2].try_acquire(&key, 2), Ok(true));
+        assert_eq!(limiters[number % 2].try_acquire(&key, 1), Ok(false), "its burst is used");
+    }
+    sessions[0].sync().unwrap();
+    assert_eq!(sessions[0].children("/limits/users").unwrap().len(), 100);
+    assert!(sessions[0].exists("/limits/users/user%207").unwrap().is_some());
+    // A second for the burst, two for what may be reserved, one until the leader looks.
+    cluster.advance(5 * SECOND);
+    sessions[0].sync().unwrap();
+    assert_eq!(sessions[0].children("/limits/users").unwrap().len(), 0);
+    for limiter in &limiters {
+        assert_eq!(limiter.try_acquire("user 7", 1), Ok(true), "all of the burst is there again");
+    }
+    assert_eq!(limiters[0].try_acquire("user 7", 1), Ok(false));
+}
+
+#[test]
+fn a_key_costs_one_write_for_many_permits() {
+    let cluster = Cluster::new(3);
+    for node in [0, cluster.add_client()] {
+        let session = cluster.node(node).session();
+        let path = format!("/limits/{node}");
+        let limiter = RateLimiter::keyed(&session, &path, 1_000_000, SECOND).unwrap();
+        limiter.acquire("first", 1).unwrap();
+        let before = session.sync().unwrap();
+        limiter.acquire("second", 1000).unwrap();
+        assert_eq!(session.sync().unwrap() - before, 1, "its znode and the permits");
+        for _ in 0..10_000 {
+            limiter.acquire("second", 1).unwrap();
+        }
+        let writes = session.sync().unwrap() - before;
+        assert!(writes <= 100, "{writes} writes for 11,000 permits");
+    }
+}
+
+#[test]
+fn another_limit_of_the_path_is_refused() {
+    let cluster = Cluster::new(2);
+    let session = cluster.node(0).session();
+    let limiter = keyed(&session, 10);
+    limiter.acquire("a", 1).unwrap();
+    let refused = |result: Result<bool, Error>| {
+        let Err(Error::InvalidSetting { reason, .. }) = result else {
+            panic!("{result:?}");
+        };
+        assert!(reason.contains("100000000 ns, burst 10"), "{reason}");
+        assert!(reason.contains("100000000 ns, burst 7"), "{reason}");
+    };
+    let other = keyed(&cluster.node(1).session(), 10).with_burst(7).unwrap();
+    refused(other.try_acquire("b", 1));
+    let plain = RateLimiter::new(&session, "/limits/users", 10, SECOND).unwrap();
+    assert!(matches!(plain.try_acquire(1), Err(Error::InvalidData { .. })));
+    // A handle in use notices it, too.
+    session.delete_recursive("/limits/users").unwrap();
+    assert_eq!(other.try_acquire("b", 1), Ok(true));
+    session.sync().unwrap();
+    refused(limiter.try_acquire("a", 10));
+    let plain = RateLimiter::new(&session, "/limits/plain", 10, SECOND).unwrap();
+    plain.acquire(1).unwrap();
+    let strange = RateLimiter::keyed(&session, "/limits/plain", 10, SECOND).unwrap();
+    assert!(matches!(strange.try_acquire("a", 1), Err(Error::InvalidData { .. })));
+}
+
+#[test]
+fn a_quota_bounds_the_keys() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let limiter = keyed(&session, 5);
+    limiter.acquire("a", 1).unwrap();
+    session.set_quota("/limits/users", &Quota::new().znodes_hard(3)).unwrap();
+    limiter.acquire("b", 1).unwrap();
+    let refused = limiter.try_acquire("c", 1);
+    assert!(matches!(refused, Err(Error::QuotaExceeded { .. })), "{refused:?}");
+    cluster.advance(10 * SECOND);
+    assert_eq!(limiter.try_acquire("c", 1), Ok(true), "others have gone");
+}
+
+/// A use of a key: how much time passes before it, at which instance, which key, and how many permits.
+type KeyUse = (u64, usize, usize, u32);
+
+fn key_uses() -> impl Strategy<Value = Vec<KeyUse>> {
+    let passes = prop_oneof![2 => Just(0), 2 => 1..800u64, 1 => 2_000..9_000u64];
+    proptest::collection::vec((passes, 0..2usize, 0..3usize, 1..=4u32), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// The model: in any span, each key has its burst, and what the rate allows in that span and two seconds more. After
+    /// a time without a use, it has its whole burst again, whether its znode is still there or not.
+    #[test]
+    fn each_key_keeps_its_limit(uses in key_uses()) {
+        const KEYS: [&str; 3] = ["a", "", "b/ä"];
+        const BURST: u64 = 4;
+        let cluster = Cluster::new(2);
+        let sessions = [0, 1].map(|node| cluster.node(node).session());
+        let limiters = sessions.each_ref().map(|session| keyed(session, 2).with_burst(4).unwrap());
+        let mut used: [Vec<(u64, u64)>; 3] = Default::default();
+        for (passes, instance, key, permits) in uses {
+            cluster.advance(Duration::from_millis(passes));
+            let at = log_time(&sessions[0]);
+            let rested = used[key].last().is_none_or(|(last, _)| at - last > 5_000);
+            let got = limiters[instance].try_acquire(KEYS[key], permits).unwrap();
+            prop_assert!(got || !rested, "{permits} of {BURST} are there");
+            if got {
+                used[key].push((at, u64::from(permits)));
+            }
+        }
+        for used in used {
+            for (first, (from, _)) in used.iter().enumerate() {
+                let mut sum = 0;
+                for (at, permits) in &used[first..] {
+                    sum += permits;
+                    let most = BURST + (at - from + 2_000) * 2 / 1000 + 1;
+                    prop_assert!(sum <= most, "{sum} in {} ms, not {most}", at - from);
+                }
+            }
+        }
     }
 }

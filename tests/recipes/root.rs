@@ -1,12 +1,19 @@
 //! Recipes below a missing chroot: they report it, and write nothing elsewhere.
 
+use std::time::Duration;
+
 use quorate::recipes::{
-    Barrier, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, LeaderLatch,
-    LeaderSelector, MultiLock, Naming, NodeList, PersistentEphemeral, Queue, ReadWriteLock,
-    ReentrantLock, Registry, Semaphore, SharedSemaphore, TwoPhaseCommit,
+    Barrier, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, KeyedRateLimiter,
+    LeaderLatch, LeaderSelector, MultiLock, Naming, NodeList, PersistentEphemeral, Queue,
+    RateLimiter, ReadWriteLock, ReentrantLock, Registry, Semaphore, SharedSemaphore,
+    TwoPhaseCommit,
 };
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Result, Session};
+
+fn keyed(session: &Session, path: &str) -> Result<KeyedRateLimiter> {
+    RateLimiter::keyed(session, path, 1000, Duration::from_secs(1))
+}
 
 /// One use of each recipe that creates its path when it is missing.
 fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
@@ -39,6 +46,7 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
         ("ids", IdGenerator::new(session, "/ids", 1).unwrap().next_id().map(drop)),
         ("config", Config::<u8>::new(session, "/a/config").unwrap().set(&1).map(drop)),
         ("registry", Registry::new(session, "/r").unwrap().register("s", &instance).map(drop)),
+        ("limit of keys", keyed(session, "/limit").unwrap().acquire("a", 1)),
         ("list", NodeList::new(session, "/list").unwrap().push("1").map(drop)),
         ("two-phase", TwoPhaseCommit::new(session, "/tx").unwrap().begin(&["a"], b"").map(drop)),
     ]
@@ -128,6 +136,8 @@ fn counted_uses() -> Vec<Use> {
         used("registry", [2, 2], |s, at| {
             Registry::new(s, at)?.register("s", &Instance::new("one", "host", 1)).map(drop)
         }),
+        // What all agree on; then the key, which is there the next time.
+        used("limit of keys", [2, 1], |s, at| keyed(s, at)?.acquire("a", 1)),
         used("list", [1, 1], |s, at| NodeList::new(s, at)?.push("1").map(drop)),
         used("two-phase", [3, 3], |s, at| {
             let transaction = TwoPhaseCommit::new(s, at)?;

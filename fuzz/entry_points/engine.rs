@@ -17,11 +17,10 @@ use crate::machine::data::Data;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{Action, AdminReply, AdminRequest};
-use crate::node::io::{
-    ClientRequest, DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId, Write,
-};
+use crate::node::io::{DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::{EventData, Query, Read};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::stored::{EntryKind, HardState, Identity, LogEntry, SnapshotMeta, Voting};
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
@@ -383,24 +382,24 @@ impl<'a> World<'a> {
 
     fn request(&mut self) -> Input {
         self.requests += 1;
-        let (request, session) = (RequestId(self.requests), self.session());
+        let (id, session) = (RequestId(self.requests), self.session());
         let (secret, timeout) = ([self.choices.below(2); 16], Time::from_secs(6));
         let holder = u64::from(self.choices.below(4));
         let watch = WatchId(self.requests);
-        Input::Client(match self.choices.below(12) {
-            0..=2 => ClientRequest::Open { request, session, holder, secret, timeout },
+        let body = match self.choices.below(12) {
+            0..=2 => RequestBody::open(holder, secret, timeout),
             3 => {
                 let timeout = (holder > 0).then_some(timeout);
-                ClientRequest::Resume { request, session, holder, secret, timeout }
+                RequestBody::resume(holder, secret, timeout)
             }
-            4 => ClientRequest::Write { request, session, command: Write::Close },
-            5 => ClientRequest::Abandon { session, state: SessionState::Detached },
+            4 => RequestBody::Command(Command::Close),
+            5 => RequestBody::Abandon(SessionState::Detached),
             6 if self.choices.below(2) == 0 => {
                 let zxid = u64::from(self.choices.below(64));
                 let read = Read::Below { path: self.path().into() };
-                ClientRequest::Query { request, session, query: Query::At { zxid, read } }
+                RequestBody::Query(Query::At { zxid, read })
             }
-            6 => ClientRequest::Query { request, session, query: Query::Sync },
+            6 => RequestBody::Query(Query::Sync),
             7 => {
                 let from = (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64)));
                 let (path, recursive) = (self.path().into(), false);
@@ -409,30 +408,29 @@ impl<'a> World<'a> {
                     _ => EventData::None,
                 };
                 let query = Query::Watch { watch, path, recursive, from, data };
-                ClientRequest::Query { request, session, query }
+                RequestBody::Query(query)
             }
             8 => {
                 let read = Read::Get { path: self.path().into() };
                 let query = Query::Read { read, watch: Some(watch) };
-                ClientRequest::Query { request, session, query }
+                RequestBody::Query(query)
             }
             9 => {
                 let command = match self.choices.below(3) {
-                    0 => Write::Authenticate(self.ids()),
-                    _ => Write::Multi(vec![self.op(), self.op()]),
+                    0 => Command::Authenticate { ids: self.ids() },
+                    _ => Command::Multi(vec![self.op(), self.op()]),
                 };
-                ClientRequest::Write { request, session, command }
+                RequestBody::Command(command)
             }
-            11 if self.choices.below(4) == 0 => {
-                ClientRequest::Admin { request, asked: self.admin_request() }
-            }
+            11 if self.choices.below(4) == 0 => RequestBody::Admin(self.admin_request()),
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
                 let query = Query::RemoveWatches { path, which };
-                ClientRequest::Query { request, session, query }
+                RequestBody::Query(query)
             }
-            _ => ClientRequest::Write { request, session, command: Write::Op(self.op()) },
-        })
+            _ => RequestBody::Command(Command::Op(self.op())),
+        };
+        Input::Client(ClientRequest { id, session, body })
     }
 
     /// A request that another node forwards for its user.

@@ -12,7 +12,6 @@ use crate::api::changes::Changes;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
-use crate::node::io::ClientRequest;
 use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
@@ -136,8 +135,8 @@ impl Session {
             // The session has these ids from the start, whatever its user does.
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
-            let introduce = ClientRequest::Introduce { session: session.id, ids, from: None };
-            shared.send(Some(RequestOrigin::Holder(Arc::clone(&session))), introduce);
+            let holder = RequestOrigin::Holder(Arc::clone(&session));
+            shared.ask_and_forget(holder, Ask::authenticate(ids));
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner), root: Root::default(), of_recipe: false }, pending))
@@ -146,9 +145,9 @@ impl Session {
     /// Gives up a session whose resumption was not confirmed: neither this handle nor its node may
     /// close it or keep it alive.
     pub(crate) fn abandon(&self) {
-        let (session, state) = (self.id(), SessionState::Expired);
+        let state = SessionState::Expired;
         self.inner.session.set_state(state);
-        self.inner.shared.send(Some(self.asker()), ClientRequest::Abandon { session, state });
+        self.inner.shared.ask_and_forget(self.asker(), Ask::abandon(state));
     }
 
     /// Returns a handle of the same session whose root is `path`: ZooKeeper's chroot. All paths

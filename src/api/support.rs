@@ -7,11 +7,13 @@
 #[cfg(feature = "gateway")]
 mod gateway {
     /// The requests of a session, and their answers.
-    pub(crate) use crate::machine::command::{Op, Reply};
+    pub(crate) use crate::machine::command::{Command, Op, Reply};
     pub(crate) use crate::machine::{CONFIG, Tree};
-    pub(crate) use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+    pub(crate) use crate::node::io::{Input, WatchId};
     pub(crate) use crate::node::query::{Answer, EventData, Query, Read};
     pub(crate) use crate::node::replica::watch_kind::WatchKind;
+    pub(crate) use crate::node::request::RequestBody;
+    pub(crate) use crate::runtime::ask::Ask;
     #[cfg(feature = "tls")]
     pub(crate) use crate::runtime::certificates::HasCertificates;
     /// How they are sent, and where the answers arrive.
@@ -86,7 +88,7 @@ mod admin {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use crate::node::io::ClientRequest;
+    use crate::node::io::Input;
     use crate::runtime::shared::NodeShared;
 
     /// Has the member report that an admin endpoint listens here, until this is dropped.
@@ -98,7 +100,7 @@ mod admin {
 
     impl Reported {
         pub(crate) fn new(shared: &Arc<NodeShared>, address: SocketAddr) -> Reported {
-            shared.send(None, ClientRequest::AdminEndpoint { address, listens: true });
+            shared.input(Input::AdminEndpoint { address, listens: true });
             Reported { shared: Arc::clone(shared), address }
         }
     }
@@ -106,7 +108,7 @@ mod admin {
     impl Drop for Reported {
         fn drop(&mut self) {
             let address = self.address;
-            self.shared.send(None, ClientRequest::AdminEndpoint { address, listens: false });
+            self.shared.input(Input::AdminEndpoint { address, listens: false });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
 
-use crate::node::io::{ClientRequest, WatchId};
+use crate::node::io::{Input, WatchId};
 use crate::runtime::chroot::Root;
 use crate::runtime::own_thread;
 use crate::runtime::shared::NodeShared;
@@ -110,7 +110,7 @@ impl Drop for Watch {
             // Leaves the channel as it is, since the thread that fills it does not run in a fork.
             return self.events.leak();
         }
-        self.shared.send(None, ClientRequest::Unwatch { watch: self.id });
+        self.shared.input(Input::Unwatch(self.id));
     }
 }
 

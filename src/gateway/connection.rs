@@ -23,8 +23,8 @@ use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
-    Answer, ClientRequest, Delivery, NodeShared, Recipient, RequestId, RequestOrigin,
-    SessionShared, SharedEvent, Tree, WatchId,
+    Answer, Ask, Delivery, Input, NodeShared, Recipient, RequestBody, RequestOrigin, SessionShared,
+    SharedEvent, Tree, WatchId,
 };
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -219,12 +219,7 @@ impl ClientConnection {
     }
 
     /// Sends a part of the request queued last to the node.
-    pub(super) fn ask(
-        &mut self,
-        part: usize,
-        request: impl FnOnce(RequestId) -> ClientRequest,
-        watch: Option<WatchId>,
-    ) {
+    pub(super) fn ask(&mut self, part: usize, body: RequestBody, watch: Option<WatchId>) {
         let Some(session) = self.session.as_ref() else { return };
         let last = self.replied + self.waiting.len() as u64 - 1;
         self.next_number += 1;
@@ -237,7 +232,7 @@ impl ClientConnection {
             false => RequestOrigin::Holder(Arc::clone(session)),
         };
         let to = (self.recipient.clone(), self.next_number);
-        self.shared.ask_at(to, asker, request, watch);
+        self.shared.ask_at(to, asker, body, watch);
     }
 
     /// The answer that was asked for last shows `/zookeeper/config`.
@@ -455,7 +450,7 @@ impl ClientConnection {
     pub(super) fn unwatch(&mut self, watch: WatchId) {
         self.watches.forget(watch);
         if self.reads_alone.is_none() {
-            self.shared.send(None, ClientRequest::Unwatch { watch });
+            self.shared.input(Input::Unwatch(watch));
         }
     }
 
@@ -485,9 +480,8 @@ impl ClientConnection {
         }
         // Without effect if the session does not belong to this connection any more.
         if self.resumed || session.state().is_final() {
-            let (id, state) = (session.id, SessionState::Detached);
-            let abandon = ClientRequest::Abandon { session: id, state };
-            self.shared.send(Some(RequestOrigin::Holder(session)), abandon);
+            let abandon = Ask::abandon(SessionState::Detached);
+            self.shared.ask_and_forget(RequestOrigin::Holder(session), abandon);
         } else {
             // The client does not know of its session.
             self.shared.close_session(&session);

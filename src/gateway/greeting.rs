@@ -11,7 +11,7 @@ use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
-use crate::api::support::{ClientRequest, Query, RequestOrigin, SessionShared, entropy, holder};
+use crate::api::support::{Ask, Query, RequestOrigin, SessionShared, entropy, holder};
 use crate::security;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -43,22 +43,17 @@ impl ClientConnection {
         let newer = request.seen() > self.shared.tree().zxid();
         let resumed = self.resumed;
         self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
-        let open = |request| match resumed {
-            true => {
-                let timeout = Some(timeout);
-                ClientRequest::Resume { request, session: id, holder, secret, timeout }
-            }
-            false => ClientRequest::Open { request, session: id, holder, secret, timeout },
+        let ask = match resumed {
+            true => Ask::resume(&session, Some(timeout)),
+            false => Ask::open(&session, timeout),
         };
-        self.ask(0, open, None);
+        self.ask(0, ask.for_user(SocketAddr::new(self.from, self.port)).body, None);
         if newer {
             self.ask_query(1, Query::Sync);
         }
         let ids = self.first_ids();
         session.ids.store(Arc::new(ids.clone()));
-        let from = Some(SocketAddr::new(self.from, self.port).to_string());
-        let introduce = ClientRequest::Introduce { session: id, ids, from };
-        self.shared.send(Some(RequestOrigin::Holder(session)), introduce);
+        self.shared.ask_and_forget(RequestOrigin::Holder(session), Ask::authenticate(ids));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::requests::{read_path, written};
 use super::waiting::ReplyKind;
 use super::wire::codes::{CreateFlags, ErrorCode};
 use super::wire::request::{CreateTtl, MultiOp};
-use crate::api::support::{Op, Query, Read, Write};
+use crate::api::support::{Command, Op, Query, Read};
 use crate::types::znode::{Condition, CreateMode};
 
 impl ClientConnection {
@@ -28,7 +28,7 @@ impl ClientConnection {
                 }
             }
         }
-        self.write(xid, ReplyKind::Multi { kinds, refused }, Write::Multi(all));
+        self.write(xid, ReplyKind::Multi { kinds, refused }, Command::Multi(all));
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use super::ending::Ending;
 use super::waiting::ReplyKind;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use crate::api::support::{Answer, CONFIG, Query, Reply, SessionShared, Tree, Write, read_alone};
+use crate::api::support::{Answer, CONFIG, Command, Query, Reply, SessionShared, Tree, read_alone};
 use crate::types::acl::SESSION_IDS_MAX;
 use crate::types::error::id_refused;
 use crate::types::znode::SessionId;
@@ -76,10 +76,10 @@ impl ClientConnection {
 
     /// Answers the request queued last, if it is one of the requests that the cluster treats as writes but
     /// that change no znode.
-    pub(super) fn write_nothing(&mut self, command: Write) {
+    pub(super) fn write_nothing(&mut self, command: Command) {
         let Some(session) = &self.session else { return };
         let answer = match command {
-            Write::Authenticate(ids) => {
+            Command::Authenticate { ids } => {
                 let mut all = (**session.ids.load()).clone();
                 let new = ids.into_iter().filter(|id| !all.contains(id)).collect::<Vec<_>>();
                 all.extend(new);
@@ -91,7 +91,7 @@ impl ClientConnection {
                     Ok(Answer::Reply(Reply::Done))
                 }
             }
-            Write::Close => Ok(Answer::Reply(Reply::Done)),
+            Command::Close => Ok(Answer::Reply(Reply::Done)),
             // Refused before (`may_not`).
             _ => return self.end(Ending::Failure("a write in a read-only session".into())),
         };

@@ -18,7 +18,7 @@ use super::wire::codes::{
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
 use crate::api::support::{
-    Answer, CONFIG, ClientRequest, EventData, Op, Query, Read, RequestId, WatchId, Write,
+    Answer, CONFIG, Command, EventData, Op, Query, Read, RequestBody, WatchId,
 };
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
@@ -111,11 +111,11 @@ impl ClientConnection {
             }
             Request::Delete(body) => {
                 let op = Self::delete_op(body)?;
-                self.write(xid, ReplyKind::Done, Write::Op(op));
+                self.write(xid, ReplyKind::Done, Command::Op(op));
             }
             Request::SetData(body) => {
                 let op = Self::set_op(body)?;
-                self.write(xid, ReplyKind::Stat, Write::Op(op));
+                self.write(xid, ReplyKind::Stat, Command::Op(op));
             }
             Request::SetAcl(body) => {
                 let path = body.path.ok_or(ErrorCode::BadArguments)?;
@@ -123,7 +123,7 @@ impl ClientConnection {
                 let acl = acl_asked(body.acl)?;
                 self.check_acl(&path, &acl)?;
                 let op = Op::SetAcl { path: path.into(), acl, version: expected(body.version) };
-                self.write(xid, ReplyKind::Stat, Write::Op(op));
+                self.write(xid, ReplyKind::Stat, Command::Op(op));
             }
             Request::Exists(body) => {
                 if body.path.as_ref().is_some_and(|path| path.contains('\0')) {
@@ -186,7 +186,7 @@ impl ClientConnection {
             }
             Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
             Request::CloseSession => {
-                self.write(xid, ReplyKind::Close, Write::Close);
+                self.write(xid, ReplyKind::Close, Command::Close);
                 self.close(Ending::SessionClosed);
             }
             // Requests of servers, which clients must not send, and one that has no meaning outside of a
@@ -207,7 +207,7 @@ impl ClientConnection {
         mode: impl FnOnce(i32) -> Result<CreateMode, ErrorCode>,
     ) -> Result<(), ErrorCode> {
         let op = self.create_op(body, mode)?;
-        self.write(xid, ReplyKind::Created { with_stat }, Write::Op(op));
+        self.write(xid, ReplyKind::Created { with_stat }, Command::Op(op));
         Ok(())
     }
 
@@ -312,7 +312,7 @@ impl ClientConnection {
     /// Takes the result of a check of credentials.
     pub(super) fn authenticated(&mut self, xid: i32, ids: Result<Vec<Id>>) {
         match ids {
-            Ok(ids) => self.write(xid, ReplyKind::Auth, Write::Authenticate(ids)),
+            Ok(ids) => self.write(xid, ReplyKind::Auth, Command::Authenticate { ids }),
             Err(error) => {
                 self.expect(xid, ReplyKind::Last(ErrorCode::AuthFailed), 0);
                 self.close(Ending::AuthFailed(error.to_string()));
@@ -384,13 +384,15 @@ impl ClientConnection {
         self.ask_on();
     }
 
-    pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {
-        let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
+    pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Command) {
+        if self.session.is_none() {
+            return;
+        }
         self.expect(xid, what, 1);
         if self.reads_alone.is_some() {
             return self.write_nothing(command);
         }
-        self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
+        self.ask(0, RequestBody::Command(command), None);
     }
 
     fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watches: bool) {
@@ -400,7 +402,9 @@ impl ClientConnection {
     }
 
     pub(super) fn ask_query(&mut self, part: usize, query: Query) {
-        let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
+        if self.session.is_none() {
+            return;
+        }
         let watch = query.watch().map(|(watch, path, kind)| {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
@@ -412,7 +416,7 @@ impl ClientConnection {
             return self.read_here(part, &query, &tree);
         }
         let is_config = query.path() == Some(CONFIG);
-        self.ask(part, |request| ClientRequest::Query { request, session, query }, watch);
+        self.ask(part, RequestBody::Query(query), watch);
         if is_config {
             self.expect_config();
         }

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::command::Op;
 use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Dirty, Machine, State, Tree};
-use crate::node::admin::message::AdminRequest;
 use crate::node::message::PeerMessage;
-use crate::node::query::{Answer, Query};
+use crate::node::query::Answer;
+use crate::node::request::ClientRequest;
 use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::acl::Id;
 use crate::types::certificate::Expiry;
@@ -100,6 +99,11 @@ pub(crate) enum Input {
     SeedUnreachable { address: String, problem: Problem },
     /// A user's request.
     Client(ClientRequest),
+    /// Ends a watch of any kind.
+    Unwatch(WatchId),
+    /// An admin endpoint of this instance listens at this address, or no longer: for its reports.
+    #[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "admin endpoints only"))]
+    AdminEndpoint { address: SocketAddr, listens: bool },
     /// All numbered [`DiskOp`]s up to this number are durable.
     Written { number: u64 },
     /// The checkpoint at this index is durable, and takes so many bytes.
@@ -169,71 +173,6 @@ pub(crate) struct Discovered {
     pub(crate) founds: bool,
     /// The addresses of the name; none if they change, or are not known yet.
     pub(crate) addresses: Vec<String>,
-}
-
-/// A request of a user's handle to its node. Requests of one session are executed in the order in
-/// which they come in, reads included.
-#[derive(Debug)]
-pub(crate) enum ClientRequest {
-    /// Answered with `Reply::Session`. The id, `holder` and secret are random.
-    /// Requests of the session may follow at once, without waiting for the answer.
-    Open {
-        request: RequestId,
-        session: SessionId,
-        holder: u64,
-        secret: [u8; 16],
-        timeout: Duration,
-    },
-    /// The same for a session that exists already. Without a timeout it keeps its own.
-    Resume {
-        request: RequestId,
-        session: SessionId,
-        holder: u64,
-        secret: [u8; 16],
-        timeout: Option<Duration>,
-    },
-    /// Authenticates the session as these ids, whatever its user's own credentials are. `from`: the host and port of
-    /// its user, if that is a client of a gateway; for reports. Not answered.
-    Introduce { session: SessionId, ids: Vec<Id>, from: Option<String> },
-    /// Answered with the `Reply` that fits the command.
-    Write { request: RequestId, session: SessionId, command: Write },
-    /// Answered from this replica, after all earlier requests of the session.
-    Query { request: RequestId, session: SessionId, query: Query },
-    /// Answered with [`Answer::Admin`], whether there is a leader or not.
-    Admin { request: RequestId, asked: AdminRequest },
-    /// The holder gives up the session without closing it. The session is no longer renewed and can
-    /// be resumed until it expires. `state` is its final state for its holder. Not answered.
-    Abandon { session: SessionId, state: SessionState },
-    /// Ends a watch of any kind. Not answered.
-    Unwatch { watch: WatchId },
-    /// An admin endpoint of this instance listens at this address, or no longer: for its reports. Not answered.
-    #[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "admin endpoints only"))]
-    AdminEndpoint { address: SocketAddr, listens: bool },
-}
-
-#[derive(Debug)]
-pub(crate) enum Write {
-    Op(Op),
-    Multi(Vec<Op>),
-    Authenticate(Vec<Id>),
-    /// Closes the session. Answered with `Reply::Done`, also when it was gone already.
-    Close,
-}
-
-impl Write {
-    /// Whether it may make the state larger, or is a user's write that other members must store.
-    pub(crate) fn takes_room(&self) -> bool {
-        let frees = |op: &Op| match op {
-            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => true,
-            Op::Take { claims, .. } => !claims,
-            _ => false,
-        };
-        match self {
-            Write::Op(op) => !frees(op),
-            Write::Multi(ops) => !ops.iter().all(frees),
-            Write::Authenticate(_) | Write::Close => false,
-        }
-    }
 }
 
 /// Longer lists of effects are not kept for later ones. A busy session has about so many answers in a step.

@@ -62,6 +62,7 @@ mod random;
 mod reason;
 mod receive;
 pub(crate) mod replica;
+pub(crate) mod request;
 mod room;
 pub(crate) mod session_timers;
 pub(crate) mod sessions;

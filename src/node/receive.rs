@@ -1,7 +1,7 @@
 //! How a node takes in what has happened: inputs of its host, and messages of its peers, clients and users.
 
 use super::Node;
-use super::io::{ClientRequest, Input};
+use super::io::Input;
 use super::message::{PeerMessage, RaftBody, in_parts};
 use crate::machine::Machine;
 use crate::machine::command::Request;
@@ -13,6 +13,7 @@ use crate::node::raft::guard::{self, GuardInputs, Violation};
 use crate::node::raft::log::Position;
 use crate::node::raft::snapshot_transfer::ReceivedSnapshot;
 use crate::node::replica::server::serve::{AskedOfLeader, Attaching, ClientRead};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::{FORWARD_BYTES_MAX, versions};
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId, is_name};
@@ -72,6 +73,10 @@ impl Node {
                 self.raft.connection_lost(peer, &self.membership, cx)?;
             }
             Input::Client(request) => self.take_request(request),
+            Input::Unwatch(watch) => self.replica.watches.remove(watch),
+            Input::AdminEndpoint { address, listens } => {
+                self.administration.set_endpoint(address, listens);
+            }
             Input::Written { number } => {
                 self.raft.persistence.written = self.raft.persistence.written.max(number);
                 self.settle();
@@ -143,29 +148,23 @@ impl Node {
     }
 
     fn take_request(&mut self, request: ClientRequest) {
-        match request {
-            ClientRequest::Write { request, .. } if strikes!(RefusedUnasked, 97) => {
-                self.cx.effects.reply(request, Err(Error::NoNode { path: String::new() }));
+        let ClientRequest { id, session, body } = request;
+        match body {
+            RequestBody::Command(_) if strikes!(RefusedUnasked, 97) => {
+                self.cx.effects.reply(id, Err(Error::NoNode { path: String::new() }));
             }
-            ClientRequest::Query { request, session, query } => {
+            RequestBody::Query(query) => {
                 let zxid = self.machine.zxid();
-                self.local.query(request, session, query, zxid, &mut self.cx.effects);
+                self.local.query(id, session, query, zxid, &mut self.cx.effects);
             }
-            ClientRequest::Admin { request, asked } => {
-                self.gather(ReplyReceiver::User(request), &asked)
-            }
-            ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
-            ClientRequest::AdminEndpoint { address, listens } => {
-                self.administration.set_endpoint(address, listens);
-            }
-            of_session => {
-                if let ClientRequest::Resume { session, .. }
-                | ClientRequest::Abandon { session, .. } = of_session
-                {
+            RequestBody::Admin(asked) => self.gather(ReplyReceiver::User(id), &asked),
+            of_log => {
+                if matches!(of_log, RequestBody::Begin { .. } | RequestBody::Abandon(_)) {
                     self.end_watches(session);
                 }
                 let (zxid, bounds) = (self.machine.zxid(), self.cx.config.timeouts);
-                self.local.take_request(of_session, self.cx.id, zxid, bounds, &mut self.cx.effects);
+                let request = ClientRequest { id, session, body: of_log };
+                self.local.take_request(request, self.cx.id, zxid, bounds, &mut self.cx.effects);
             }
         }
     }

@@ -3,39 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::machine::command::Op;
+use crate::machine::command::{Command, Op};
 use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::{AdminReply, AdminRequest};
-use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::io::{RequestId, WatchId};
 use crate::node::query::{Answer, EventData, Query, Read};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::session::SessionShared;
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::membership::NodeId;
+use crate::types::session::SessionState;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{Created, OpResult, SessionId, Stat, Zxid};
 
 /// A request, and how its answer is read. The functions that make one pair the two.
 pub(crate) struct Ask<T> {
-    what: What,
+    pub(crate) body: RequestBody,
     read: fn(Answer) -> Option<T>,
 }
 
-enum What {
-    Open { holder: u64, secret: [u8; 16], timeout: Duration },
-    Resume { holder: u64, secret: [u8; 16], timeout: Option<Duration> },
-    Write(Write),
-    Query(Query),
-    Admin(AdminRequest),
-}
-
 impl<T> Ask<T> {
-    fn write(write: Write, read: fn(Answer) -> Option<T>) -> Ask<T> {
-        Ask { what: What::Write(write), read }
+    fn write(command: Command, read: fn(Answer) -> Option<T>) -> Ask<T> {
+        Ask { body: RequestBody::Command(command), read }
     }
 
     fn query(query: Query, read: fn(Answer) -> Option<T>) -> Ask<T> {
-        Ask { what: What::Query(query), read }
+        Ask { body: RequestBody::Query(query), read }
     }
 
     fn read(read: Read, answer: fn(Answer) -> Option<T>) -> Ask<T> {
@@ -44,7 +38,7 @@ impl<T> Ask<T> {
 
     /// Sets this watch with the read.
     pub(crate) fn watching(mut self, number: WatchId) -> Ask<T> {
-        if let What::Query(Query::Read { watch, .. }) = &mut self.what {
+        if let RequestBody::Query(Query::Read { watch, .. }) = &mut self.body {
             *watch = Some(number);
         }
         self
@@ -53,24 +47,14 @@ impl<T> Ask<T> {
     /// The request of a session, and how its answer is read. A request to the members belongs to no session.
     pub(super) fn numbered(
         self,
-        request: RequestId,
+        id: RequestId,
         session: SessionId,
     ) -> (ClientRequest, impl FnOnce(Answer) -> Result<T> + use<T>) {
-        let asked = match self.what {
-            What::Open { holder, secret, timeout } => {
-                ClientRequest::Open { request, session, holder, secret, timeout }
-            }
-            What::Resume { holder, secret, timeout } => {
-                ClientRequest::Resume { request, session, holder, secret, timeout }
-            }
-            What::Write(command) => ClientRequest::Write { request, session, command },
-            What::Query(query) => ClientRequest::Query { request, session, query },
-            What::Admin(asked) => ClientRequest::Admin { request, asked },
-        };
-        let read = self.read;
+        let Ask { body, read } = self;
         // The node's answer always fits the request.
         let unfit = || Error::Stopped { reason: "an answer does not fit its request".to_owned() };
-        (asked, move |answer| read(answer).ok_or_else(unfit))
+        let request = ClientRequest { id, session, body };
+        (request, move |answer| read(answer).ok_or_else(unfit))
     }
 }
 
@@ -78,20 +62,32 @@ impl<T> Ask<T> {
 impl Ask<Duration> {
     pub(crate) fn open(session: &SessionShared, timeout: Duration) -> Ask<Duration> {
         let SessionShared { holder, secret, .. } = *session;
-        Ask { what: What::Open { holder, secret, timeout }, read: Answer::timeout }
+        Ask { body: RequestBody::open(holder, secret, timeout), read: Answer::timeout }
     }
 
     /// Without a timeout the session keeps its own.
     pub(crate) fn resume(session: &SessionShared, timeout: Option<Duration>) -> Ask<Duration> {
         let SessionShared { holder, secret, .. } = *session;
-        Ask { what: What::Resume { holder, secret, timeout }, read: Answer::timeout }
+        Ask { body: RequestBody::resume(holder, secret, timeout), read: Answer::timeout }
+    }
+}
+
+/// Of a client of a gateway.
+#[cfg(feature = "gateway")]
+impl Ask<Duration> {
+    /// Reports show that the user of the session is at this address.
+    pub(crate) fn for_user(mut self, at: std::net::SocketAddr) -> Ask<Duration> {
+        if let RequestBody::Begin { from, .. } = &mut self.body {
+            *from = Some(at.to_string());
+        }
+        self
     }
 }
 
 impl Ask<Created> {
     /// An operation that creates.
     pub(crate) fn create(op: Op) -> Ask<Created> {
-        Ask::write(Write::Op(op), Answer::created)
+        Ask::write(Command::Op(op), Answer::created)
     }
 }
 
@@ -99,25 +95,30 @@ impl Ask<Created> {
 impl Ask<(Option<String>, Stat)> {
     /// An operation that creates, or changes what is there.
     pub(crate) fn create_or_set(op: Op) -> Ask<(Option<String>, Stat)> {
-        Ask::write(Write::Op(op), Answer::created_or_set)
+        Ask::write(Command::Op(op), Answer::created_or_set)
     }
 }
 
 impl Ask<Stat> {
     /// An operation that changes a znode.
     pub(crate) fn set(op: Op) -> Ask<Stat> {
-        Ask::write(Write::Op(op), Answer::stat)
+        Ask::write(Command::Op(op), Answer::stat)
     }
 }
 
 impl Ask<()> {
     /// An operation that deletes.
     pub(crate) fn delete(op: Op) -> Ask<()> {
-        Ask::write(Write::Op(op), Answer::done)
+        Ask::write(Command::Op(op), Answer::done)
+    }
+
+    /// Gives up the session, which ends in this state for its holder.
+    pub(crate) fn abandon(state: SessionState) -> Ask<()> {
+        Ask { body: RequestBody::Abandon(state), read: Answer::done }
     }
 
     pub(crate) fn close() -> Ask<()> {
-        Ask::write(Write::Close, Answer::done)
+        Ask::write(Command::Close, Answer::done)
     }
 
     /// A watch that stays: see [`Query::Watch`].
@@ -138,7 +139,7 @@ impl Ask<()> {
 
 impl Ask<Vec<OpResult>> {
     pub(crate) fn multi(ops: Vec<Op>) -> Ask<Vec<OpResult>> {
-        Ask::write(Write::Multi(ops), Answer::multi)
+        Ask::write(Command::Multi(ops), Answer::multi)
     }
 }
 
@@ -183,7 +184,7 @@ impl Ask<(Vec<Acl>, Stat)> {
 
 impl Ask<Vec<Id>> {
     pub(crate) fn authenticate(ids: Vec<Id>) -> Ask<Vec<Id>> {
-        Ask::write(Write::Authenticate(ids), Answer::ids)
+        Ask::write(Command::Authenticate { ids }, Answer::ids)
     }
 
     pub(crate) fn ids() -> Ask<Vec<Id>> {
@@ -238,6 +239,6 @@ impl Ask<Zxid> {
 /// Each reply with its member.
 impl Ask<Vec<(NodeId, AdminReply)>> {
     pub(crate) fn members(asked: AdminRequest) -> Ask<Vec<(NodeId, AdminReply)>> {
-        Ask { what: What::Admin(asked), read: Answer::members }
+        Ask { body: RequestBody::Admin(asked), read: Answer::members }
     }
 }

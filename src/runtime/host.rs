@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::machine::command::Reply;
+use crate::machine::command::{Command, Reply};
 use crate::node::Node;
 use crate::node::io::{
-    Answered, ClientRequest, Dial, DiskOp, Effects, Input, Now, RequestId, SessionHolder, Time,
-    WatchId, Write,
+    Answered, Dial, DiskOp, Effects, Input, Now, RequestId, SessionHolder, Time, WatchId,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::holder;
 use crate::runtime::mailbox::{AnswerSink, MailboxDeliveries, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{CLOSED, HostMessage, HostRequest, Limits, NodeShared, RequestOrigin};
+use crate::runtime::shared::{Asker, CLOSED, HostMessage, Limits, NodeShared, RequestOrigin};
 use crate::runtime::timers::CallerTimers;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
@@ -170,9 +170,14 @@ impl Host {
     /// Handles a call. Returns `false` if the host should be dropped now.
     pub(crate) fn call(&mut self, call: HostMessage) -> bool {
         match call {
-            HostMessage::Request(request) => self.request(request),
+            HostMessage::Request { request, asker } => self.request(request, asker),
             HostMessage::Look(look) => look(self),
-            HostMessage::Leave => self.inputs.push(Input::Leave),
+            HostMessage::Input(input) => {
+                if let Input::Unwatch(watch) = input {
+                    self.watches.remove(&watch);
+                }
+                self.inputs.push(input);
+            }
             HostMessage::Timer(timer) => self.timers.add(timer),
             HostMessage::Close(closed) => return self.begin_close(closed),
         }
@@ -202,22 +207,19 @@ impl Host {
         // Sessions that are closed in the log release their locks now, instead of after their timeout.
         for (session, (_, shared)) in &self.sessions {
             let (session, shared) = (*session, shared.upgrade());
-            let request = match shared {
+            let body = match shared {
                 // A client of a gateway continues its session at another instance.
                 Some(shared) if shared.recipient.get().is_some() => {
                     if !shared.detach() {
                         continue;
                     }
-                    ClientRequest::Abandon { session, state: SessionState::Detached }
+                    RequestBody::Abandon(SessionState::Detached)
                 }
                 // The session is detached; its handle is about to notify this host.
                 Some(shared) if !shared.give_up() => continue,
-                _ => {
-                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-                    ClientRequest::Write { request, session, command: Write::Close }
-                }
+                _ => RequestBody::Command(Command::Close),
             };
-            self.inputs.push(Input::Client(request));
+            self.inputs.push(Input::Client(ClientRequest { id: RequestId(0), session, body }));
         }
         let now = self.shared.clock.now();
         self.closing.get_or_insert(Closing {
@@ -232,39 +234,35 @@ impl Host {
         elects || self.engine.status().leader.is_some()
     }
 
-    fn request(&mut self, mut call: HostRequest) {
-        let Some(request) = call.request.take() else {
-            return;
-        };
-        let asker = call.asker.take();
-        let counts = !matches!(asker, Some(RequestOrigin::Recipe(_)))
-            && matches!(request, ClientRequest::Write { .. });
-        let admitted = match asker {
+    fn request(&mut self, request: ClientRequest, mut asker: Asker) {
+        let origin = asker.origin.take();
+        let is_write = matches!(request.body, RequestBody::Command(_));
+        let counts = is_write && !matches!(origin, Some(RequestOrigin::Recipe(_)));
+        let admitted = match origin {
             None => Ok(()),
             Some(RequestOrigin::Holder(session) | RequestOrigin::Recipe(session)) => {
                 self.check_holder(&session)
             }
             Some(RequestOrigin::Opener(session)) => self.open(&session),
         };
+        let sink = asker.sink.take();
         if let Err(error) = admitted {
-            let closes = matches!(request, ClientRequest::Write { command: Write::Close, .. });
-            if let Some((request, sink)) = call.sink.take() {
+            let closes = matches!(request.body, RequestBody::Command(Command::Close));
+            if let Some(sink) = sink {
                 self.shared.note_answered(&sink);
                 let answer = if closes { Ok(Answer::Reply(Reply::Done)) } else { Err(error) };
                 let zxid = self.shared.tree().zxid();
-                sink.complete(Answered { request, zxid, answer }, &mut self.outgoing);
+                let answered = Answered { request: request.id, zxid, answer };
+                sink.complete(answered, &mut self.outgoing);
             }
             return;
         }
-        if let Some((id, sink)) = call.sink.take() {
-            let watch = call.watch.as_ref().map(|(watch, _)| *watch);
-            self.answers.insert(id, PendingRequest { sink, counts, watch });
+        if let Some(sink) = sink {
+            let watch = asker.watch.as_ref().map(|(watch, _)| *watch);
+            self.answers.insert(request.id, PendingRequest { sink, counts, watch });
         }
-        if let Some((id, sender)) = call.watch.take() {
+        if let Some((id, sender)) = asker.watch.take() {
             self.watches.insert(id, sender);
-        }
-        if let ClientRequest::Unwatch { watch } = request {
-            self.watches.remove(&watch);
         }
         self.inputs.push(Input::Client(request));
     }
@@ -416,7 +414,7 @@ impl Host {
                     self.watches.remove(&watch);
                 } else if !self.watches.contains_key(&watch) {
                     // The user has dropped the watch before it was set.
-                    self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
+                    self.inputs.push(Input::Unwatch(watch));
                 }
             }
             let refused = |error: &Error| !error.is_outcome_unknown();

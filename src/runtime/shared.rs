@@ -17,7 +17,8 @@ use crate::encryption::AtRest;
 use crate::machine::Tree;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
-use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::node::io::{Input, NodeStatus, RequestId, WatchId};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::ask::Ask;
 use crate::runtime::availability::{Subscribers, spare};
 use crate::runtime::certificates::Certificates;
@@ -49,13 +50,16 @@ pub(crate) const CLOSED: &str = "it was closed";
 
 /// A message from a handle to the host.
 pub(crate) enum HostMessage {
-    Request(HostRequest),
+    Request {
+        request: ClientRequest,
+        asker: Asker,
+    },
+    /// Passes an input on to the node.
+    Input(Input),
     /// Sets a timer.
     Timer(CallerTimer),
     /// Runs a function on the host's state.
     Look(Box<dyn FnOnce(&Host) + Send>),
-    /// Makes the node leave the cluster.
-    Leave,
     /// Stops the coordinator in an orderly way. The sender is dropped when it has stopped.
     Close(Sender<()>),
 }
@@ -80,13 +84,13 @@ impl RequestOrigin {
     }
 }
 
-pub(crate) struct HostRequest {
-    pub(super) request: Option<ClientRequest>,
+/// Who has sent a request, and what they receive. If it is dropped, the node has ended and does not answer.
+pub(crate) struct Asker {
+    pub(super) origin: Option<RequestOrigin>,
     /// Where the answer goes, if anybody waits for it.
-    pub(super) sink: Option<(RequestId, AnswerSink)>,
+    pub(super) sink: Option<AnswerSink>,
     /// The watch that the request sets.
     pub(super) watch: Option<(WatchId, WatchSink)>,
-    pub(super) asker: Option<RequestOrigin>,
 }
 
 /// The limits of a host.
@@ -119,7 +123,7 @@ pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the calls in the channel and at the node.
     calls: Sender<HostMessage>,
     waiting: AtomicUsize,
-    pub(super) next_id: AtomicU64,
+    next_id: AtomicU64,
     pub(super) tree: Published<Tree>,
     /// The last write that replies and events have shown.
     seen: AtomicU64,
@@ -261,19 +265,19 @@ impl NodeShared {
     /// Sends a request; the answer is converted for the caller.
     pub(crate) fn ask<A: 'static, T>(
         &self,
-        asker: RequestOrigin,
+        origin: RequestOrigin,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        self.ask_within(self.limits.pending_requests_max, asker, ask, watch, convert)
+        self.ask_within(self.limits.pending_requests_max, origin, ask, watch, convert)
     }
 
     /// As [`NodeShared::ask`], with its own limit: requests that release something are not refused.
     pub(crate) fn ask_within<A: 'static, T>(
         &self,
         limit: usize,
-        asker: impl Into<Option<RequestOrigin>>,
+        origin: impl Into<Option<RequestOrigin>>,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
@@ -287,20 +291,19 @@ impl NodeShared {
         }
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::default());
-        let asker = asker.into();
-        let session = asker.as_ref().map_or(SessionId(0), |asker| asker.session().id);
+        let origin = origin.into();
+        let session = origin.as_ref().map_or(SessionId(0), |origin| origin.session().id);
         let (request, read) = ask.numbered(id, session);
         let convert = |answer| read(answer).and_then(convert);
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let span = spans::of(&request);
-        let request = HostRequest {
-            request: Some(request),
-            sink: Some((id, AnswerSink::Slot(slot, span))),
+        let asker = Asker {
+            origin,
+            sink: Some(AnswerSink::Slot(slot, span)),
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
-            asker,
         };
-        // If the host is gone, dropping the request answers it.
-        self.call(HostMessage::Request(request));
+        // If the host is gone, dropping the asker answers the request.
+        self.call(HostMessage::Request { request, asker });
         pending
     }
 
@@ -315,8 +318,8 @@ impl NodeShared {
     pub(crate) fn ask_at(
         &self,
         (to, number): (Recipient, u64),
-        asker: RequestOrigin,
-        request: impl FnOnce(RequestId) -> ClientRequest,
+        origin: RequestOrigin,
+        body: RequestBody,
         watch: Option<WatchId>,
     ) {
         let watch = watch.map(|watch| (watch, WatchSink::Mailbox(to.clone())));
@@ -325,13 +328,9 @@ impl NodeShared {
             return sink.fail(error);
         }
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let (request, asker) = (Some(request(id)), Some(asker));
-        self.call(HostMessage::Request(HostRequest {
-            request,
-            sink: Some((id, sink)),
-            watch,
-            asker,
-        }));
+        let request = ClientRequest { id, session: origin.session().id, body };
+        let asker = Asker { origin: Some(origin), sink: Some(sink), watch };
+        self.call(HostMessage::Request { request, asker });
     }
 
     /// A request is answered whose answer goes there.
@@ -348,19 +347,20 @@ impl NodeShared {
     }
 
     /// Asks without waiting for the answer.
-    pub(crate) fn ask_and_forget<A>(&self, asker: RequestOrigin, ask: Ask<A>) {
-        let (request, _) = ask.numbered(RequestId(0), asker.session().id);
-        self.send(Some(asker), request);
+    pub(crate) fn ask_and_forget<A>(&self, origin: RequestOrigin, ask: Ask<A>) {
+        let (request, _) = ask.numbered(RequestId(0), origin.session().id);
+        let asker = Asker { origin: Some(origin), sink: None, watch: None };
+        if !self.clock.is_forked() {
+            // If the node has ended, the request is not needed.
+            self.call(HostMessage::Request { request, asker });
+        }
     }
 
-    /// Sends a request without waiting for the answer.
-    pub(crate) fn send(&self, asker: Option<RequestOrigin>, request: ClientRequest) {
-        if self.clock.is_forked() {
-            return;
+    /// Passes an input on to the node. If the node has ended, it is not needed.
+    pub(crate) fn input(&self, input: Input) {
+        if !self.clock.is_forked() {
+            self.call(HostMessage::Input(input));
         }
-        let request = HostRequest { request: Some(request), sink: None, watch: None, asker };
-        // If the node has ended, the request is not needed.
-        self.call(HostMessage::Request(request));
     }
 
     /// Puts a call into the inbox. If the host is gone, it is dropped.
@@ -436,9 +436,8 @@ impl NodeShared {
     pub(crate) fn detach(&self, session: &Arc<SessionShared>) -> bool {
         let detaches = session.detach();
         if detaches {
-            let (session, asker) = (session.id, RequestOrigin::Holder(Arc::clone(session)));
-            let state = SessionState::Detached;
-            self.send(Some(asker), ClientRequest::Abandon { session, state });
+            let origin = RequestOrigin::Holder(Arc::clone(session));
+            self.ask_and_forget(origin, Ask::abandon(SessionState::Detached));
         }
         detaches
     }
@@ -596,7 +595,7 @@ impl NodeShared {
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
             self.leaves.store(true, Ordering::Relaxed);
-            self.call(HostMessage::Leave);
+            self.input(Input::Leave);
         }
     }
 
@@ -670,13 +669,13 @@ impl NodeShared {
     }
 }
 
-impl Drop for HostRequest {
+impl Drop for Asker {
     fn drop(&mut self) {
         // The request was never handled: the inbox was dropped with the host.
-        if let Some(RequestOrigin::Opener(session)) = self.asker.take() {
+        if let Some(RequestOrigin::Opener(session)) = self.origin.take() {
             session.set_state(SessionState::Expired);
         }
-        if let Some((_, sink)) = self.sink.take() {
+        if let Some(sink) = self.sink.take() {
             sink.fail(Error::Stopped { reason: CLOSED.to_owned() });
         }
     }

@@ -7,9 +7,10 @@
 use tracing::Span;
 use tracing::field::Empty;
 
+use crate::machine::command::Command;
 use crate::node::admin::message::AdminRequest;
-use crate::node::io::{ClientRequest, Write};
 use crate::node::query::{Query, Read};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
@@ -21,8 +22,9 @@ pub(super) fn of(request: &ClientRequest) -> Span {
     if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
         return Span::none();
     }
-    let (operation, path) = described(request);
-    let session = session(request).map(tracing::field::display);
+    let (operation, path) = described(&request.body);
+    let is_of_session = request.session != SessionId(0);
+    let session = is_of_session.then(|| tracing::field::display(request.session));
     tracing::debug_span!(target: TARGET, "request", operation, path, session, error = Empty)
 }
 
@@ -31,18 +33,18 @@ pub(super) fn failed(span: &Span, error: &Error) {
     span.record("error", tracing::field::display(error));
 }
 
-fn described(request: &ClientRequest) -> (&'static str, Option<&str>) {
-    match request {
-        ClientRequest::Open { .. } => ("open", None),
-        ClientRequest::Resume { .. } => ("resume", None),
-        ClientRequest::Introduce { .. } => ("introduce", None),
-        ClientRequest::Write { command, .. } => match command {
-            Write::Op(op) => (op.name(), Some(op.path())),
-            Write::Multi(ops) => ("multi", ops.first().map(|op| op.path())),
-            Write::Authenticate(_) => ("add_auth", None),
-            Write::Close => ("close", None),
+fn described(body: &RequestBody) -> (&'static str, Option<&str>) {
+    match body {
+        RequestBody::Begin { command: Command::Open { .. }, .. } => ("open", None),
+        RequestBody::Begin { .. } => ("resume", None),
+        RequestBody::Command(command) => match command {
+            Command::Op(op) => (op.name(), Some(op.path())),
+            Command::Multi(ops) => ("multi", ops.first().map(|op| op.path())),
+            Command::Authenticate { .. } => ("add_auth", None),
+            // No other command is a user's.
+            _ => ("close", None),
         },
-        ClientRequest::Query { query, .. } => match query {
+        RequestBody::Query(query) => match query {
             Query::Read { read, .. } | Query::At { read, .. } => (
                 match read {
                     Read::Get { .. } => "get",
@@ -60,28 +62,12 @@ fn described(request: &ClientRequest) -> (&'static str, Option<&str>) {
             Query::RemoveWatches { path, .. } => ("remove_watches", Some(path)),
             Query::Sync => ("sync", None),
         },
-        ClientRequest::Admin { asked, .. } => match asked {
+        RequestBody::Admin(asked) => match asked {
             AdminRequest::Report => ("reports", None),
             AdminRequest::Sessions { .. } => ("sessions", None),
             AdminRequest::Image { .. } => ("backup", None),
             AdminRequest::Act { .. } => ("act", None),
         },
-        ClientRequest::Abandon { .. } => ("abandon", None),
-        ClientRequest::Unwatch { .. } => ("unwatch", None),
-        ClientRequest::AdminEndpoint { .. } => ("admin_endpoint", None),
-    }
-}
-
-fn session(request: &ClientRequest) -> Option<SessionId> {
-    match request {
-        ClientRequest::Open { session, .. }
-        | ClientRequest::Resume { session, .. }
-        | ClientRequest::Introduce { session, .. }
-        | ClientRequest::Write { session, .. }
-        | ClientRequest::Query { session, .. }
-        | ClientRequest::Abandon { session, .. } => Some(*session),
-        ClientRequest::Admin { .. }
-        | ClientRequest::Unwatch { .. }
-        | ClientRequest::AdminEndpoint { .. } => None,
+        RequestBody::Abandon(_) => ("abandon", None),
     }
 }

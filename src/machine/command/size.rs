@@ -36,6 +36,20 @@ impl Command {
             }
     }
 
+    /// Whether it may make the state larger, or is a user's write that other members must store.
+    pub(crate) fn takes_room(&self) -> bool {
+        let frees = |op: &Op| match op {
+            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => true,
+            Op::Take { claims, .. } => !claims,
+            _ => false,
+        };
+        match self {
+            Command::Multi(ops) => !ops.iter().all(frees),
+            Command::Op(op) => !frees(op),
+            _ => false,
+        }
+    }
+
     /// The error if the command takes more bytes than this, or the results of its operations do.
     pub(crate) fn too_large(&self, limit: usize) -> Option<OpError> {
         // Most commands are small, and need not be measured: none takes more than ten times its `size`.

@@ -5,13 +5,15 @@ use std::time::Duration;
 use super::Client;
 use super::choice_tests::config;
 use crate::node::admin::message::{Action, AdminReply, AdminRequest};
-use crate::node::io::{ClientRequest, Effects, Input, Now, Problem, RequestId, Time};
+use crate::node::io::{Effects, Input, Now, Problem, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::tests::harness::HEARTBEAT;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::VERSION;
+use crate::types::znode::SessionId;
 
 type Replies = Vec<(NodeId, AdminReply)>;
 
@@ -52,7 +54,8 @@ impl Desk {
     }
 
     fn ask(&mut self, asked: AdminRequest) -> Vec<NodeId> {
-        self.step([Input::Client(ClientRequest::Admin { request: RequestId(1), asked })]);
+        let (id, session, body) = (RequestId(1), SessionId(0), RequestBody::Admin(asked));
+        self.step([Input::Client(ClientRequest { id, session, body })]);
         std::mem::take(&mut self.asked)
     }
 

@@ -7,13 +7,13 @@ use super::{Client, ClientConfig};
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::client_message::{FromClient, Redirect, ToClient, UpTo};
-use crate::node::io::{
-    ClientRequest, Dial, Effects, Input, Now, Problem, QuorumState, RequestId, Time,
-};
+use crate::node::io::{Dial, Effects, Input, Now, Problem, QuorumState, RequestId, Time};
 use crate::node::message::PeerMessage;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::tests::harness::{HEARTBEAT, TICK};
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::VERSION;
+use crate::types::znode::SessionId;
 
 /// The voters, the first of which leads.
 const VOTERS: std::ops::RangeInclusive<NodeId> = 1..=3;
@@ -223,8 +223,9 @@ fn it_is_connected_with_all_members_while_it_asks_all() {
     let mut seat = Seat::new(100, LEARNERS, 1);
     seat.wait(MINUTE / 5);
     let (home, dialled) = (seat.client.member().unwrap(), seat.dialled());
-    let request = RequestId(1);
-    seat.step(vec![Input::Client(ClientRequest::Admin { request, asked: AdminRequest::Report })]);
+    let (id, session) = (RequestId(1), SessionId(0));
+    let body = RequestBody::Admin(AdminRequest::Report);
+    seat.step(vec![Input::Client(ClientRequest { id, session, body })]);
     let (asked, number) = seat.asked[0];
     assert_eq!((asked, seat.asked.len()), (home, 1));
     let reply = PeerMessage::AdminReply { number, replies: vec![(home, AdminReply::NoLeader)] };

@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
 use crate::node::client_message::{FromClient, HeldWatch, RequestHeader, SessionClaim, ToClient};
-use crate::node::io::{Answered, ClientRequest, Input, RequestId, SessionHolder, WatchId, Write};
+use crate::node::io::{Answered, Input, RequestId, SessionHolder, WatchId};
 use crate::node::message::PeerMessage;
 use crate::node::query::{EventData, Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::replica::watches::WatchKind;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::tests::harness::{HEARTBEAT, TICK};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -146,9 +147,8 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
     let op = Op::Set { path: "/n".into(), data: data.into(), version: None };
     let session_of_writer = SessionId(FIRST_CLIENT);
     let write = storm.number();
-    let command = Write::Op(op);
-    let write = ClientRequest::Write { request: write, session: session_of_writer, command };
-    storm.ask(FIRST_CLIENT, write);
+    let command = Command::Op(op);
+    storm.ask(FIRST_CLIENT, (write, session_of_writer), RequestBody::Command(command));
     storm.advance(Duration::from_secs(1));
     let mut answers = 0;
     for request in 0..20 {
@@ -407,10 +407,10 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
         let path: Arc<str> = format!("/{}", "x".repeat(bytes)).into();
         let session = SessionId(FIRST_CLIENT);
         let requests = (0..WATCHES_MAX as u64 + 10).map(|number| {
-            let (request, watch) = (RequestId(number), WatchId(1000 + number));
+            let (id, watch) = (RequestId(number), WatchId(1000 + number));
             let (path, recursive) = (Arc::clone(&path), false);
             let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
-            Input::Client(ClientRequest::Query { request, session, query })
+            Input::Client(ClientRequest { id, session, body: RequestBody::Query(query) })
         });
         let now = storm.cluster.clock();
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
@@ -429,9 +429,9 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
 fn many_clients_may_ask_for_much_at_once() {
     let mut storm = Storm::new(4);
     let data = vec![7; 1 << 20];
-    let command = Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
+    let command = Command::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
     let (request, session) = (storm.number(), SessionId(FIRST_CLIENT));
-    storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+    storm.ask(FIRST_CLIENT, (request, session), RequestBody::Command(command));
     storm.advance(Duration::from_secs(1));
     let clients = 1000..1300;
     let holder = 9;
@@ -495,12 +495,12 @@ fn claimed_session() {
     let mut storm = Storm::new(1);
     let victim = storm.cluster.open(1, 77, Duration::from_secs(40));
     let alice = Id::new("x509", "CN=alice");
-    let asked = storm.cluster.write(1, victim, Write::Authenticate(vec![alice.clone()]));
+    let asked = storm.cluster.write(1, victim, Command::Authenticate { ids: vec![alice.clone()] });
     storm.cluster.answer(asked).unwrap();
     let acl = vec![Acl::new(Permissions::ALL, alice)];
     let (path, mode) = ("/hidden".into(), CreateMode::Persistent);
     let op = Op::CreateWithAcl { path, data: "d".into(), mode, acl };
-    let asked = storm.cluster.write(1, victim, Write::Op(op));
+    let asked = storm.cluster.write(1, victim, Command::Op(op));
     storm.cluster.answer(asked).unwrap();
     let client = 500;
     let ids = Vec::new();
@@ -588,8 +588,8 @@ fn the_outcomes_of_many_writes_with_long_paths_reach_the_client() {
         (format!("/{}", "n".repeat(4000)).into(), SessionId(FIRST_CLIENT));
     for _ in 0..4_000 {
         let request = storm.number();
-        let command = Write::Op(Op::Delete { path: Arc::clone(&path), version: None });
-        storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+        let command = Command::Op(Op::Delete { path: Arc::clone(&path), version: None });
+        storm.ask(FIRST_CLIENT, (request, session), RequestBody::Command(command));
     }
     storm.advance(Duration::from_secs(2));
     let record = storm.cluster.node(1).machine().session(session).map(|record| record.last_seq);

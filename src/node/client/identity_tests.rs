@@ -6,8 +6,9 @@ use super::Client;
 use super::choice_tests::config;
 use crate::machine::command::{Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient, UpTo};
-use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, SessionHolder, Time};
+use crate::node::io::{Effects, Input, Now, RequestId, SessionHolder, Time};
 use crate::node::message::PeerMessage;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::tests::harness::HEARTBEAT;
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
@@ -76,10 +77,9 @@ fn begun(effects: &Effects) -> Option<(NodeId, u64, u64)> {
 #[test]
 fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let mut seat = Seat::new();
-    let (request, timeout) = (RequestId(1), Duration::from_secs(10));
-    let open =
-        ClientRequest::Open { request, session: SESSION, holder: 9, secret: [7; 16], timeout };
-    seat.step(Input::Client(open));
+    let (id, session) = (RequestId(1), SESSION);
+    let body = RequestBody::open(9, [7; 16], Duration::from_secs(10));
+    seat.step(Input::Client(ClientRequest { id, session, body }));
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 1, 0)), "it has no cluster yet");
     let done = Ok(Reply::Session { timeout_ms: 10_000 });

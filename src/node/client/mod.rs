@@ -36,8 +36,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::io::{
-    ClientRequest, Effects, Input, NodeStatus, Now, Problem, QuorumState, SessionHolder, Time,
-    WatchId,
+    Effects, Input, NodeStatus, Now, Problem, QuorumState, SessionHolder, Time, WatchId,
 };
 use super::message::PeerMessage;
 use super::reason::is_fresh;
@@ -45,6 +44,7 @@ use super::timings::ELECTION_TICKS;
 use super::versions::Gate;
 use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, HeldWatch, ToClient};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::sessions::{LocalSessions, users};
 use crate::types::error::Error;
 use crate::types::membership;
@@ -362,6 +362,7 @@ impl Client {
                 self.missed(peer, problem);
             }
             Input::Client(request) => self.take_request(request),
+            Input::Unwatch(watch) => self.unwatch(watch),
             Input::Failed { reason } => self.stop(reason),
             // A client has no disk, does not lead and is no member.
             Input::Duplicate { .. }
@@ -373,6 +374,7 @@ impl Client {
             | Input::DiskSpace { .. }
             | Input::LogSpace { .. }
             | Input::Host(_)
+            | Input::AdminEndpoint { .. }
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
@@ -385,16 +387,17 @@ impl Client {
     }
 
     fn take_request(&mut self, request: ClientRequest) {
-        match request {
-            ClientRequest::Admin { request, asked } => self.admin_asked(request, asked),
-            ClientRequest::Unwatch { watch } => self.unwatch(watch),
-            ClientRequest::Query { request, session, query } => self.query(request, session, query),
-            of_session => {
-                if let ClientRequest::Resume { session, .. } = of_session {
+        let ClientRequest { id, session, body } = request;
+        match body {
+            RequestBody::Admin(asked) => self.admin_asked(id, asked),
+            RequestBody::Query(query) => self.query(id, session, query),
+            of_log => {
+                if matches!(of_log, RequestBody::Begin { .. }) {
                     self.end_calls(session, None, SessionState::Moved);
                 }
+                let request = ClientRequest { id, session, body: of_log };
                 let bounds = self.config.timeouts;
-                self.local.take_request(of_session, self.id, self.seen, bounds, &mut self.effects);
+                self.local.take_request(request, self.id, self.seen, bounds, &mut self.effects);
             }
         }
     }

@@ -7,13 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Client, ClientConfig};
-use crate::machine::command::{Op, Reply};
+use crate::machine::command::{Command, Op, Reply};
 use crate::node::client_message::{ToClient, UpTo};
-use crate::node::io::{
-    Answered, ClientRequest, Dial, Effects, Input, Problem, RequestId, Time, WatchId, Write,
-};
+use crate::node::io::{Answered, Dial, Effects, Input, Problem, RequestId, Time, WatchId};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::query::{Answer, EventData, Query, Read};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::membership::NodeId;
@@ -137,22 +136,20 @@ impl Storm {
                 storm.connect(id, member);
             }
             let request = storm.number();
-            let (session, timeout) = (SessionId(id), TIMEOUT);
-            let open =
-                ClientRequest::Open { request, session, holder: id, secret: [7; 16], timeout };
-            storm.ask(id, open);
+            let open = RequestBody::open(id, [7; 16], TIMEOUT);
+            storm.ask(id, (request, SessionId(id)), open);
         }
         let request = storm.number();
         let op = Op::Create { path: "/n".into(), data: "".into(), mode: CreateMode::Persistent };
-        let command = Write::Op(op);
+        let command = Command::Op(op);
         let session = SessionId(FIRST_CLIENT);
-        storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+        storm.ask(FIRST_CLIENT, (request, session), RequestBody::Command(command));
         storm.advance(Duration::from_secs(3));
         for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
             let (request, session) = (storm.number(), SessionId(id));
             let (watch, path, recursive) = (WatchId(id), "/n".into(), false);
             let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
-            storm.ask(id, ClientRequest::Query { request, session, query });
+            storm.ask(id, (request, session), RequestBody::Query(query));
         }
         storm.advance(Duration::from_secs(1));
         let leader = storm.cluster.leader().expect("nothing has happened yet");
@@ -166,8 +163,14 @@ impl Storm {
         RequestId(self.next)
     }
 
-    pub(super) fn ask(&mut self, id: NodeId, request: ClientRequest) {
-        self.seats.get_mut(&id).unwrap().inputs.push_back(Input::Client(request));
+    pub(super) fn ask(
+        &mut self,
+        client: NodeId,
+        (id, session): (RequestId, SessionId),
+        body: RequestBody,
+    ) {
+        let request = Input::Client(ClientRequest { id, session, body });
+        self.seats.get_mut(&client).unwrap().inputs.push_back(request);
     }
 
     /// Reports to a client and a member whether they are connected.
@@ -318,8 +321,8 @@ impl Storm {
                 self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
                 let data = Bytes::from(request.0.to_string());
                 let command =
-                    Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
-                self.ask(id, ClientRequest::Write { request, session, command });
+                    Command::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
+                self.ask(id, (request, session), RequestBody::Command(command));
             }
             6..=8 => {
                 let request = self.number();
@@ -327,7 +330,7 @@ impl Storm {
                 let (read, watch) = (Read::Get { path: "/n".into() }, WatchId(request.0));
                 self.seats.get_mut(&id).unwrap().once.insert(watch);
                 let query = Query::Read { read, watch: Some(watch) };
-                self.ask(id, ClientRequest::Query { request, session, query });
+                self.ask(id, (request, session), RequestBody::Query(query));
             }
             9 | 10 => {
                 self.cut.insert((id, member));
@@ -442,8 +445,8 @@ fn replaced(seed: u64) {
             storm.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
             let data = Bytes::from(request.0.to_string());
             let command =
-                Write::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
-            storm.ask(id, ClientRequest::Write { request, session, command });
+                Command::Op(Op::Set { path: "/n".into(), data: data.into(), version: None });
+            storm.ask(id, (request, session), RequestBody::Command(command));
         }
         storm.advance(Duration::from_secs(5));
     }

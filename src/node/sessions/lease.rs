@@ -208,7 +208,7 @@ mod tests {
         let mut sessions = LocalSessions::new(S, false, 7);
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), session, holder, 10 * S, command, effects);
+        sessions.begin((RequestId(1), session), holder, 10 * S, command, None, effects);
         let gate = Gate { version: FIRST, possible: FIRST };
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         let result = Ok(Reply::Session { timeout_ms: 10_000 });
@@ -239,7 +239,8 @@ mod tests {
     fn a_session_that_may_be_open_is_renewed() {
         let mut sessions = LocalSessions::new(S, false, 7);
         let command = Command::Open { secret: [0; 16], timeout_ms: 6_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), SessionId(1), 2, 6 * S, command, &mut Effects::default());
+        let (of, effects) = ((RequestId(1), SessionId(1)), &mut Effects::default());
+        sessions.begin(of, 2, 6 * S, command, None, effects);
         assert!(!sessions.has_renewals(100 * S), "it was not sent");
         let gate = Gate { version: FIRST, possible: FIRST };
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);

@@ -34,9 +34,10 @@ use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
 use crate::node::client_message::SessionClaim;
-use crate::node::io::{ClientRequest, Effects, RequestId, SessionHolder, Time, Write};
+use crate::node::io::{Effects, RequestId, SessionHolder, Time};
 use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::query::Answer;
+use crate::node::request::{ClientRequest, RequestBody, milliseconds};
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
 use crate::node::versions::Gate;
@@ -94,50 +95,44 @@ impl LocalSessions {
         bounds: TimeoutBounds,
         effects: &mut Effects,
     ) {
-        match request {
-            ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = bounds.negotiated(timeout);
-                let timeout_ms = milliseconds(timeout);
-                let command = Command::Open { secret, timeout_ms, owner, base: zxid };
-                self.open(request, session, holder, timeout, command, effects);
+        let ClientRequest { id, session, body } = request;
+        match body {
+            RequestBody::Begin { holder, mut command, from } => {
+                let timeout = match &mut command {
+                    Command::Open { timeout_ms, owner: own, base, .. } => {
+                        (*own, *base) = (owner, zxid);
+                        negotiate(timeout_ms, bounds)
+                    }
+                    // A resumed session that keeps its timeout has none here until it is known.
+                    Command::Resume { timeout_ms: TIMEOUT_KEPT, owner: own, .. } => {
+                        *own = owner;
+                        Duration::ZERO
+                    }
+                    Command::Resume { timeout_ms, owner: own, .. } => {
+                        *own = owner;
+                        negotiate(timeout_ms, bounds)
+                    }
+                    _ => return,
+                };
+                self.begin((id, session), holder, timeout, command, from, effects);
             }
-            ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                let timeout = timeout.map(|timeout| bounds.negotiated(timeout));
-                let timeout_ms = timeout.map_or(TIMEOUT_KEPT, milliseconds);
-                let command = Command::Resume { secret, timeout_ms, owner };
-                // A resumed session that keeps its timeout has none here until it is known.
-                let timeout = timeout.unwrap_or_default();
-                self.open(request, session, holder, timeout, command, effects);
-            }
-            // No request waits for the answer.
-            ClientRequest::Introduce { session, ids, from } => {
-                if let Some(held) = self.sessions.get_mut(&session) {
-                    held.from = from;
-                }
-                self.write(RequestId(0), session, Write::Authenticate(ids), effects);
-            }
-            ClientRequest::Write { request, session, command } => {
-                self.write(request, session, command, effects);
-            }
-            ClientRequest::Abandon { session, state } => {
+            RequestBody::Command(command) => self.write(id, session, command, effects),
+            RequestBody::Abandon(state) => {
                 let reason = "its holder let go of the session while the write was under way";
                 self.end_unknown(session, state, reason, effects);
             }
             // These are answered by a replica, or by the member of a client.
-            ClientRequest::Query { .. }
-            | ClientRequest::Admin { .. }
-            | ClientRequest::Unwatch { .. }
-            | ClientRequest::AdminEndpoint { .. } => {}
+            RequestBody::Query(_) | RequestBody::Admin(_) => {}
         }
     }
 
-    fn open(
+    fn begin(
         &mut self,
-        request: RequestId,
-        session: SessionId,
+        (request, session): (RequestId, SessionId),
         holder: u64,
         timeout: Duration,
         command: Command,
+        from: Option<String>,
         effects: &mut Effects,
     ) {
         if let Some(former) = self.sessions.get_mut(&session) {
@@ -178,7 +173,7 @@ impl LocalSessions {
                 waits: QueryQueue::default(),
                 closing: false,
                 ids: Arc::default(),
-                from: None,
+                from,
                 unseen: false,
                 send_limit: u64::MAX,
             },
@@ -224,10 +219,10 @@ impl LocalSessions {
         &mut self,
         request: RequestId,
         session: SessionId,
-        write: Write,
+        command: Command,
         effects: &mut Effects,
     ) {
-        let closes = matches!(write, Write::Close);
+        let closes = matches!(command, Command::Close);
         if closes && self.sessions.get(&session).is_none_or(LocalSession::is_over) {
             effects.reply(request, Ok(Answer::Reply(Reply::Done)));
             return;
@@ -241,7 +236,7 @@ impl LocalSessions {
             self.agenda.add(SessionTask::Answer, session);
             return;
         }
-        let refused = self.refuses_writes.clone().filter(|_| write.takes_room());
+        let refused = self.refuses_writes.clone().filter(|_| command.takes_room());
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
@@ -249,12 +244,6 @@ impl LocalSessions {
         if let Some(error) = refused {
             return effects.reply(request, Err(error));
         }
-        let command = match write {
-            Write::Op(op) => Command::Op(op),
-            Write::Multi(ops) => Command::Multi(ops),
-            Write::Authenticate(ids) => Command::Authenticate { ids },
-            Write::Close => Command::Close,
-        };
         if let Some(error) = command.too_large(COMMAND_BYTES_MAX) {
             return effects.reply(request, Err(error.into_error(session)));
         }
@@ -506,7 +495,9 @@ impl LocalSessions {
     }
 }
 
-/// A timeout in milliseconds, as in commands.
-fn milliseconds(timeout: Duration) -> u32 {
-    u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
+/// The timeout that a command asks for, within these bounds.
+fn negotiate(timeout_ms: &mut u32, bounds: TimeoutBounds) -> Duration {
+    let timeout = bounds.negotiated(Duration::from_millis(u64::from(*timeout_ms)));
+    *timeout_ms = milliseconds(timeout);
+    timeout
 }

@@ -153,7 +153,7 @@ impl LocalSessions {
 mod tests {
     use super::*;
     use crate::machine::command::{Op, OpError, Outcome, Reply};
-    use crate::node::io::{Effects, RequestId, Write};
+    use crate::node::io::{Effects, RequestId};
     use crate::node::sessions::holder::Opening;
     use crate::types::version::FIRST;
 
@@ -165,7 +165,8 @@ mod tests {
         let (session, holder) = (SessionId(1), 2);
         let mut sessions = LocalSessions::new(S, false, 7);
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), session, holder, 10 * S, open, &mut Effects::default());
+        let effects = &mut Effects::default();
+        sessions.begin((RequestId(1), session), holder, 10 * S, open, None, effects);
         let base = |sessions: &LocalSessions| match &sessions.sessions[&session].opening {
             Some(Opening { command: Command::Open { base, .. }, .. }) => Some(*base),
             _ => None,
@@ -188,9 +189,9 @@ mod tests {
         let mut sessions = LocalSessions::new(S, false, 7);
         let mut effects = Effects::default();
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), session, holder, 10 * S, open, &mut effects);
+        sessions.begin((RequestId(1), session), holder, 10 * S, open, None, &mut effects);
         let op = Op::Delete { path: "/a".into(), version: None };
-        sessions.write(RequestId(2), session, Write::Op(op), &mut effects);
+        sessions.write(RequestId(2), session, Command::Op(op), &mut effects);
         let gate = Gate { version: FIRST, possible: FIRST };
         let outcome = |seq, result| Outcome { session, holder, seq, zxid: 0, result };
         for zxid in [40, 50] {

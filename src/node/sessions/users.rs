@@ -2,7 +2,8 @@
 
 use crate::machine::command::{Outcome, Reply};
 use crate::node::context::Context;
-use crate::node::io::{ClientRequest, Effects};
+use crate::node::io::Effects;
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::sessions::LocalSessions;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
@@ -39,17 +40,7 @@ pub(in crate::node) fn is_expiry(outcome: &Outcome) -> bool {
 
 /// Answers a request to a node or client that has stopped.
 pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, reason: &str) {
-    let request = match request {
-        ClientRequest::Open { request, .. }
-        | ClientRequest::Resume { request, .. }
-        | ClientRequest::Write { request, .. }
-        | ClientRequest::Query { request, .. }
-        | ClientRequest::Admin { request, .. } => request,
-        ClientRequest::Introduce { .. }
-        | ClientRequest::Abandon { .. }
-        | ClientRequest::Unwatch { .. }
-        | ClientRequest::AdminEndpoint { .. } => return,
-    };
-    let error = Error::Stopped { reason: reason.to_owned() };
-    effects.reply(request, Err(error));
+    if !matches!(request.body, RequestBody::Abandon(_)) {
+        effects.reply(request.id, Err(Error::Stopped { reason: reason.to_owned() }));
+    }
 }

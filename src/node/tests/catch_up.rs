@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
+use crate::machine::command::{Command, Op};
 use crate::node::LogLimits;
-use crate::node::io::{Input, Write};
+use crate::node::io::Input;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
 use crate::types::znode::{CreateMode, SessionId};
@@ -52,7 +52,7 @@ fn a_large_state_makes_checkpoints_rare_unless_the_disk_is_nearly_full() {
             data: data.clone().into(),
             mode: CreateMode::Persistent,
         };
-        let create = cluster.write(leader, session, Write::Op(create));
+        let create = cluster.write(leader, session, Command::Op(create));
         cluster.answer(create).unwrap();
     }
     cluster.input(follower, Input::DiskSpace { free: 0, total: 1 << 40 });

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::machine::command::{Op, Reply};
-use crate::node::io::{RequestId, Write};
+use crate::machine::command::{Command, Op, Reply};
+use crate::node::io::RequestId;
 use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, Crash, HEARTBEAT};
 use crate::types::membership::NodeId;
@@ -26,7 +26,7 @@ fn run(crash: Crash) -> bool {
         for (id, session) in sessions {
             let (path, data) = ("/q/n-".into(), format!("{id}:{n}").into());
             let op = Op::Create { path, data, mode: CreateMode::PersistentSequential };
-            requests.push((id, cluster.write(id, session, Write::Op(op))));
+            requests.push((id, cluster.write(id, session, Command::Op(op))));
         }
         if n % 2 == 1 {
             cluster.settle();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
-use crate::node::io::{Input, Problem, Write};
+use crate::machine::command::{Command, Op};
+use crate::node::io::{Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::node::timings::ELECTION_TICKS;
@@ -91,7 +91,7 @@ fn caught_up_by_snapshot(cluster: &mut Cluster) -> u64 {
     let mut last = None;
     for n in 0..600 {
         let op = Op::Set { path: "/".into(), data: vec![n as u8; 40_000].into(), version: None };
-        last = Some(cluster.write(leader, session, Write::Op(op)));
+        last = Some(cluster.write(leader, session, Command::Op(op)));
         cluster.settle();
     }
     cluster.answer(last.unwrap()).unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
-use crate::node::io::{Input, RequestId, Write};
+use crate::machine::command::{Command, Op};
+use crate::node::io::{Input, RequestId};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -20,7 +20,7 @@ fn space(cluster: &mut Cluster, node: NodeId, free: u64) {
 
 fn create(cluster: &mut Cluster, node: NodeId, session: SessionId, path: &str) -> RequestId {
     let (data, mode) = ("d".into(), CreateMode::Persistent);
-    cluster.write(node, session, Write::Op(Op::Create { path: path.into(), data, mode }))
+    cluster.write(node, session, Command::Op(Op::Create { path: path.into(), data, mode }))
 }
 
 fn refused(cluster: &mut Cluster, request: RequestId, low: &[NodeId]) {
@@ -82,7 +82,7 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
             refused(&mut cluster, request, &low);
             let op = |path: &str| Op::Delete { path: path.into(), version: None };
             let set = Op::Set { path: "/".into(), data: "x".into(), version: None };
-            let multi = Write::Multi(vec![op("/none"), set]);
+            let multi = Command::Multi(vec![op("/none"), set]);
             let request = cluster.write(node, session, multi);
             refused(&mut cluster, request, &low);
             let request = cluster.read(node, session, "/");
@@ -99,7 +99,7 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
         let request = cluster.write(
             node,
             session,
-            Write::Op(Op::Delete { path: path.into(), version: None }),
+            Command::Op(Op::Delete { path: path.into(), version: None }),
         );
         cluster.answer(request).unwrap();
     }
@@ -107,7 +107,7 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
     let session = cluster.open(third, 9, TIMEOUT);
     let request = create(&mut cluster, third, session, "/c");
     refused(&mut cluster, request, &low);
-    let request = cluster.write(third, session, Write::Close);
+    let request = cluster.write(third, session, Command::Close);
     cluster.answer(request).unwrap();
     // A little more is not enough yet.
     space(&mut cluster, follower, 70 << 20);
@@ -217,7 +217,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     cluster.advance(3 * SECOND);
     let create = |path: &str| {
         let (path, data) = (path.into(), vec![1; 1 << 20].into());
-        Write::Op(Op::Create { path, data, mode: CreateMode::Persistent })
+        Command::Op(Op::Create { path, data, mode: CreateMode::Persistent })
     };
     for count in 0..20 {
         let request = cluster.write(1, session, create(&format!("/{count}")));
@@ -232,7 +232,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     cluster.advance(3 * SECOND);
     let delete = |cluster: &mut Cluster, count: usize| {
         let op = Op::Delete { path: format!("/{count}").into(), version: None };
-        let request = cluster.write(1, session, Write::Op(op));
+        let request = cluster.write(1, session, Command::Op(op));
         cluster.answer(request).unwrap();
         cluster.advance(SECOND);
     };

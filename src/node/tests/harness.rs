@@ -4,15 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::machine::command::{Batch, Op, Reply};
+use crate::machine::command::{Batch, Command, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::bootstrap::genesis::nothing;
-use crate::node::io::{
-    ClientRequest, DiskOp, Effects, Input, Now, RequestId, Time, WatchId, Write,
-};
+use crate::node::io::{DiskOp, Effects, Input, Now, RequestId, Time, WatchId};
 use crate::node::log_outline::LogOutline;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::{Answer, EventData, Query, Read};
+use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::node::tests::disk::Disk;
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin, TimeoutBounds};
@@ -350,8 +349,7 @@ impl Cluster {
     }
 
     pub(crate) fn unwatch(&mut self, id: NodeId, watch: WatchId) {
-        let request = Input::Client(ClientRequest::Unwatch { watch });
-        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Unwatch(watch));
     }
 
     pub(crate) fn deliver(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
@@ -572,16 +570,12 @@ impl Cluster {
         *self.hosts.keys().find(|id| Some(**id) != leader).unwrap()
     }
 
-    pub(crate) fn ask(
-        &mut self,
-        id: NodeId,
-        request: impl FnOnce(RequestId) -> ClientRequest,
-    ) -> RequestId {
+    pub(crate) fn ask(&mut self, node: NodeId, session: SessionId, body: RequestBody) -> RequestId {
         self.next_request += 1;
-        let number = RequestId(self.next_request);
-        let request = Input::Client(request(number));
-        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
-        number
+        let id = RequestId(self.next_request);
+        let request = Input::Client(ClientRequest { id, session, body });
+        self.hosts.get_mut(&node).unwrap().inputs.push_back(request);
+        id
     }
 
     pub(crate) fn answer(&mut self, request: RequestId) -> Result<Answer, Error> {
@@ -597,13 +591,7 @@ impl Cluster {
 
     pub(crate) fn open(&mut self, id: NodeId, session: u64, timeout: Duration) -> SessionId {
         let session = SessionId(session);
-        let request = self.ask(id, |request| ClientRequest::Open {
-            request,
-            session,
-            holder: session.0 * 1000,
-            secret: [7; 16],
-            timeout,
-        });
+        let request = self.ask(id, session, RequestBody::open(session.0 * 1000, [7; 16], timeout));
         self.answer(request).unwrap();
         session
     }
@@ -615,18 +603,12 @@ impl Cluster {
         holder: u64,
         secret: [u8; 16],
     ) -> Result<Answer, Error> {
-        let request = self.ask(id, |request| ClientRequest::Resume {
-            request,
-            session,
-            holder,
-            secret,
-            timeout: Some(TICK * 3),
-        });
+        let request = self.ask(id, session, RequestBody::resume(holder, secret, Some(TICK * 3)));
         self.answer(request)
     }
 
-    pub(crate) fn write(&mut self, id: NodeId, session: SessionId, write: Write) -> RequestId {
-        self.ask(id, |request| ClientRequest::Write { request, session, command: write })
+    pub(crate) fn write(&mut self, id: NodeId, session: SessionId, command: Command) -> RequestId {
+        self.ask(id, session, RequestBody::Command(command))
     }
 
     pub(crate) fn create(
@@ -637,7 +619,7 @@ impl Cluster {
         mode: CreateMode,
     ) -> Result<String, Error> {
         let op = Op::Create { path: path.into(), data: "d".into(), mode };
-        let request = self.write(id, session, Write::Op(op));
+        let request = self.write(id, session, Command::Op(op));
         match self.answer(request)? {
             Answer::Reply(Reply::Created(created)) => Ok(created.path),
             other => panic!("{other:?}"),
@@ -653,7 +635,7 @@ impl Cluster {
     ) -> RequestId {
         let data = data.into();
         let op = Op::Set { path: path.into(), data, version: None };
-        self.write(id, session, Write::Op(op))
+        self.write(id, session, Command::Op(op))
     }
 
     pub(crate) fn watch(
@@ -679,13 +661,13 @@ impl Cluster {
         let (watch, path) = (WatchId(watch), path.into());
         let recursive = mode == WatchMode::PersistentRecursive;
         let query = Query::Watch { watch, path, recursive, from, data: EventData::None };
-        let request = self.ask(id, |request| ClientRequest::Query { request, session, query });
+        let request = self.ask(id, session, RequestBody::Query(query));
         self.answer(request)
     }
 
     pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {
         let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
-        self.ask(id, |request| ClientRequest::Query { request, session, query })
+        self.ask(id, session, RequestBody::Query(query))
     }
 
     /// The data at `path` on the replica at `id`.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, Write};
+use crate::machine::command::{Command, Op};
 use crate::node::query::{Answer, Query};
+use crate::node::request::RequestBody;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
@@ -15,7 +15,7 @@ const SESSIONS: u64 = 200;
 
 fn sync(cluster: &mut Cluster, node: NodeId, session: SessionId) {
     let query = Query::Sync;
-    let sync = cluster.ask(node, |request| ClientRequest::Query { request, session, query });
+    let sync = cluster.ask(node, session, RequestBody::Query(query));
     assert!(matches!(cluster.answer(sync), Ok(Answer::Synced(_))));
 }
 
@@ -103,14 +103,14 @@ fn the_end_of_a_session_with_many_ephemerals_takes_several_steps() {
         .map(|n| {
             let (path, mode) = (format!("/e{n}"), CreateMode::Ephemeral);
             let op = Op::Create { path: path.into(), data: "d".into(), mode };
-            cluster.write(node, session, Write::Op(op))
+            cluster.write(node, session, Command::Op(op))
         })
         .collect();
     for create in creates {
         cluster.answer(create).unwrap();
     }
     let before: Vec<u64> = cluster.hosts.values().map(|host| host.went_on).collect();
-    let close = cluster.write(node, session, Write::Close);
+    let close = cluster.write(node, session, Command::Close);
     // Writes made in the meantime come after it.
     let set = cluster.set(leader, other, "/", "behind");
     cluster.answer(close).unwrap();

@@ -40,9 +40,10 @@ pub(crate) mod version;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::machine::command::{Op, Reply};
-use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::machine::command::{Command, Op, Reply};
+use crate::node::io::{RequestId, WatchId};
 use crate::node::query::{Answer, Query};
+use crate::node::request::RequestBody;
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -113,7 +114,7 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
             let data = format!("{round}:{n}").into();
             let mode = CreateMode::PersistentSequential;
             let op = Op::Create { path, data, mode };
-            requests.push(cluster.write(writer, session, Write::Op(op)));
+            requests.push(cluster.write(writer, session, Command::Op(op)));
         }
         match round {
             0 => cluster.settle(),
@@ -217,11 +218,7 @@ fn a_sync_sees_all_completed_writes() {
     for n in 0..20 {
         let set = cluster.set(leader, writer_session, "/a", &n.to_string());
         cluster.answer(set).unwrap();
-        let sync = cluster.ask(reader, |request| ClientRequest::Query {
-            request,
-            session,
-            query: Query::Sync,
-        });
+        let sync = cluster.ask(reader, session, RequestBody::Query(Query::Sync));
         let read = cluster.read(reader, session, "/a");
         assert!(matches!(cluster.answer(sync), Ok(Answer::Synced(_))));
         match cluster.answer(read).unwrap() {
@@ -237,11 +234,7 @@ fn a_sync_without_a_quorum_waits_and_is_answered_after_it_is_back() {
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, Duration::from_secs(40));
     cluster.isolate(leader);
-    let sync = cluster.ask(leader, |request| ClientRequest::Query {
-        request,
-        session,
-        query: Query::Sync,
-    });
+    let sync = cluster.ask(leader, session, RequestBody::Query(Query::Sync));
     cluster.advance(Duration::from_secs(5));
     assert!(!cluster.replies.contains_key(&sync));
     cluster.heal();
@@ -285,7 +278,7 @@ fn watches_report_changes_made_anywhere() {
     let expected =
         [(WatchId(1), EventKind::Created, "/a"), (WatchId(1), EventKind::Created, "/a/b")];
     assert_eq!(seen, expected);
-    let close = cluster.write(2, two, Write::Close);
+    let close = cluster.write(2, two, Command::Close);
     cluster.answer(close).unwrap();
     assert_eq!(cluster.ended, [WatchId(1)]);
 }
@@ -307,11 +300,11 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
         let op = Op::Set { path: "/a".into(), data, version: None };
-        cluster.write(leader, session, Write::Op(op));
+        cluster.write(leader, session, Command::Op(op));
         cluster.settle();
     }
     let delete = Op::Delete { path: "/gone".into(), version: None };
-    let delete = cluster.write(leader, session, Write::Op(delete));
+    let delete = cluster.write(leader, session, Command::Op(delete));
     cluster.answer(delete).unwrap();
     cluster.advance(HEARTBEAT * 4);
     cluster.heal();
@@ -342,7 +335,7 @@ fn members_do_not_write_their_checkpoints_together() {
     for n in 0..2_000 {
         let data = vec![n as u8; 40_000].into();
         let op = Op::Set { path: "/a".into(), data, version: None };
-        cluster.write(leader, session, Write::Op(op));
+        cluster.write(leader, session, Command::Op(op));
         cluster.settle();
         for id in 1..=3 {
             at.entry(id).or_default().insert(cluster.node(id).raft.persistence.checkpoint.index);
@@ -473,7 +466,7 @@ fn a_closed_session_takes_nothing_more() {
     let session = cluster.open(1, 1, TIMEOUT);
     cluster.create(1, session, "/e", CreateMode::Ephemeral).unwrap();
     let before: RequestId = cluster.set(1, session, "/e", "x");
-    let close = cluster.write(1, session, Write::Close);
+    let close = cluster.write(1, session, Command::Close);
     let after = cluster.set(1, session, "/e", "y");
     assert!(cluster.answer(before).is_ok());
     assert!(matches!(cluster.answer(close), Ok(Answer::Reply(Reply::Done))));
@@ -496,7 +489,7 @@ fn late_copies_of_an_ended_session_s_requests_do_nothing() {
     }
     let copies: Vec<_> = cluster.forwarded.clone();
     assert!(copies.len() >= 4);
-    let close = cluster.write(holder, session, Write::Close);
+    let close = cluster.write(holder, session, Command::Close);
     cluster.answer(close).unwrap();
     let before = cluster.node(leader).machine().zxid();
     for message in copies {

@@ -22,8 +22,9 @@ use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
 use crate::machine::data::Data;
 use crate::machine::model::Model;
-use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::io::{RequestId, WatchId};
 use crate::node::query::{Answer, EventData, Query, Read};
+use crate::node::request::RequestBody;
 use crate::node::tests::harness::{Cluster, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::error::Error;
@@ -391,16 +392,16 @@ impl World {
         let held = self.session(slot);
         let session = held.id;
         let watch = WatchId(self.next());
-        let write = match &call {
-            Call::Op(op) => Some((Write::Op(op.clone()), Command::Op(op.clone()))),
-            Call::Multi(ops) => Some((Write::Multi(ops.clone()), Command::Multi(ops.clone()))),
+        let command = match &call {
+            Call::Op(op) => Some(Command::Op(op.clone())),
+            Call::Multi(ops) => Some(Command::Multi(ops.clone())),
             _ => None,
         };
-        if let Some((write, command)) = write {
-            return self.write(slot, write, command);
+        if let Some(command) = command {
+            return self.write(slot, command);
         }
         let expected = self.read(session, &call, watch);
-        let request = self.cluster.ask(NODE, |request| {
+        let query = {
             let read = |read, watches: bool| Query::Read { read, watch: watches.then_some(watch) };
             let query = match call {
                 Call::Get(path, watches) => read(Read::Get { path: path.into() }, watches),
@@ -420,17 +421,18 @@ impl World {
                 }
                 _ => read(Read::Ephemerals, false),
             };
-            ClientRequest::Query { request, session, query }
-        });
+            query
+        };
+        let request = self.cluster.ask(NODE, session, RequestBody::Query(query));
         self.expected.push((request, expected));
     }
 
-    fn write(&mut self, slot: usize, write: Write, command: Command) {
+    fn write(&mut self, slot: usize, command: Command) {
         let mut held = self.session(slot);
         held.seq += 1;
         self.sessions[slot] = Some(held);
-        let expected = self.apply(held, command);
-        let request = self.cluster.write(NODE, held.id, write);
+        let expected = self.apply(held, command.clone());
+        let request = self.cluster.write(NODE, held.id, command);
         self.expected.push((request, expected));
     }
 
@@ -442,7 +444,7 @@ impl World {
                     self.call(slot, call);
                 }
                 if closes {
-                    self.write(slot, Write::Close, Command::Close);
+                    self.write(slot, Command::Close);
                     self.over(slot);
                 }
             }

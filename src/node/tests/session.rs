@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::machine::command::{Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
-use crate::node::io::{ClientRequest, Time, Write};
+use crate::node::io::Time;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::Answer;
+use crate::node::request::RequestBody;
 use crate::node::sessions::WINDOW;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::error::Error;
@@ -31,15 +32,9 @@ fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
         host.disk_stalled = *id != leader;
     }
     let session = SessionId(1);
-    let open = cluster.ask(leader, |request| ClientRequest::Open {
-        request,
-        session,
-        holder: 1,
-        secret: [7; 16],
-        timeout: TIMEOUT,
-    });
+    let open = cluster.ask(leader, session, RequestBody::open(1, [7; 16], TIMEOUT));
     let op = Op::Create { path: "/e".into(), data: "".into(), mode: CreateMode::Ephemeral };
-    let create = cluster.write(leader, session, Write::Op(op));
+    let create = cluster.write(leader, session, Command::Op(op));
     cluster.advance(TIMEOUT * 2);
     assert!(!cluster.replies.contains_key(&open));
     for host in cluster.hosts.values_mut() {
@@ -63,13 +58,7 @@ fn a_session_whose_opening_took_long_is_surely_alive_once_it_is_renewed() {
         for (id, host) in &mut cluster.hosts {
             host.disk_stalled = *id != leader;
         }
-        let open = cluster.ask(leader, |request| ClientRequest::Open {
-            request,
-            session: SessionId(1),
-            holder: 1,
-            secret: [7; 16],
-            timeout: TIMEOUT,
-        });
+        let open = cluster.ask(leader, SessionId(1), RequestBody::open(1, [7; 16], TIMEOUT));
         cluster.advance(stalled);
         for host in cluster.hosts.values_mut() {
             host.disk_stalled = false;
@@ -89,27 +78,21 @@ fn a_resumption_that_is_given_up_closes_nothing() {
     let other = cluster.follower();
     let session = cluster.open(leader, 1, TIMEOUT);
     cluster.create(leader, session, "/e", CreateMode::Ephemeral).unwrap();
-    cluster.ask(other, |request| ClientRequest::Resume {
-        request,
-        session,
-        holder: 5,
-        secret: [7; 16],
-        timeout: Some(TIMEOUT),
-    });
-    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.ask(other, session, RequestBody::resume(5, [7; 16], Some(TIMEOUT)));
+    cluster.ask(other, session, RequestBody::Abandon(SessionState::Expired));
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_some(), "it was never sent");
 
     // The resumption was sent and is in the log. The session is not renewed, and any node may
     // resume it.
     cluster.resume(other, session, 6, [7; 16]).unwrap();
-    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.ask(other, session, RequestBody::Abandon(SessionState::Expired));
     cluster.advance(TIMEOUT / 2);
     assert!(cluster.data(leader, "/e").is_some());
     cluster.resume(leader, session, 7, [7; 16]).unwrap();
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_some());
-    cluster.ask(leader, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.ask(leader, session, RequestBody::Abandon(SessionState::Expired));
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_none());
 }
@@ -140,14 +123,8 @@ fn a_session_resumed_and_closed_in_one_batch_has_moved() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let session = cluster.open(1, 1, TIMEOUT);
-    cluster.ask(2, |request| ClientRequest::Resume {
-        request,
-        session,
-        holder: 5,
-        secret: [7; 16],
-        timeout: Some(TIMEOUT),
-    });
-    let close = cluster.write(2, session, Write::Close);
+    cluster.ask(2, session, RequestBody::resume(5, [7; 16], Some(TIMEOUT)));
+    let close = cluster.write(2, session, Command::Close);
     cluster.answer(close).unwrap();
     cluster.advance(HEARTBEAT * 2);
     assert_eq!(states_of(&cluster, 1, session).last(), Some(&SessionState::Moved));
@@ -267,27 +244,15 @@ fn a_node_that_is_far_behind_opens_sessions_all_the_same() {
     cluster.isolate(laggard);
     for n in 0..10_100_u64 {
         let session = SessionId(1000 + n);
-        cluster.ask(leader, |request| ClientRequest::Open {
-            request,
-            session,
-            holder: n,
-            secret: [7; 16],
-            timeout: TIMEOUT,
-        });
-        cluster.write(leader, session, Write::Close);
+        cluster.ask(leader, session, RequestBody::open(n, [7; 16], TIMEOUT));
+        cluster.write(leader, session, Command::Close);
         if n % 500 == 0 {
             cluster.settle();
         }
     }
     cluster.settle();
     let ours = SessionId(1);
-    let open = cluster.ask(laggard, |request| ClientRequest::Open {
-        request,
-        session: ours,
-        holder: 1,
-        secret: [7; 16],
-        timeout: TIMEOUT,
-    });
+    let open = cluster.ask(laggard, ours, RequestBody::open(1, [7; 16], TIMEOUT));
     cluster.settle();
     cluster.heal();
     cluster.answer(open).unwrap();
@@ -309,7 +274,7 @@ fn large_writes_wait_at_their_node() {
     let mut writes = Vec::new();
     for _ in 0..60 {
         let op = Op::Set { path: "/".into(), data: vec![1; 1 << 20].into(), version: None };
-        writes.push(cluster.write(node, session, Write::Op(op)));
+        writes.push(cluster.write(node, session, Command::Op(op)));
     }
     cluster.settle();
     let requests = |message: &PeerMessage| match message {
@@ -352,13 +317,11 @@ fn resumed_behind_a_snapshot(closed: bool) {
     let other = cluster.open(leader, 2, Duration::from_secs(40));
     // The laggard's messages arrive, and it receives none.
     cluster.cut.extend([(leader, laggard), (holder, laggard)]);
-    let resume = cluster.ask(laggard, |request| ClientRequest::Resume {
-        request,
+    let resume = cluster.ask(
+        laggard,
         session,
-        holder: 9,
-        secret: [7; 16],
-        timeout: Some(Duration::from_secs(40)),
-    });
+        RequestBody::resume(9, [7; 16], Some(Duration::from_secs(40))),
+    );
     let done = cluster.set(laggard, session, "/", "done");
     cluster.settle();
     let never = cluster.set(laggard, session, "/", "never sent");
@@ -367,13 +330,13 @@ fn resumed_behind_a_snapshot(closed: bool) {
     cluster.settle();
     cluster.resume(holder, session, 10, [7; 16]).unwrap();
     if closed {
-        let close = cluster.write(holder, session, Write::Close);
+        let close = cluster.write(holder, session, Command::Close);
         cluster.answer(close).unwrap();
     }
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
         let op = Op::Set { path: "/".into(), data, version: None };
-        cluster.write(leader, other, Write::Op(op));
+        cluster.write(leader, other, Command::Op(op));
         cluster.settle();
     }
     cluster.advance(HEARTBEAT * 4);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::machine::command::Op;
-use crate::node::io::{DiskOp, Input, Problem, Write};
+use crate::machine::command::{Command, Op};
+use crate::node::io::{DiskOp, Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
@@ -41,7 +41,7 @@ fn a_disk_slower_than_elections_unseats_no_leader() {
             data: "d".into(),
             mode: CreateMode::Persistent,
         };
-        let request = cluster.write(leader, session, Write::Op(op));
+        let request = cluster.write(leader, session, Command::Op(op));
         cluster.advance(3 * SECOND);
         assert!(cluster.data(leader, &path).is_none(), "a write needs the second disk");
         assert_eq!(cluster.leader(), Some(leader));

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::machine::RESULTS_BYTES_MAX;
 use crate::machine::command::{Command, Op, Outcome, Reply, Request};
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::Write;
 use crate::node::message::{COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
@@ -31,7 +30,7 @@ fn a_write_that_no_message_could_carry_is_refused() {
     let leader = cluster.elect();
     for (session, node) in [(1, leader), (2, cluster.follower())] {
         let session = cluster.open(node, session, TIMEOUT);
-        let refused = cluster.write(node, session, Write::Multi(deletes(MESSAGE_BYTES_MAX)));
+        let refused = cluster.write(node, session, Command::Multi(deletes(MESSAGE_BYTES_MAX)));
         let behind = cluster.set(node, session, "/", "1");
         let Err(Error::Multi { index, error }) = cluster.answer(refused) else { panic!() };
         let Error::TooLarge { size, limit, .. } = *error else { panic!("{error:?}") };
@@ -42,12 +41,12 @@ fn a_write_that_no_message_could_carry_is_refused() {
         let id = "i".repeat(MESSAGE_BYTES_MAX);
         let order = Box::new(QueueOrder { priority: 0, delay_ms: 0, id, max: None });
         let put = Op::Put { path: "/queue".into(), data: "".into(), order };
-        let refused = cluster.write(node, session, Write::Op(put));
+        let refused = cluster.write(node, session, Command::Op(put));
         assert!(matches!(cluster.answer(refused), Err(Error::TooLarge { .. })));
 
         // The largest that is taken goes all the way.
         let largest =
-            cluster.write(node, session, Write::Multi(deletes(COMMAND_BYTES_MAX - 65_536)));
+            cluster.write(node, session, Command::Multi(deletes(COMMAND_BYTES_MAX - 65_536)));
         let Err(Error::Multi { error, .. }) = cluster.answer(largest) else { panic!() };
         assert!(matches!(*error, Error::NoNode { .. }), "{error:?}");
     }
@@ -102,14 +101,14 @@ fn results_that_no_message_could_carry_are_refused() {
             let order = QueueOrder { priority: 0, delay_ms: 0, id: String::new(), max: None };
             let (path, data) = ("/q".into(), vec![7; 900_000].into());
             let put = Op::Put { path, data, order: Box::new(order) };
-            let put = cluster.write(leader, session, Write::Op(put));
+            let put = cluster.write(leader, session, Command::Op(put));
             cluster.answer(put).unwrap();
         }
         let takes = |count| vec![Op::Take { path: "/q".into(), claims: false }; count];
-        let refused = cluster.write(leader, session, Write::Multi(takes(5)));
+        let refused = cluster.write(leader, session, Command::Multi(takes(5)));
         let refused = cluster.answer(refused);
         // The result of this one stays in the state: nothing acknowledges it.
-        let taken = cluster.write(leader, session, Write::Multi(takes(3)));
+        let taken = cluster.write(leader, session, Command::Multi(takes(3)));
         let taken = cluster.answer(taken);
         // A new member needs the state. The harness sends nothing that is too long.
         cluster.add(4);

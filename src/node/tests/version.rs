@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::machine::command::{Op, Reply};
-use crate::node::io::{RequestId, Write};
+use crate::machine::command::{Command, Op, Reply};
+use crate::node::io::RequestId;
 use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::versions::PATIENCE_TICKS;
@@ -19,7 +19,7 @@ fn op(path: &str) -> Op {
 }
 
 fn invented(cluster: &mut Cluster, node: NodeId, session: SessionId) -> RequestId {
-    cluster.write(node, session, Write::Op(op("/a")))
+    cluster.write(node, session, Command::Op(op("/a")))
 }
 
 fn unsupported<T>() -> Result<T, Error> {
@@ -35,7 +35,7 @@ fn write_much(cluster: &mut Cluster, node: NodeId, session: SessionId) {
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
         let op = Op::Set { path: "/".into(), data, version: None };
-        cluster.write(node, session, Write::Op(op));
+        cluster.write(node, session, Command::Op(op));
         cluster.settle();
     }
     cluster.advance(HEARTBEAT * 4);
@@ -134,7 +134,7 @@ fn an_old_member_can_read_all_that_the_others_write() {
             let refused = invented(&mut cluster, id, session);
             assert_eq!(error(cluster.answer(refused)), unsupported());
             let ops = vec![Op::Delete { path: path.into(), version: None }, op("/s-0000000000")];
-            let multi = cluster.write(id, session, Write::Multi(ops));
+            let multi = cluster.write(id, session, Command::Multi(ops));
             let refused = error(cluster.answer(multi));
             assert!(matches!(refused, Err(Error::Multi { index: 1, .. })), "{refused:?}");
             assert!(cluster.now - asked <= HEARTBEAT, "it is known who is too old");
@@ -224,7 +224,7 @@ fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
 /// Only a leader raises the version.
 #[test]
 fn a_raise_is_not_forwarded() {
-    use crate::machine::command::{Command, Request};
+    use crate::machine::command::Request;
     let mut cluster = mixed(3, 3);
     let leader = cluster.elect();
     let command = Command::RaiseVersion { version: INVENTED };

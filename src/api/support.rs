@@ -6,6 +6,7 @@
 
 #[cfg(feature = "gateway")]
 mod gateway {
+    pub(crate) use crate::api::snapshot::Snapshot;
     /// The requests of a session, and their answers.
     pub(crate) use crate::machine::command::{Command, Op, Reply};
     pub(crate) use crate::machine::{CONFIG, Tree};
@@ -16,6 +17,7 @@ mod gateway {
     pub(crate) use crate::runtime::ask::Ask;
     #[cfg(feature = "tls")]
     pub(crate) use crate::runtime::certificates::HasCertificates;
+    pub(crate) use crate::runtime::chroot::Root;
     /// How they are sent, and where the answers arrive.
     pub(crate) use crate::runtime::mailbox::{Arrived, Delivery, Mailbox, Recipient, SharedEvent};
     pub(crate) use crate::runtime::session::SessionShared;

@@ -1,6 +1,7 @@
 //! Converts the node's answers to replies.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -17,7 +18,7 @@ use super::wire::response::{
     AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
     MultiResult, PathReply, ReplyHeader,
 };
-use crate::api::support::{Answer, Reply, WatchId};
+use crate::api::support::{Answer, Reply, Root, Snapshot, Tree, WatchId};
 use crate::types::error::Error;
 use crate::types::znode::{OpResult, Stat, Zxid};
 
@@ -69,7 +70,6 @@ impl ClientConnection {
                 };
             }
             ReplyKind::MultiRead(_) => return self.multi_read(xid, parts),
-            ReplyKind::Count { path } => return self.count(xid, &path, parts),
             ReplyKind::SetWatches { from, restored, .. } => {
                 return self.watches_set(xid, from, restored, parts.collect());
             }
@@ -128,6 +128,10 @@ impl ClientConnection {
                 let results = kinds.into_iter().zip(results);
                 let results = results.map(|(kind, result)| Ok(multi_result(kind, result)));
                 self.succeed(xid, &MultiReply { results: results.collect() });
+            }
+            (ReplyKind::Count { path }, Answer::Tree(tree)) => self.count(xid, &path, tree),
+            (ReplyKind::Count { .. }, Answer::Count(count)) => {
+                self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX));
             }
             (ReplyKind::AddWatch, Answer::Watching) => {
                 self.succeed(xid, &i32::from(ErrorCode::Ok));
@@ -246,20 +250,14 @@ impl ClientConnection {
         self.succeed(xid, &MultiReply { results });
     }
 
-    fn count(&mut self, xid: i32, path: &str, parts: impl Iterator<Item = Part>) {
-        let mut count = None;
-        for (_, answer) in parts {
-            count = match answer {
-                Ok(Answer::Exists(None)) => return self.fail(xid, ErrorCode::NoNode),
-                Ok(Answer::Tree(tree)) => Some(tree.below(path).count()),
-                Ok(Answer::Below(_, znodes)) => Some(znodes.len()),
-                Ok(_) => count,
-                Err(error) => return self.refuse(xid, &error),
-            };
+    /// Counts in the replica's tree, if the member of a client has not.
+    fn count(&mut self, xid: i32, path: &str, tree: Tree) {
+        let ids = self.session.as_ref().map(|session| session.ids.load_full()).unwrap_or_default();
+        let snapshot = Snapshot::new(Arc::new(tree), Root::default(), ids);
+        match snapshot.all_children_number(path) {
+            Ok(count) => self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX)),
+            Err(error) => self.refuse(xid, &error),
         }
-        // The count does not include the znode itself.
-        let count = count.map_or(0, |count| count.saturating_sub(1));
-        self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX));
     }
 
     /// Sends the events that restored watches missed since the zxid that the client had seen.

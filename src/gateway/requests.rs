@@ -177,12 +177,9 @@ impl ClientConnection {
                 let what = ReplyKind::Count { path: path.to_string() };
                 let read = match self.shared.has_replica {
                     true => Read::Tree,
-                    false => Read::Below { path: Arc::clone(&path) },
+                    false => Read::Count { path },
                 };
-                self.expect(xid, what, 2);
-                // Only checks that the znode exists and may be read.
-                self.ask_query(0, Query::Read { read: Read::Exists { path }, watch: None });
-                self.ask_query(1, Query::Read { read, watch: None });
+                self.read(xid, what, read, false);
             }
             Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
             Request::CloseSession => {

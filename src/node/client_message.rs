@@ -229,6 +229,7 @@ impl ToClient {
                 | Answer::Watching
                 | Answer::Tree(_)
                 | Answer::Past(_)
+                | Answer::Count(_)
                 | Answer::Admin(_) => 0,
             },
             _ => 0,
@@ -332,6 +333,7 @@ impl ToClient {
                     | Answer::Synced(_)
                     | Answer::Tree(_)
                     | Answer::Past(_)
+                    | Answer::Count(_)
                     | Answer::Admin(_) => FIXED,
                 },
                 ToClient::Outcome(Outcome { result: Ok(Reply::Multi(results)), .. }) => {

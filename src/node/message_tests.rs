@@ -267,6 +267,7 @@ fn client_messages(request: &Request) -> Vec<FromClient> {
         Read::Ids,
         Read::Below { path: "/a".into() },
         Read::Tree,
+        Read::Count { path: "/a".into() },
     ];
     let mut messages = vec![
         FromClient::Begin { seen: 350, cluster: 77, name: "name".to_owned() },
@@ -365,6 +366,7 @@ fn updates() -> Vec<ToClient> {
         Ok(Answer::Watching),
         Ok(Answer::Synced(350)),
         Ok(Answer::Below(350, Vec::new())),
+        Ok(Answer::Count(350)),
         Err(QueryError::NoNode { path: path() }),
         Err(QueryError::NoAuth { path: path(), permission: Permissions::READ }),
         Err(QueryError::NoWatch { path: path() }),

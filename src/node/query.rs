@@ -80,6 +80,11 @@ pub(crate) enum Read {
     },
     /// The whole tree, for handles in the replica's process.
     Tree,
+    /// How many znodes there are below this one, whoever may read them. For clients: counting takes long, so handles
+    /// in the replica's process count in its tree themselves.
+    Count {
+        path: Arc<str>,
+    },
 }
 
 /// The answer to a request that succeeded.
@@ -109,6 +114,7 @@ pub(crate) enum Answer {
     Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
     /// As [`Answer::Tree`], of the past. The receiver undoes the later writes.
     Past(#[serde(with = "in_process")] PastTree),
+    Count(u64),
 }
 
 /// A znode of [`Answer::Below`].
@@ -264,6 +270,11 @@ impl Answer {
         Some(zxid)
     }
 
+    pub(crate) fn count(self) -> Option<u64> {
+        let Answer::Count(count) = self else { return None };
+        Some(count)
+    }
+
     pub(crate) fn members(self) -> Option<Vec<(NodeId, AdminReply)>> {
         let Answer::Admin(replies) = self else { return None };
         Some(replies)
@@ -309,6 +320,7 @@ impl Read {
             | Read::Exists { path }
             | Read::Children { path }
             | Read::Below { path }
+            | Read::Count { path }
             | Read::Acl { path } => Some(path),
             Read::Ephemerals | Read::Ids | Read::Tree => None,
         }

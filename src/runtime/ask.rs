@@ -230,6 +230,13 @@ impl Ask<(Vec<String>, Stat)> {
     }
 }
 
+impl Ask<u64> {
+    /// How many znodes there are below this one.
+    pub(crate) fn count(path: Arc<str>) -> Ask<u64> {
+        Ask::read(Read::Count { path }, Answer::count)
+    }
+}
+
 impl Ask<Zxid> {
     pub(crate) fn sync() -> Ask<Zxid> {
         Ask::query(Query::Sync, Answer::synced)

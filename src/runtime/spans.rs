@@ -55,6 +55,7 @@ fn described(body: &RequestBody) -> (&'static str, Option<&str>) {
                     Read::Ids => "ids",
                     Read::Below { .. } => "below",
                     Read::Tree => "snapshot",
+                    Read::Count { .. } => "all_children_number",
                 },
                 read.path().map(|path| &**path),
             ),

@@ -206,7 +206,11 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
-        self.snapshot_of(path)?.all_children_number(path)
+        let Some(tree) = self.tree()? else {
+            let counted = self.nonblocking().all_children_number(path);
+            return self.wait_for("all_children_number", path, counted);
+        };
+        self.shown(&tree).all_children_number(path)
     }
 
     /// Returns the paths of the session's ephemeral znodes, sorted, as this replica has them,

@@ -26,6 +26,8 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// The most bytes that are read of a tree for a client.
 pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
+/// The most znodes that are counted for a client: about as many as could be read.
+const COUNTED_MAX: usize = BELOW_BYTES_MAX / ZNODE_BYTES;
 /// The most changes that are undone for a client's read of the past: about ten milliseconds' work.
 const UNDONE_MAX: usize = 10_000;
 /// About how many bytes a znode takes besides its path and its data.
@@ -221,7 +223,7 @@ impl Answering<'_> {
         let past = self.history.past.at(zxid, self.tree).map_err(too_old)?;
         let part = match read {
             Read::Tree => return Ok(Answer::Past(past)),
-            Read::Below { .. } => TreePart::Below(path),
+            Read::Below { .. } | Read::Count { .. } => TreePart::Below(path),
             _ => TreePart::Znode(path),
         };
         let tree = past.tree_within(part, UNDONE_MAX).map_err(too_old)?;
@@ -436,6 +438,16 @@ pub(crate) fn answer_read(
         }
         Read::Tree => Answer::Tree(tree.clone()),
         Read::Below { path } => read_below(tree, path, viewer)?,
+        Read::Count { path } => {
+            readable(path)?.ok_or_else(|| missing(path))?;
+            let count = tree.below(path).take(COUNTED_MAX + 1).count();
+            if count > COUNTED_MAX {
+                let (size, limit) = (count as u64, COUNTED_MAX as u64);
+                return Err(Error::TooLarge { path: path.to_string(), size, limit });
+            }
+            // Without the znode itself.
+            Answer::Count(count as u64 - 1)
+        }
     })
 }
 

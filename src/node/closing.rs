@@ -121,18 +121,10 @@ mod tests {
         cluster.input(member, Input::Closing { done: false, resigns: true });
     }
 
-    /// A cluster of three, its leader and its followers.
-    fn cluster() -> (Cluster, NodeId, [NodeId; 2]) {
-        let mut cluster = Cluster::new(3);
-        let leader = cluster.elect();
-        let others: Vec<NodeId> = (1..=3).filter(|id| *id != leader).collect();
-        (cluster, leader, others.try_into().unwrap())
-    }
-
     /// Members that were closed at once handed the lead round and round, a few milliseconds each.
     #[test]
     fn members_that_are_closed_hand_the_lead_only_to_those_that_are_not() {
-        let (mut cluster, leader, [first, second]) = cluster();
+        let (mut cluster, leader, [first, second]) = Cluster::of_three();
         let term = cluster.node(leader).status().term;
         close(&mut cluster, first);
         cluster.settle();
@@ -154,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_member_that_is_being_closed_refuses_the_lead() {
-        let (mut cluster, leader, [first, _]) = cluster();
+        let (mut cluster, leader, [first, _]) = Cluster::of_three();
         let term = cluster.node(leader).status().term;
         // The leader has chosen it before it knew.
         close(&mut cluster, first);
@@ -166,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_member_that_is_being_closed_leaves_the_election_to_another() {
-        let (mut cluster, leader, [first, second]) = cluster();
+        let (mut cluster, leader, [first, second]) = Cluster::of_three();
         close(&mut cluster, first);
         cluster.settle();
         cluster.kill(leader);
@@ -183,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_only_member_with_the_whole_log_leads_although_it_is_being_closed() {
-        let (mut cluster, leader, [first, second]) = cluster();
+        let (mut cluster, leader, [first, second]) = Cluster::of_three();
         let session = cluster.open(leader, 7, HEARTBEAT * 30);
         cluster.isolate(second);
         cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
@@ -202,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_leader_stays_until_others_that_are_closed_are_done() {
-        let (mut cluster, leader, [first, second]) = cluster();
+        let (mut cluster, leader, [first, second]) = Cluster::of_three();
         for member in [leader, first, second] {
             close(&mut cluster, member);
         }

@@ -617,16 +617,21 @@ mod tests {
         }
     }
 
-    /// The length was set, and stayed unsynced: there was no descriptor for the handle that syncs it.
-    #[test]
-    fn a_file_is_not_shortened_without_a_descriptor_to_sync_it() {
+    /// A generation whose chunks are written over those of a former one.
+    fn over_a_spare() -> (Device, Generation) {
         let device = Device::new(3);
         let path = FsPath::new(Arc::new(device.process()), Path::new("/generations")).join("gen");
         path.parent().create_directory().unwrap();
         let spare = spare_beside(&path).open(Access::Create).unwrap();
         spare.write_at(&[1; 200_000], 0).unwrap();
         spare.sync_all().unwrap();
-        let mut generation = Generation::create(path, 1).unwrap();
+        (device, Generation::create(path, 1).unwrap())
+    }
+
+    /// The length was set, and stayed unsynced: there was no descriptor for the handle that syncs it.
+    #[test]
+    fn a_file_is_not_shortened_without_a_descriptor_to_sync_it() {
+        let (device, mut generation) = over_a_spare();
         device.set_descriptors(Some(0));
         assert!(generation.shorten(0, 50_000).is_err());
         assert_eq!(generation.chunks.length().unwrap(), 200_000);
@@ -638,13 +643,7 @@ mod tests {
     /// The error of the sync was lost with it, and the chunk counted as durable.
     #[test]
     fn a_sync_that_fails_while_the_file_is_shortened_fails_for_the_chunks_too() {
-        let device = Device::new(3);
-        let path = FsPath::new(Arc::new(device.process()), Path::new("/generations")).join("gen");
-        path.parent().create_directory().unwrap();
-        let spare = spare_beside(&path).open(Access::Create).unwrap();
-        spare.write_at(&[1; 200_000], 0).unwrap();
-        spare.sync_all().unwrap();
-        let mut generation = Generation::create(path, 1).unwrap();
+        let (device, mut generation) = over_a_spare();
         generation.begin_part();
         let id = ChunkId { group: 1, number: 0 };
         generation.write(encode(id, 0, Form::Clear, &[7; 30_000])).unwrap();

@@ -21,14 +21,6 @@ fn sent(cluster: &Cluster, link: &str, text: &str) -> usize {
 const STANDS: &str = "body: Vote {";
 const TOLD_TO_STAND: &str = "body: TimeoutNow";
 
-/// A cluster of three, its leader and its followers.
-fn cluster() -> (Cluster, NodeId, [NodeId; 2]) {
-    let mut cluster = Cluster::new(3);
-    let leader = cluster.elect();
-    let others: Vec<NodeId> = (1..=3).filter(|id| *id != leader).collect();
-    (cluster, leader, others.try_into().unwrap())
-}
-
 /// raft-rs sends a successor one message to stand for election. When that was lost, the leader waited
 /// for the same successor for as long as an election takes, and then sent it the message again.
 #[test]
@@ -158,7 +150,7 @@ fn lose(cluster: &mut Cluster, member: NodeId, peer: NodeId) {
 #[test]
 fn a_member_that_is_done_with_closing_does_not_stand_although_it_could_win() {
     for done in [false, true] {
-        let (mut cluster, leader, [closed, other]) = cluster();
+        let (mut cluster, leader, [closed, other]) = Cluster::of_three();
         let session = cluster.open(leader, 7, TIMEOUT * 5);
         // Only the member that is closed has all of the log.
         cluster.isolate(other);
@@ -182,7 +174,7 @@ fn a_leader_hands_over_to_no_member_that_is_dead() {
     for phase in 0..ELECTION {
         // When its connection has ended, as soon as it does not answer any more, and later.
         for silence in [0, 5, 3 * ELECTION] {
-            let (mut cluster, leader, [living, dead]) = cluster();
+            let (mut cluster, leader, [living, dead]) = Cluster::of_three();
             cluster.advance(HEARTBEAT * (5 + phase));
             cluster.kill(dead);
             if silence == 0 {

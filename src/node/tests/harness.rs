@@ -552,6 +552,14 @@ impl Cluster {
             .map(Node::id)
     }
 
+    /// A cluster of three, its leader and its followers.
+    pub(crate) fn of_three() -> (Cluster, NodeId, [NodeId; 2]) {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let others: Vec<NodeId> = (1..=3).filter(|id| *id != leader).collect();
+        (cluster, leader, others.try_into().expect("three without one"))
+    }
+
     /// Advances until there is a leader among the nodes that `of` names.
     pub(crate) fn elect(&mut self) -> NodeId {
         for _ in 0..200 {

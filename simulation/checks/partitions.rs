@@ -66,6 +66,11 @@ impl Partitions {
         }
     }
 
+    /// Whether one more may hang. The more do, the longer the others take.
+    pub(crate) fn may_hang(&self) -> bool {
+        self.hung.get() < 2
+    }
+
     /// A member hangs from now on.
     pub(crate) fn hangs(&mut self, now: Nanos) -> Hung {
         self.hung.set(self.hung.get() + 1);

@@ -132,7 +132,9 @@ async fn work(
             }
             kernel.check(checked.map(drop));
         }
-        if random.percent(1) {
+        // Seldom in calm times, which are measured from the last one on.
+        let seldom = if calm { 1000 } else { 150 };
+        if random.below(seldom) == 0 && kernel.checks.borrow().partitions.may_hang() {
             hang(client, owned).await;
             (calm, began) = (false, 0);
         }
@@ -176,7 +178,7 @@ async fn hang(client: &Client, owned: &[(Rc<Partition>, u64)]) {
     let (kernel, random) = (&client.kernel, &client.random);
     let (silence, turn) = limits(kernel);
     let began = kernel.now();
-    let until = began + turn * random.within(1..60);
+    let until = began + turn * random.within(1..100);
     let is_calm = kernel.phase.get() == Phase::Calm;
     let hung = kernel.checks.borrow_mut().partitions.hangs(began);
     while kernel.now() < until && !kernel.is_stopping() {

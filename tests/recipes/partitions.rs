@@ -199,6 +199,42 @@ fn the_partitions_of_a_lost_member_are_taken_at_once_with_what_it_has_committed(
 }
 
 #[test]
+fn partitions_wait_for_a_member_that_is_started_again_within_the_grace() {
+    let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(4 * SECOND));
+    let of = |session: &Session| partitions(session, 9).with_grace(20 * SECOND);
+    let session = own_session(&cluster, 2);
+    let mut one = Worker::join(&of(&own_session(&cluster, 0)), "one");
+    let mut other = Worker::join(&of(&own_session(&cluster, 1)), "other");
+    let mut again = Worker::join(&of(&session), "again");
+    settle(&cluster, &mut [&mut one, &mut other, &mut again]);
+    let had = again.numbers();
+    again.owned.values().for_each(|partition| partition.commit("so far").unwrap());
+    // The others are called all the time. Each time that they come to rest takes a fraction of a second.
+    let wait = |one: &mut Worker, other: &mut Worker, seconds: u32| {
+        for _ in 0..seconds {
+            cluster.advance(SECOND / 2);
+            settle(&cluster, &mut [one, other]);
+        }
+    };
+    cluster.expire(&session);
+    wait(&mut one, &mut other, 15);
+    assert_eq!(counts(&[&mut one, &mut other]), [3, 3], "they wait");
+    let session = own_session(&cluster, 2);
+    let mut again = Worker::join(&of(&session), "again");
+    settle(&cluster, &mut [&mut one, &mut other, &mut again]);
+    assert_eq!(again.numbers(), had);
+    assert!(again.owned.values().all(|partition| partition.position() == Some(b"so far")));
+    // It does not come back. Until that is known, whoever joins gets its part of the rest.
+    drop(again);
+    let mut new = Worker::join(&of(&own_session(&cluster, 2)), "new");
+    settle(&cluster, &mut [&mut one, &mut other, &mut new]);
+    assert_eq!(counts(&[&mut one, &mut other, &mut new]), [2, 2, 2]);
+    cluster.advance(20 * SECOND);
+    settle(&cluster, &mut [&mut one, &mut other, &mut new]);
+    assert_eq!(counts(&[&mut one, &mut other, &mut new]), [3, 3, 3]);
+}
+
+#[test]
 fn no_more_partitions_move_at_a_time_than_may() {
     let cluster = Cluster::new(3);
     let of = |node| partitions(&own_session(&cluster, node), 20).with_moves_max(3).unwrap();

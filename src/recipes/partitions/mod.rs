@@ -121,6 +121,7 @@ pub struct Partitions {
     settings: Arc<Settings>,
     drain_limit: Duration,
     max_silence: Option<Duration>,
+    grace: Duration,
     /// [`TURN`], or less in simulated worlds, which are short.
     turn: Duration,
     group: Group,
@@ -168,7 +169,8 @@ impl Partitions {
         let group = Group::new(session, &path::join(path, MEMBERS))?;
         let (session, path, settings) = (session.for_recipe(), path.to_owned(), Arc::new(settings));
         let (drain_limit, max_silence, turn) = (DRAIN_LIMIT, Some(MAX_SILENCE), TURN);
-        Ok(Partitions { session, path, settings, drain_limit, max_silence, turn, group })
+        let grace = Duration::ZERO;
+        Ok(Partitions { session, path, settings, drain_limit, max_silence, grace, turn, group })
     }
 
     /// The same partitions, of which so many may be moving at a time: owned by a living member while planned for another
@@ -208,6 +210,40 @@ impl Partitions {
     #[must_use]
     pub fn with_max_silence(self, limit: impl Into<Option<Duration>>) -> Partitions {
         Partitions { max_silence: limit.into(), ..self }
+    }
+
+    /// The same partitions, with a grace for members that are started again: so long do a member's partitions wait for it
+    /// after its session has ended, without an owner. If it joins again by its name within that time, it gets them at
+    /// once, with their positions. Zero by default: others have them at once. [`Share::leave`] hands over without a grace,
+    /// and a member whose share is dropped is waited for.
+    ///
+    /// A restart within the session's timeout needs no grace: see
+    /// [the page](crate::guide::recipes::partitions#a-restart). The time is that for which the member who makes the plan has
+    /// seen it missing, so give all the same grace.
+    ///
+    /// Source: Kafka's static membership, KIP-345.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{recipes::Partitions, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let of = |node: usize| -> quorate::Result<Partitions> {
+    ///     let partitions = Partitions::new(&cluster.node(node).session(), "/mails", 1)?;
+    ///     Ok(partitions.with_grace(Duration::from_secs(120)))
+    /// };
+    /// let mut here = of(0)?.join("host-0")?;
+    /// here.take()?.hand_over("up to 17")?;
+    /// let mut there = of(1)?.join("host-1")?;
+    /// drop(here);
+    /// assert!(there.take_timeout(Duration::from_millis(100))?.is_none(), "host-0 may come back");
+    /// let mut again = of(2)?.join("host-0")?;
+    /// assert_eq!(again.take()?.position(), Some(&b"up to 17"[..]));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_grace(self, grace: Duration) -> Partitions {
+        Partitions { grace, ..self }
     }
 
     #[cfg(any(test, feature = "simulator"))]

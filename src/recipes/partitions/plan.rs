@@ -1,6 +1,6 @@
 //! Which member each partition is planned for: a pure function of the former plan and the members.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,34 @@ impl PartitionPlan {
     ///
     /// A member that [is silent](PartitionMember::is_silent) counts as one that is gone.
     pub fn next(&self, members: &[PartitionMember], moves: usize) -> PartitionPlan {
+        self.next_beside(members, moves, &BTreeSet::new())
+    }
+
+    /// The plan that follows, in which what is planned for these other members stays so, and is not counted.
+    pub(super) fn next_beside(
+        &self,
+        members: &[PartitionMember],
+        moves: usize,
+        kept: &BTreeSet<String>,
+    ) -> PartitionPlan {
+        if kept.is_empty() {
+            return self.next_of_all(members, moves);
+        }
+        let planned: Vec<_> = (0..self.partitions()).map(|number| self.planned(number)).collect();
+        let is_kept =
+            |number: &usize| planned[*number].is_some_and(|(name, _)| kept.contains(name));
+        let others: Vec<usize> = (0..self.partitions()).filter(|it| !is_kept(it)).collect();
+        let of_others = others.iter().map(|number| self.owners[*number]).collect();
+        let next = PartitionPlan { members: self.members.clone(), owners: of_others };
+        let next = next.next_of_all(members, moves);
+        let mut planned = planned;
+        for (at, number) in others.into_iter().enumerate() {
+            planned[number] = next.planned(at);
+        }
+        PartitionPlan::planned_for(&planned)
+    }
+
+    fn next_of_all(&self, members: &[PartitionMember], moves: usize) -> PartitionPlan {
         let mut members: Vec<&PartitionMember> =
             members.iter().filter(|member| !member.is_silent).collect();
         members.sort_by_key(|member| (&member.name, member.weight, &member.zone));
@@ -134,6 +162,25 @@ impl PartitionPlan {
         }
         let owners = to.iter().map(|at| at.map_or(0, |at| numbers[at])).collect();
         PartitionPlan { members: named, owners }
+    }
+
+    /// The plan with these names and zones of members.
+    fn planned_for(planned: &[Option<&(String, String)>]) -> PartitionPlan {
+        let members: BTreeMap<&String, &String> =
+            planned.iter().flatten().map(|(name, zone)| (name, zone)).collect();
+        let numbers: BTreeMap<&String, u32> = members.keys().copied().zip(1..).collect();
+        let number = |planned: &Option<&(String, String)>| planned.map_or(0, |it| numbers[&it.0]);
+        PartitionPlan {
+            owners: planned.iter().map(number).collect(),
+            members: (members.into_iter())
+                .map(|(name, zone)| (name.clone(), zone.clone()))
+                .collect(),
+        }
+    }
+
+    /// The names of the members that have partitions, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|(name, _)| &**name)
     }
 
     fn planned(&self, partition: usize) -> Option<&(String, String)> {
@@ -374,6 +421,22 @@ mod tests {
             prop_assert_eq!(plan.next(&after, usize::MAX), plan, "it is balanced");
             prop_assert_eq!(moved, fewest, "no partition was moved twice");
         }
+    }
+
+    #[test]
+    fn what_is_kept_for_a_member_that_is_gone_stays_and_the_rest_is_balanced() {
+        let of = |names: &[&str]| -> Vec<PartitionMember> {
+            names.iter().map(|name| PartitionMember::new(*name).zone("z")).collect()
+        };
+        let plan = PartitionPlan::new(9).next(&of(&["a", "b", "c"]), usize::MAX);
+        let kept = BTreeSet::from(["b".to_owned()]);
+        let same = plan.next_beside(&of(&["a", "c"]), usize::MAX, &kept);
+        assert_eq!(same, plan, "nothing moves");
+        let next = plan.next_beside(&of(&["a", "c", "d"]), usize::MAX, &kept);
+        assert_eq!(next.partitions_of("b"), plan.partitions_of("b"));
+        assert_eq!(counts(&next, &of(&["a", "b", "c", "d"])), [2, 3, 2, 2]);
+        let data = next.encoded().unwrap();
+        assert_eq!(PartitionPlan::decoded(&data, 9), Ok(next));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! Times are those for which this instance has seen the same znodes, by its own clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::driver::{ShareDriver, StoredPlan, TurnFindings};
@@ -32,6 +32,8 @@ pub(super) struct Upkeep {
     /// The partitions that are not their planned member's, and the znode of their owner; who stands in the way.
     blocked: BTreeMap<(usize, Option<Zxid>), (String, Duration)>,
     look_at: Option<Duration>,
+    /// The members that are in the plan and not there.
+    absent: BTreeMap<String, Duration>,
 }
 
 impl ShareDriver {
@@ -48,7 +50,21 @@ impl ShareDriver {
             return Ok(());
         };
         let (version, now, turn_limit) = (*version, self.now(), self.partitions.turn);
-        let next = plan.next(&members.members, usize::MAX);
+        let is_absent = |name: &&str| !members.stored.contains_key(*name);
+        let absent = plan
+            .names()
+            .filter(is_absent)
+            .map(|name| (name.to_owned(), self.upkeep.absent.get(name).copied().unwrap_or(now)));
+        self.upkeep.absent = absent.collect();
+        let mut kept = BTreeSet::new();
+        for (name, since) in &self.upkeep.absent {
+            let until = since.saturating_add(self.partitions.grace);
+            if now < until {
+                turn.wake(until);
+                kept.insert(name.clone());
+            }
+        }
+        let next = plan.next_beside(&members.members, usize::MAX, &kept);
         if next == *plan {
             self.upkeep.plan_due = None;
             return Ok(());
@@ -79,7 +95,7 @@ impl ShareDriver {
                 // Who is next after the oldest follows the moves less closely.
                 _ => turn.wake(now.saturating_add(turn_limit)),
             }
-            plan.next(&members.members, allowed)
+            plan.next_beside(&members.members, allowed, &kept)
         };
         if next == *plan {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Twelve partitions of work, shared out over five processes.
 //!
 //! `cargo run --release --example partitions` starts this program five more times. They found a cluster, and each works
-//! on its share: it counts, and stores how far it is. Then one is killed with SIGKILL, and one leaves properly. The
-//! others go on where those have stopped. The program ends by itself; the exit code is 0 only if every partition had one
-//! owner in the end, and no position went back.
+//! on its share: a step of the work adds one to a sum, in one write with the position, so it is done exactly once. Then one
+//! is killed with SIGKILL in the middle of that, and one leaves properly. The others go on where those have stopped. The
+//! program ends by itself; the exit code is 0 only if every partition had one owner in the end, no position went back, and
+//! the sum is that of all positions: no step was done twice, and none was left out.
 
 #![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
 
@@ -15,8 +16,8 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use quorate::Coordinator;
-use quorate::recipes::{Partition, Partitions};
+use quorate::recipes::{Counter, CounterForm, Partition, Partitions};
+use quorate::{Coordinator, Error};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -46,7 +47,10 @@ fn instance(peers: &str) -> Outcome<()> {
     let coordinator =
         Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
     coordinator.wait_ready(Duration::from_secs(30))?;
-    let partitions = Partitions::new(&coordinator.session(), "/counts", PARTITIONS)?;
+    let session = coordinator.session();
+    let partitions = Partitions::new(&session, "/counts", PARTITIONS)?;
+    let sum = Counter::new(&session, "/sum")?.with_form(CounterForm::Text);
+    sum.add(0)?;
     let mut share = partitions.join(coordinator.address())?;
 
     let (sender, commands) = channel();
@@ -78,13 +82,33 @@ fn instance(peers: &str) -> Outcome<()> {
             }
         }
         for (partition, count) in work.values_mut() {
-            *count += 1;
-            partition.commit(count.to_string())?;
+            let position = (*count + 1).to_string();
+            let step = session.multi().with(&sum.add_part(1));
+            match step.with(&partition.commit_part(position)).commit() {
+                Ok(_) => *count += 1,
+                // It was lost just now: nothing of this step is done.
+                Err(Error::Multi { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         match commands.try_recv().as_deref() {
             Ok("status") => {
                 let all = work.iter().map(|(number, (_, count))| format!("{number}:{count}"));
                 println!("= {}", all.collect::<Vec<_>>().join(" "));
+            }
+            Ok("check") => {
+                // The work goes on: both are of the same moment.
+                let then = session.snapshot()?;
+                let mut positions = 0;
+                for number in 0..PARTITIONS {
+                    let path = format!("/counts/positions/{number}");
+                    if then.exists(&path)?.is_some() {
+                        let position = then.get(&path)?.0;
+                        positions += String::from_utf8_lossy(&position).parse::<u64>()?;
+                    }
+                }
+                let (sum, _) = then.get(sum.path())?;
+                println!("= {positions} steps, sum {}", String::from_utf8_lossy(&sum));
             }
             Ok("leave") => break,
             _ => {}
@@ -158,6 +182,10 @@ fn story() -> Outcome<()> {
     ensure(leaving.ask("leave")? == "left", "it did not leave")?;
     ensure(leaving.child.wait()?.success(), "it did not end well")?;
     stage.until_shared_out("it has handed over")?;
+    let check = stage.instances[0].ask("check")?;
+    let (steps, sum) = check.split_once(" steps, sum ").ok_or("no sum")?;
+    ensure(steps == sum, "a step was done twice, or not at all")?;
+    stage.report(&format!("{steps} steps were done, each exactly once"));
     stage.report("done");
     Ok(())
 }

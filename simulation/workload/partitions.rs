@@ -157,7 +157,14 @@ async fn work(
             }
             40..70 => {
                 // Also when it was lost: then nothing is stored.
-                unless_lost(partition.commit_async(position).await)?;
+                let part = partition.commit_part(&position);
+                unless_lost(match random.percent(50) {
+                    true => partition.commit_async(position).await,
+                    false => match session.multi().with(&part).submit().await {
+                        Err(Error::Multi { .. }) => Ok(()),
+                        done => done.map(drop),
+                    },
+                })?;
                 kernel.count("position stored");
             }
             70..73 => drop(owned.swap_remove(at)),

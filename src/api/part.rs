@@ -6,8 +6,8 @@ use crate::types::error::Result;
 
 /// A step of a recipe, to be done in one write with other operations: [`Multi::with`] and
 /// [`Transaction::with`](crate::Transaction::with) add it. Recipes return it from the calls that end in `_part`:
-/// [`Queue::put_part`], [`Queue::pop_part`], [`Item::done_part`], [`Counter::add_part`],
-/// [`Membership::update_part`], [`Registration::update_part`].
+/// [`Queue::put_part`], [`Queue::pop_part`], [`Item::done_part`], [`Run::done_part`], [`Partition::commit_part`],
+/// [`Partition::hand_over_part`], [`Counter::add_part`], [`Membership::update_part`], [`Registration::update_part`].
 ///
 /// So a result is stored and its job is finished together, or neither; and with
 /// [`Multi::fence`](crate::Multi::fence) only while a lock is held. Nothing is sent before the write is committed.
@@ -36,6 +36,9 @@ use crate::types::error::Result;
 /// [`Queue::put_part`]: crate::recipes::Queue::put_part
 /// [`Queue::pop_part`]: crate::recipes::Queue::pop_part
 /// [`Item::done_part`]: crate::recipes::Item::done_part
+/// [`Run::done_part`]: crate::recipes::Run::done_part
+/// [`Partition::commit_part`]: crate::recipes::Partition::commit_part
+/// [`Partition::hand_over_part`]: crate::recipes::Partition::hand_over_part
 /// [`Counter::add_part`]: crate::recipes::Counter::add_part
 /// [`Membership::update_part`]: crate::recipes::Membership::update_part
 /// [`Registration::update_part`]: crate::recipes::Registration::update_part

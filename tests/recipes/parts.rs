@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::multi::OpResult;
-use quorate::recipes::{Counter, Group, Instance, NewItem, Queue, Registry};
+use quorate::recipes::{Counter, Group, Instance, NewItem, Partitions, Queue, Registry};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error};
 
@@ -220,4 +220,41 @@ fn a_part_keeps_the_root_of_the_session_that_made_it() {
     write.with(&queue.put_part("x")).commit().unwrap();
     assert!(session.exists("/app/jobs/items").unwrap().is_some());
     assert_eq!(queue.pop(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_position_is_stored_with_its_result_or_not_at_all() {
+    let cluster = Cluster::new(3);
+    let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
+    let of = |session| Partitions::new(session, "/p", 1).unwrap();
+    let mut share = of(&session).join("me").unwrap();
+    let sum = Counter::new(&other, "/sum").unwrap();
+    sum.add(0).unwrap();
+    let partition = share.take().unwrap();
+    session.multi().with(&sum.add_part(1)).with(&partition.commit_part("1")).commit().unwrap();
+    // Another operation fails: the position stays, and so does the partition.
+    let write = session.multi().with(&partition.hand_over_part("2")).delete("/missing");
+    assert_eq!(failed(write.commit()).0, 3);
+    assert!(partition.is_held());
+    session.multi().with(&sum.add_part(1)).with(&partition.hand_over_part("2")).commit().unwrap();
+    assert!(!partition.is_held());
+    // Dropping it after that writes nothing.
+    let before = session.sync().unwrap();
+    drop(partition);
+    let partition = share.take().unwrap();
+    assert_eq!((partition.position(), partition.fencing_token()), (Some(&b"2"[..]), before + 1));
+    // Its node is gone between two writes. The next owner goes on where the last one with a result has ended.
+    session.multi().with(&sum.add_part(1)).with(&partition.commit_part("3")).commit().unwrap();
+    let late = [partition.commit_part("4"), partition.hand_over_part("4")];
+    let mut there = of(&other).join("other").unwrap();
+    cluster.stop(0);
+    cluster.advance(Duration::from_secs(60));
+    let next = there.take().unwrap();
+    assert_eq!(next.position(), Some(&b"3"[..]));
+    for part in &late {
+        assert_eq!(failed(other.multi().with(&sum.add_part(1)).with(part).commit()).0, 1);
+    }
+    assert_eq!(sum.get(), Ok(3));
+    other.multi().with(&sum.add_part(1)).with(&next.commit_part("4")).commit().unwrap();
+    assert_eq!(sum.get(), Ok(4));
 }

@@ -13,7 +13,7 @@ use super::silence::SilenceTimer;
 use super::writes::PartitionWrite;
 use crate::api::session::Session;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::{Held, Membership};
+use crate::recipes::{Held, Lost, Membership};
 use crate::runtime::pending::Pending;
 use crate::sync::slot::Slot;
 use crate::sync::wakers::{Place, Wakers};
@@ -173,7 +173,7 @@ impl Holdings {
         drop(self.end(owned, None));
     }
 
-    /// Gives up a partition, and writes its position with that, if there is one. `None` if it was given up already;
+    /// Gives up a partition, and writes its position with that, if there is one. `None` if it was given up or lost already;
     /// otherwise the result of the write.
     pub(super) fn end(
         self: &Arc<Self>,
@@ -185,7 +185,9 @@ impl Holdings {
             if state.owned.get(&owned.number).is_some_and(is_current) {
                 state.owned.remove(&owned.number);
             }
-            if owned.held.ephemeral.is_given_up() {
+            let is_deleted = || owned.held.ephemeral.loss() == Some(Lost::Deleted);
+            if owned.held.ephemeral.is_given_up() || is_deleted() {
+                owned.held.ephemeral.forget();
                 return None;
             }
             owned.held.ephemeral.forget();

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use super::holdings::{Holdings, OwnedPartition};
 use super::writes::{self, PartitionWrite};
+use crate::api::multi::Multi;
+use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::recipes::Held;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
 use crate::runtime::either::either;
 use crate::types::error::{Error, Result};
+use crate::types::znode::CreateMode;
 
 /// A partition of [`Partitions`](super::Partitions) that this member owns, from its [`Share`](super::Share). It
 /// dereferences to [`Held`], whose znode is that of the owner.
@@ -138,6 +141,37 @@ impl Partition {
         let stored = PartitionWrite::queue(&mut self.holdings.lock(), owner, position, false);
         self.holdings.write();
         writes::done(&stored).await
+    }
+
+    /// [`Partition::commit`] as a part of another write, which has no effect if the partition was lost: see [`Part`]. So a
+    /// result is stored with its position or not at all, and no later owner makes it again: the work is done exactly once.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, recipes::Partitions};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let mut share = Partitions::new(&session, "/mails", 1)?.join("me")?;
+    /// let partition = share.take()?;
+    /// let sent = session.multi().create("/sent-17", b"", CreateMode::Persistent);
+    /// sent.with(&partition.commit_part("17")).commit()?;
+    /// drop(partition);
+    /// assert_eq!(share.take()?.position(), Some(&b"17"[..]));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn commit_part(&self, position: impl AsRef<[u8]>) -> Part {
+        Part::of(Ok(self.with_position(self.ephemeral.multi(), position)))
+    }
+
+    /// [`Partition::hand_over`] as a part of another write, which has no effect if the partition was lost: see [`Part`].
+    /// Once that write is committed, drop the partition. Unlike after `hand_over`, it is held until this replica has
+    /// applied the write.
+    pub fn hand_over_part(&self, position: impl AsRef<[u8]>) -> Part {
+        let given_up = self.ephemeral.leave_in(self.session().multi());
+        Part::of(Ok(self.with_position(given_up, position)))
+    }
+
+    fn with_position<'a>(&self, multi: Multi<'a>, position: impl AsRef<[u8]>) -> Multi<'a> {
+        multi.create_or_set(&self.owned.position_path, position, CreateMode::Persistent)
     }
 
     both_forms! {

@@ -29,7 +29,7 @@ use self::agenda::{Agenda, SessionTask};
 use self::audit::Origin;
 use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
-use self::queue::{QueryQueue, QueuedRequest};
+use self::queue::QueryQueue;
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
@@ -231,7 +231,7 @@ impl LocalSessions {
             && closes
             && held.closing
         {
-            held.waits.push(request, held.issued, QueuedRequest::Close, None);
+            held.waits.push(request, held.issued, None, None);
             self.waits += 1;
             self.agenda.add(SessionTask::Answer, session);
             return;

@@ -44,16 +44,9 @@ struct Wait<T> {
     asker: T,
     /// The last write of the session before this query.
     after: u64,
-    turn: QueuedRequest,
+    /// `None`: another close of a session that is already being closed. It succeeds in its turn.
+    query: Option<Query>,
     confirming: Option<Confirming>,
-}
-
-/// The action when its turn has come.
-#[derive(Debug)]
-pub(crate) enum QueuedRequest {
-    Query(Query),
-    /// Another close of a session that is already being closed. It succeeds in its turn.
-    Close,
 }
 
 /// The ReadIndex request that a query waits for.
@@ -85,11 +78,11 @@ impl<T> QueryQueue<T> {
         &mut self,
         asker: T,
         after: u64,
-        turn: QueuedRequest,
+        query: Option<Query>,
         confirming: Option<u64>,
     ) {
         let confirming = confirming.map(|number| Confirming { number, index: None });
-        self.waits.push_back(Wait { asker, after, turn, confirming });
+        self.waits.push_back(Wait { asker, after, query, confirming });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -113,32 +106,28 @@ impl<T> QueryQueue<T> {
     pub(crate) fn next_due(
         &mut self,
         progress: ReplicaProgress,
-    ) -> Option<(T, QueuedRequest, Option<u64>)> {
+    ) -> Option<(T, Option<Query>, Option<u64>)> {
         if !self.waits.front()?.is_due(progress) {
             return None;
         }
         let first = self.waits.pop_front()?;
-        Some((first.asker, first.turn, first.confirming.map(|it| it.number)))
+        Some((first.asker, first.query, first.confirming.map(|it| it.number)))
     }
 
     /// Whether the first query waits for this replica to catch up with the log.
     pub(crate) fn is_catching_up(&self) -> bool {
-        self.waits.front().is_some_and(|first| match first.turn {
-            QueuedRequest::Query(Query::Sync) => {
-                first.confirming.is_some_and(|it| it.index.is_some())
-            }
-            QueuedRequest::Query(Query::Watch { .. } | Query::At { .. }) => {
-                first.confirming.is_some()
-            }
+        self.waits.front().is_some_and(|first| match first.query {
+            Some(Query::Sync) => first.confirming.is_some_and(|it| it.index.is_some()),
+            Some(Query::Watch { .. } | Query::At { .. }) => first.confirming.is_some(),
             _ => false,
         })
     }
 
     /// All waiting queries, with the numbers of the ReadIndex requests that they wait for.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, QueuedRequest, Option<u64>)> + '_ {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, Option<Query>, Option<u64>)> + '_ {
         self.waits
             .drain(..)
-            .map(|wait| (wait.asker, wait.turn, wait.confirming.map(|it| it.number)))
+            .map(|wait| (wait.asker, wait.query, wait.confirming.map(|it| it.number)))
     }
 
     pub(crate) fn askers(&self) -> impl Iterator<Item = &T> {
@@ -151,14 +140,14 @@ impl<T> Wait<T> {
         let index = self.confirming.and_then(|confirming| confirming.index);
         let reached = index.is_some_and(|index| progress.applied >= index);
         progress.done >= self.after
-            && match &self.turn {
-                QueuedRequest::Query(Query::Sync) => {
+            && match &self.query {
+                Some(Query::Sync) => {
                     reached || (planted!(SyncWithoutCatchingUp) && index.is_some())
                 }
-                QueuedRequest::Query(Query::Watch { from: Some(from), .. }) => {
+                Some(Query::Watch { from: Some(from), .. }) => {
                     *from <= progress.zxid || reached || planted!(WatchBeforeItsZxid)
                 }
-                QueuedRequest::Query(Query::At { zxid, .. }) => *zxid <= progress.zxid || reached,
+                Some(Query::At { zxid, .. }) => *zxid <= progress.zxid || reached,
                 _ => true,
             }
     }
@@ -284,7 +273,7 @@ impl LocalSessions {
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
-        held.waits.push(request, held.issued, QueuedRequest::Query(query), sync);
+        held.waits.push(request, held.issued, Some(query), sync);
         self.waits += 1;
         self.agenda.add(SessionTask::Answer, session);
         if let Some(sync) = sync {
@@ -305,13 +294,13 @@ impl LocalSessions {
         };
         let error = held.over();
         self.waits -= held.waits.len();
-        for (request, turn, sync) in held.waits.drain() {
+        for (request, query, sync) in held.waits.drain() {
             if let Some(sync) = sync {
                 self.syncs.remove(&sync);
             }
-            let answer = match turn {
-                QueuedRequest::Close => Ok(Answer::Reply(Reply::Done)),
-                QueuedRequest::Query(_) => Err(error.clone()),
+            let answer = match query {
+                None => Ok(Answer::Reply(Reply::Done)),
+                Some(_) => Err(error.clone()),
             };
             effects.reply(request, answer);
         }
@@ -361,14 +350,14 @@ impl LocalSessions {
             }
             let done = if planted!(ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
             let progress = ReplicaProgress { done, applied, zxid: tree.zxid() };
-            while let Some((request, turn, sync)) = held.waits.next_due(progress) {
+            while let Some((request, query, sync)) = held.waits.next_due(progress) {
                 self.waits -= 1;
                 if let Some(sync) = sync {
                     self.syncs.remove(&sync);
                 }
-                let answer = match turn {
-                    QueuedRequest::Close => Ok(Answer::Reply(Reply::Done)),
-                    QueuedRequest::Query(query) => answering.answer(query, held.viewer()),
+                let answer = match query {
+                    None => Ok(Answer::Reply(Reply::Done)),
+                    Some(query) => answering.answer(query, held.viewer()),
                 };
                 effects.reply(request, answer);
             }

@@ -12,7 +12,7 @@ use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
-use crate::node::sessions::queue::{Answering, QueuedRequest, ReplicaProgress, Viewer};
+use crate::node::sessions::queue::{Answering, ReplicaProgress, Viewer};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
@@ -53,8 +53,7 @@ impl Replica {
                 }
                 let takes = client.has_turn(unacknowledged, now >= self.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
-                let Some((PendingQuery { request, size }, QueuedRequest::Query(query), _)) = due
-                else {
+                let Some((PendingQuery { request, size }, Some(query), _)) = due else {
                     break;
                 };
                 client.queued_bytes -= size;

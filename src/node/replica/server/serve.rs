@@ -8,7 +8,6 @@ use crate::node::io::{Effects, QuorumState, SessionHolder};
 use crate::node::leader::may_ask;
 use crate::node::replica::Replica;
 use crate::node::replica::server::{CLIENTS_MAX, PendingQuery, ServedClient};
-use crate::node::sessions::queue::QueuedRequest;
 use crate::types::membership::{Member, NodeId};
 use crate::types::path;
 use crate::types::right::Right;
@@ -190,7 +189,7 @@ impl Replica {
                 }
                 let held = self.clients.hold(from, call.session_holder);
                 let asker = PendingQuery { request: call.request, size };
-                held.waits.push(asker, call.after, QueuedRequest::Query(query), Some(read_index));
+                held.waits.push(asker, call.after, Some(query), Some(read_index));
                 self.clients.waiting.insert(call.session_holder);
             }
             FromClient::Unwatch { watch } => {

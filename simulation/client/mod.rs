@@ -19,7 +19,9 @@ use super::random::Random;
 use crate::api::coordinator::Coordinator;
 use crate::api::multi::Multi;
 use crate::api::session::Session;
+use crate::machine::command::Reply;
 use crate::node::query::Answer;
+use crate::runtime::ask::when;
 use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
 use crate::types::acl::{Acl, Id};
@@ -366,14 +368,20 @@ impl Handle {
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create(below, data, mode);
-        self.write("create", path, pending, Answer::created, |_| true)
+        self.write(
+            "create",
+            path,
+            pending,
+            when!(Answer::Reply(Reply::Created(created)) => created),
+            |_| true,
+        )
     }
 
     /// Authenticates as this user before any other request, so that the session's permissions are
     /// fixed from then on.
     pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
         let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
-        let convert = |answer: Answer| answer.ids().map(drop);
+        let convert = when!(Answer::Reply(Reply::Ids(_)) => ());
         if self.write("add auth", user, pending, convert, |()| false).await.is_ok() {
             self.ids.borrow_mut().push(Id::digest(user, "1"));
         }
@@ -387,7 +395,13 @@ impl Handle {
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_with_acl(below, b"", mode, acl);
-        self.write("create with acl", path, pending, Answer::created, |_| true)
+        self.write(
+            "create with acl",
+            path,
+            pending,
+            when!(Answer::Reply(Reply::Created(created)) => created),
+            |_| true,
+        )
     }
 
     pub(crate) fn create_or_set(
@@ -433,7 +447,9 @@ impl Handle {
             Some(version) => session.set_acl_if(below, acl, version),
             None => session.set_acl(below, acl),
         };
-        self.write("set acl", path, pending, Answer::stat, |_| true)
+        self.write("set acl", path, pending, when!(Answer::Reply(Reply::Set(stat)) => stat), |_| {
+            true
+        })
     }
 
     pub(crate) fn set(
@@ -449,13 +465,19 @@ impl Handle {
             None => session.set(below, data),
         };
         let what = if version.is_some() { "set_if" } else { "set" };
-        self.write(what, path, pending, Answer::stat, |_| true)
+        self.write(what, path, pending, when!(Answer::Reply(Reply::Set(stat)) => stat), |_| true)
     }
 
     pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().invented(below, data);
-        self.write("invented", path, pending, Answer::stat, |_| true)
+        self.write(
+            "invented",
+            path,
+            pending,
+            when!(Answer::Reply(Reply::Set(stat)) => stat),
+            |_| true,
+        )
     }
 
     pub(crate) fn delete(
@@ -470,13 +492,13 @@ impl Handle {
             None => session.delete(below),
         };
         let what = if version.is_some() { "delete_if" } else { "delete" };
-        self.write(what, path, pending, Answer::done, |()| true)
+        self.write(what, path, pending, when!(Answer::Reply(Reply::Done) => ()), |()| true)
     }
 
     pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().delete_recursive(below);
-        self.write("delete all", path, pending, Answer::done, |()| true)
+        self.write("delete all", path, pending, when!(Answer::Reply(Reply::Done) => ()), |()| true)
     }
 
     pub(crate) fn multi(
@@ -487,7 +509,13 @@ impl Handle {
         let changes = |results: &Vec<OpResult>| {
             results.iter().any(|result| !matches!(result, OpResult::Checked))
         };
-        self.write("multi", "", pending, Answer::multi, changes)
+        self.write(
+            "multi",
+            "",
+            pending,
+            when!(Answer::Reply(Reply::Multi(results)) => results),
+            changes,
+        )
     }
 
     /// Closes the session. No result of that is an error.
@@ -571,6 +599,10 @@ fn seen_from(root: &str, answer: &str) -> String {
 }
 
 fn created_or_set(path: &str, answer: Answer) -> Option<Created> {
-    let (created, stat) = answer.created_or_set()?;
+    let (created, stat) = match answer {
+        Answer::Reply(Reply::Created(Created { path, stat })) => (Some(path), stat),
+        Answer::Reply(Reply::Set(stat)) => (None, stat),
+        _ => return None,
+    };
     Some(Created { path: created.unwrap_or_else(|| path.to_owned()), stat })
 }

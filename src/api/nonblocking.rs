@@ -288,18 +288,6 @@ impl NonBlocking<'_> {
         }
     }
 
-    /// See [`Session::all_children_number`]. A replica's tree is counted by whoever takes the answer.
-    pub(crate) fn all_children_number(&self, path: &str) -> Pending<usize> {
-        if !self.session.has_replica() {
-            return self
-                .read(path, Ask::count, |count| Ok(usize::try_from(count).unwrap_or(usize::MAX)));
-        }
-        let (root, session, of) =
-            (self.session.root.clone(), self.session.clone(), path.to_owned());
-        let count = move |tree| Snapshot::new(tree, root, session.ids()).all_children_number(&of);
-        self.ask(self.validate(path), |_| Ask::tree(), count)
-    }
-
     /// See [`Session::ephemerals`].
     ///
     /// ```

@@ -5,7 +5,6 @@
 //! read.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +19,7 @@ use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::NodeId;
 use crate::types::watch::WatcherType;
-use crate::types::znode::{Created, OpResult, Stat, Zxid};
+use crate::types::znode::{OpResult, Stat, Zxid};
 
 /// Queries of one session are answered in the order in which they were made, each after the writes
 /// that were made before it.
@@ -170,114 +169,13 @@ refusals! {
     TooLarge { path: String, size: u64, limit: u64, },
 }
 
-/// What an answer has, if it is of that kind.
 impl Answer {
-    pub(crate) fn timeout(self) -> Option<Duration> {
-        let Answer::Reply(Reply::Session { timeout_ms }) = self else { return None };
-        Some(Duration::from_millis(u64::from(timeout_ms)))
-    }
-
-    pub(crate) fn created(self) -> Option<Created> {
-        let Answer::Reply(Reply::Created(created)) = self else { return None };
-        Some(created)
-    }
-
-    /// The path, if the znode was created.
-    pub(crate) fn created_or_set(self) -> Option<(Option<String>, Stat)> {
+    /// The results of the operations of a multi.
+    pub(crate) fn results(self) -> Vec<OpResult> {
         match self {
-            Answer::Reply(Reply::Created(Created { path, stat })) => Some((Some(path), stat)),
-            Answer::Reply(Reply::Set(stat)) => Some((None, stat)),
-            _ => None,
+            Answer::Reply(Reply::Multi(results)) => results,
+            _ => Vec::new(),
         }
-    }
-
-    pub(crate) fn stat(self) -> Option<Stat> {
-        let Answer::Reply(Reply::Set(stat)) = self else { return None };
-        Some(stat)
-    }
-
-    pub(crate) fn done(self) -> Option<()> {
-        matches!(self, Answer::Reply(Reply::Done)).then_some(())
-    }
-
-    pub(crate) fn watching(self) -> Option<()> {
-        matches!(self, Answer::Watching).then_some(())
-    }
-
-    pub(crate) fn multi(self) -> Option<Vec<OpResult>> {
-        let Answer::Reply(Reply::Multi(results)) = self else { return None };
-        Some(results)
-    }
-
-    pub(crate) fn data(self) -> Option<(Arc<[u8]>, Stat)> {
-        let Answer::Data { data, stat, .. } = self else { return None };
-        Some((data, stat))
-    }
-
-    #[cfg(feature = "gateway")]
-    pub(crate) fn data_or_null(self) -> Option<(Option<Arc<[u8]>>, Stat)> {
-        let Answer::Data { data, stat, is_null } = self else { return None };
-        Some(((!is_null).then_some(data), stat))
-    }
-
-    pub(crate) fn exists(self) -> Option<Option<Stat>> {
-        let Answer::Exists(stat) = self else { return None };
-        Some(stat)
-    }
-
-    pub(crate) fn children(self) -> Option<(Vec<String>, Stat)> {
-        let Answer::Children(names, Some(stat)) = self else { return None };
-        Some((names, stat))
-    }
-
-    pub(crate) fn ephemerals(self) -> Option<Vec<String>> {
-        let Answer::Children(paths, None) = self else { return None };
-        Some(paths)
-    }
-
-    pub(crate) fn acl(self) -> Option<(Vec<Acl>, Stat)> {
-        let Answer::Acl(acl, stat) = self else { return None };
-        Some((acl, stat))
-    }
-
-    pub(crate) fn ids(self) -> Option<Vec<Id>> {
-        match self {
-            Answer::Ids(ids) | Answer::Reply(Reply::Ids(ids)) => Some(ids),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn tree(self) -> Option<Arc<Tree>> {
-        match self {
-            Answer::Tree(tree) => Some(Arc::new(tree)),
-            Answer::Below(zxid, znodes) => {
-                let znodes = znodes.into_iter().map(|ZnodeRead { path, content }| {
-                    (path, content.map(|content| (content.data, content.stat)))
-                });
-                Some(Arc::new(Tree::excerpt(zxid, znodes)))
-            }
-            _ => None,
-        }
-    }
-
-    pub(crate) fn past(self) -> Option<PastTree> {
-        let Answer::Past(past) = self else { return None };
-        Some(past)
-    }
-
-    pub(crate) fn synced(self) -> Option<Zxid> {
-        let Answer::Synced(zxid) = self else { return None };
-        Some(zxid)
-    }
-
-    pub(crate) fn count(self) -> Option<u64> {
-        let Answer::Count(count) = self else { return None };
-        Some(count)
-    }
-
-    pub(crate) fn members(self) -> Option<Vec<(NodeId, AdminReply)>> {
-        let Answer::Admin(replies) = self else { return None };
-        Some(replies)
     }
 }
 

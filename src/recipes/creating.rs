@@ -85,8 +85,8 @@ pub(super) async fn claimed_in_multi(
 /// The znode that a create, or a multi with one create, has created.
 pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
     match answer? {
-        Answer::Reply(Reply::Multi(results)) => created_among(results),
-        answer => answer.created().ok_or_else(nothing_created),
+        Answer::Reply(Reply::Created(created)) => Ok(created),
+        answer => created_among(answer.results()),
     }
 }
 

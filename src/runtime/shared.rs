@@ -293,7 +293,8 @@ impl NodeShared {
         let slot = Arc::new(Slot::default());
         let origin = origin.into();
         let session = origin.as_ref().map_or(SessionId(0), |origin| origin.session().id);
-        let (request, read) = ask.numbered(id, session);
+        let (body, read) = ask.split();
+        let request = ClientRequest { id, session, body };
         let convert = |answer| read(answer).and_then(convert);
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let span = spans::of(&request);
@@ -348,7 +349,8 @@ impl NodeShared {
 
     /// Asks without waiting for the answer.
     pub(crate) fn ask_and_forget<A>(&self, origin: RequestOrigin, ask: Ask<A>) {
-        let (request, _) = ask.numbered(RequestId(0), origin.session().id);
+        let request =
+            ClientRequest { id: RequestId(0), session: origin.session().id, body: ask.body };
         let asker = Asker { origin: Some(origin), sink: None, watch: None };
         if !self.clock.is_forked() {
             // If the node has ended, the request is not needed.

@@ -8,6 +8,7 @@ use arc_swap::Guard;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::machine::{Tree, Znode};
+use crate::runtime::ask::Ask;
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Stat;
@@ -206,11 +207,11 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
-        let Some(tree) = self.tree()? else {
-            let counted = self.nonblocking().all_children_number(path);
-            return self.wait_for("all_children_number", path, counted);
-        };
-        self.shown(&tree).all_children_number(path)
+        if self.has_replica() {
+            return self.snapshot_of(path)?.all_children_number(path);
+        }
+        let counted = self.nonblocking().read(path, Ask::count, Ok);
+        self.wait_for("all_children_number", path, counted)
     }
 
     /// Returns the paths of the session's ephemeral znodes, sorted, as this replica has them,

@@ -383,7 +383,7 @@ impl ShareDriver {
         }
         let (holdings, session) = (Arc::clone(&self.holdings), session.clone());
         multi.submit().then(move |answer| {
-            let results = inner(answer).map(|answer| answer.multi().unwrap_or_default());
+            let results = inner(answer).map(|answer| answer.results());
             let claimed = results.map(|results| {
                 let created = results.into_iter().filter_map(|result| match result {
                     OpResult::Created(created) => Some(created.stat),

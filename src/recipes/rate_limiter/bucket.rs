@@ -209,7 +209,7 @@ impl Bucket {
 
 /// The time in the znode after a request, and the log's time, in nanoseconds.
 fn granted(answer: Result<Answer>) -> Result<(u64, u64)> {
-    let results = inner(answer)?.multi().unwrap_or_default();
+    let results = inner(answer)?.results();
     let moved = results.into_iter().find_map(|result| match result {
         OpResult::Added { after, stat } => Some((u64::try_from(after).ok()?, stat)),
         _ => None,

@@ -17,20 +17,20 @@ use super::counts::{LastReply, PacketCounts};
 use super::ending::Ending;
 use super::memory::Memory;
 use super::output::{Output, SHARED_BYTES};
-use super::waiting::{REPLY_BYTES_MAX, ReplyKind, WaitingRequest};
+use super::waiting::{Part, REPLY_BYTES_MAX, RequestKind, WaitingRequest};
 use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
-use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
+use super::wire::response::{DataReply, ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
-    Answer, Ask, Delivery, Input, NodeShared, Recipient, RequestBody, RequestOrigin, SessionShared,
-    SharedEvent, Tree, WatchId,
+    Answer, Ask, CONFIG, Delivery, Input, NodeShared, Query, Recipient, RequestBody, RequestOrigin,
+    SessionShared, SharedEvent, Tree, WatchId,
 };
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
 use crate::types::watch::EventKind;
-use crate::types::znode::Zxid;
+use crate::types::znode::{Stat, Zxid};
 
 /// How many requests of a client may be pending. Further requests are not read before one of these
 /// is replied to.
@@ -45,7 +45,6 @@ const EVENTS_BYTES: usize = 16 << 20;
 /// A larger queue is freed when it is empty.
 const EVENTS_KEPT: usize = 64;
 
-#[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
@@ -186,24 +185,81 @@ impl ClientConnection {
 
     /// How many of its `sync` requests have no reply yet.
     pub(super) fn syncs(&self) -> usize {
-        let syncs = |waiting: &&WaitingRequest| matches!(waiting.what, ReplyKind::Path(_));
-        self.waiting.iter().filter(syncs).count()
+        self.waiting.iter().filter(|waiting| waiting.kind == RequestKind::Sync).count()
     }
 
     /// Queues a request whose reply has this many parts.
-    pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
+    pub(super) fn expect(
+        &mut self,
+        xid: i32,
+        kind: RequestKind,
+        parts: usize,
+        reply: impl FnOnce(&mut ClientConnection, i32, Vec<Option<Part>>) + Send + 'static,
+    ) {
         let request = (xid, self.op, self.request_bytes);
-        let waiting = WaitingRequest::new(request, self.arrived, what, parts);
+        let waiting = WaitingRequest::new(request, self.arrived, kind, parts, Box::new(reply));
         self.waiting_bytes += waiting.bytes;
         self.waiting.push_back(waiting);
     }
 
-    /// The data of a znode, for a reply.
-    pub(super) fn data(&self, data: &Arc<[u8]>) -> Bytes {
-        match data.len() < SHARED_BYTES {
-            true => Bytes::copy_from_slice(data),
-            false => Bytes::from_owner(self.memory.share(data)),
+    /// Replies in the request's turn, without asking the node.
+    pub(super) fn reply_in_turn(
+        &mut self,
+        xid: i32,
+        reply: impl FnOnce(&mut ClientConnection, i32) + Send + 'static,
+    ) {
+        self.expect(xid, RequestKind::Other, 0, move |own, xid, _| reply(own, xid));
+    }
+
+    /// Asks the node for what the reply to a request has. An error is replied with its code.
+    pub(super) fn ask<T: 'static>(
+        &mut self,
+        xid: i32,
+        kind: RequestKind,
+        ask: Ask<T>,
+        reply: impl FnOnce(&mut ClientConnection, i32, T) + Send + 'static,
+    ) {
+        self.ask_or(xid, kind, ask, move |own, xid, answer| match answer {
+            Ok(answer) => reply(own, xid, answer),
+            Err(error) => own.refuse(xid, &error),
+        });
+    }
+
+    /// As [`Self::ask`], with a reply of its own to an error.
+    pub(super) fn ask_or<T: 'static>(
+        &mut self,
+        xid: i32,
+        kind: RequestKind,
+        ask: Ask<T>,
+        reply: impl FnOnce(&mut ClientConnection, i32, Result<T>) + Send + 'static,
+    ) {
+        if self.session.is_none() {
+            return;
         }
+        let (body, read) = ask.split();
+        let watch = query(&body).and_then(Query::watch).map(|(watch, ..)| watch);
+        self.expect(xid, kind, 1, move |own, xid, parts| {
+            // It has one part, and is replied to when that has arrived.
+            if let Some((_, answer)) = parts.into_iter().flatten().next() {
+                let answer = answer.and_then(read);
+                match (&answer, watch) {
+                    (Err(_), Some(watch)) => own.watches.forget(watch),
+                    (Err(_), None) => {}
+                    (Ok(_), watch) => own.watch_set(watch),
+                }
+                reply(own, xid, answer);
+            }
+        });
+        self.ask_part(0, body);
+    }
+
+    /// A znode's data, which may be null, and its stat, for a reply.
+    pub(super) fn data(&self, (data, stat): (Option<Arc<[u8]>>, Stat)) -> DataReply {
+        let data = data.map(|data| match data.len() < SHARED_BYTES {
+            true => Bytes::copy_from_slice(&data),
+            false => Bytes::from_owner(self.memory.share(&data)),
+        });
+        DataReply { data, stat: convert::stat(&stat) }
     }
 
     /// About how many bytes wait for the client, as if it shared none of them with others.
@@ -219,25 +275,27 @@ impl ClientConnection {
     }
 
     /// Sends a part of the request queued last to the node.
-    pub(super) fn ask(&mut self, part: usize, body: RequestBody, watch: Option<WatchId>) {
-        let Some(session) = self.session.as_ref() else { return };
+    pub(super) fn ask_part(&mut self, part: usize, body: RequestBody) {
+        let Some(session) = self.session.clone() else { return };
+        let watch = query(&body).and_then(Query::watch).map(|(watch, path, kind)| {
+            self.watches.ask(watch, Arc::clone(path), kind);
+            watch
+        });
+        if let Some(tree) = self.reads_alone.clone() {
+            return self.ask_alone(part, body, &tree);
+        }
         let last = self.replied + self.waiting.len() as u64 - 1;
         self.next_number += 1;
         self.asked.insert(self.next_number, (last, part));
-        let opens =
-            matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
-        // Its first part opens the session; all other requests come from the session's holder.
-        let asker = match opens && part == 0 {
-            true => RequestOrigin::Opener(Arc::clone(session)),
-            false => RequestOrigin::Holder(Arc::clone(session)),
+        if query(&body).and_then(Query::path) == Some(CONFIG) {
+            self.of_config.insert(self.next_number);
+        }
+        let origin = match body {
+            RequestBody::Begin { .. } => RequestOrigin::Opener(session),
+            _ => RequestOrigin::Holder(session),
         };
         let to = (self.recipient.clone(), self.next_number);
-        self.shared.ask_at(to, asker, body, watch);
-    }
-
-    /// The answer that was asked for last shows `/zookeeper/config`.
-    pub(super) fn expect_config(&mut self) {
-        self.of_config.insert(self.next_number);
+        self.shared.ask_at(to, origin, body, watch);
     }
 
     /// Checks credentials, or requests their check if it takes long.
@@ -268,13 +326,14 @@ impl ClientConnection {
     /// them. Nothing is sent while watches are set again. Requests that walk the tree are done one at a time, so that
     /// other clients have their turn, and so are long lists, so that a client does not receive many at once.
     fn waits_for_last(&self) -> bool {
-        self.waiting.back().is_some_and(|last| match last.what {
-            ReplyKind::Connect(_) => !planted!(TakenBeforeGreeting),
-            ReplyKind::Path(_) => last.missing > 0 && !planted!(SyncOvertaken),
-            ReplyKind::MultiRead(_) | ReplyKind::SetWatches { .. } => last.missing > 0,
-            ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
-            ReplyKind::Children { is_long, .. } => is_long && last.missing > 0,
-            _ => false,
+        self.waiting.back().is_some_and(|last| match last.kind {
+            RequestKind::Connect => !planted!(TakenBeforeGreeting),
+            RequestKind::Sync => last.missing > 0 && !planted!(SyncOvertaken),
+            RequestKind::MultiRead | RequestKind::SetWatches | RequestKind::LongList => {
+                last.missing > 0
+            }
+            RequestKind::Walk => true,
+            RequestKind::Other => false,
         })
     }
 
@@ -282,10 +341,10 @@ impl ClientConnection {
     pub(super) fn ask_on(&mut self) {
         while self.ended.is_none()
             && let Some(last) = self.waiting.back_mut()
-            && let Some((part, query)) = last.next_part()
+            && let Some((part, body)) = last.next_part()
         {
-            match query {
-                Some(query) => self.ask_query(part, query),
+            match body {
+                Some(body) => self.ask_part(part, body),
                 None => self.answer_now(part, Err(Error::NoNode { path: String::new() })),
             }
         }
@@ -358,9 +417,9 @@ impl ClientConnection {
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.zxid = self.zxid.max(at);
             self.replied += 1;
-            let WaitingRequest { xid, op, arrived, bytes, .. } = waiting;
+            let WaitingRequest { xid, op, arrived, bytes, reply, parts, .. } = waiting;
             self.waiting_bytes -= bytes;
-            self.reply(waiting);
+            reply(self, xid, parts);
             let latency = now.saturating_sub(arrived);
             self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
         }
@@ -393,8 +452,7 @@ impl ClientConnection {
     /// next; only then is it known which of the missed changes is the first.
     fn sets_watches(&self) -> bool {
         let last = self.waiting.back().filter(|last| last.missing > 0);
-        last.is_some_and(|last| matches!(last.what, ReplyKind::SetWatches { .. }))
-            && !planted!(MissedInParts)
+        last.is_some_and(|last| last.kind == RequestKind::SetWatches) && !planted!(MissedInParts)
     }
 
     /// Whether replies or events are held back that could be sent.
@@ -486,6 +544,13 @@ impl ClientConnection {
             // The client does not know of its session.
             self.shared.close_session(&session);
         }
+    }
+}
+
+fn query(body: &RequestBody) -> Option<&Query> {
+    match body {
+        RequestBody::Query(query) => Some(query),
+        _ => None,
     }
 }
 

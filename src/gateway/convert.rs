@@ -59,6 +59,15 @@ pub(super) fn without_members(mut answer: Answer) -> Answer {
     answer
 }
 
+/// An id, as whoAmI shows it: without the hash of a password.
+pub(super) fn client_info(Id { scheme, id }: Id) -> response::ClientInfo {
+    let user = match scheme.as_str() {
+        "digest" => id.split(':').next().unwrap_or_default().to_owned(),
+        _ => id,
+    };
+    response::ClientInfo { scheme, user }
+}
+
 /// The version that a write demands: -1 is any. No znode has another negative version, nor the largest
 /// number.
 pub(super) fn expected(version: i32) -> Option<u64> {

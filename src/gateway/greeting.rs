@@ -8,10 +8,10 @@ use bytes::Bytes;
 
 use super::connection::ClientConnection;
 use super::ending::Ending;
-use super::waiting::ReplyKind;
+use super::waiting::RequestKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
-use crate::api::support::{Ask, Query, RequestOrigin, SessionShared, entropy, holder};
+use crate::api::support::{Ask, Query, RequestBody, RequestOrigin, SessionShared, entropy, holder};
 use crate::security;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -42,14 +42,21 @@ impl ClientConnection {
         self.session = Some(Arc::clone(&session));
         let newer = request.seen() > self.shared.tree().zxid();
         let resumed = self.resumed;
-        self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
         let ask = match resumed {
             true => Ask::resume(&session, Some(timeout)),
             false => Ask::open(&session, timeout),
         };
-        self.ask(0, ask.for_user(SocketAddr::new(self.from, self.port)).body, None);
+        let (open, read) = ask.for_user(SocketAddr::new(self.from, self.port)).split();
+        let parts = 1 + usize::from(newer);
+        self.expect(0, RequestKind::Connect, parts, move |own, _, parts| {
+            let mut parts = parts.into_iter().flatten();
+            if let Some((_, opened)) = parts.next() {
+                own.connected(&request, opened.and_then(read), parts.next());
+            }
+        });
+        self.ask_part(0, open);
         if newer {
-            self.ask_query(1, Query::Sync);
+            self.ask_part(1, RequestBody::Query(Query::Sync));
         }
         let ids = self.first_ids();
         session.ids.store(Arc::new(ids.clone()));
@@ -80,9 +87,9 @@ impl ClientConnection {
         let (id, timeout) = (new_session()?, Duration::from_secs(1));
         // This session is never opened.
         self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
-        self.expect(0, ReplyKind::Connect(request), 1);
-        let refused = Err(Error::WrongPassword { session: id });
-        self.answer_now(0, refused);
+        self.expect(0, RequestKind::Connect, 0, move |own, _, _| {
+            own.connected(&request, Err(Error::WrongPassword { session: id }), None);
+        });
         Ok(())
     }
 }

@@ -1,17 +1,21 @@
 //! A client's requests of several operations.
 
+use std::collections::VecDeque;
+
 use super::connection::ClientConnection;
 use super::convert::{container_mode, expected, mode, ttl_mode};
+use super::replies::PartReader;
 use super::requests::{read_path, written};
-use super::waiting::ReplyKind;
-use super::wire::codes::{CreateFlags, ErrorCode};
+use super::waiting::RequestKind::{self, Other};
+use super::wire::codes::{CreateFlags, ErrorCode, OpCode};
 use super::wire::request::{CreateTtl, MultiOp};
-use crate::api::support::{Command, Op, Query, Read};
+use super::wire::response::{ChildrenReply, MultiResult};
+use crate::api::support::{Ask, Op};
 use crate::types::znode::{Condition, CreateMode};
 
 impl ClientConnection {
     pub(super) fn multi(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        let kinds = ops.iter().map(MultiOp::result).collect();
+        let kinds: Vec<OpCode> = ops.iter().map(MultiOp::result).collect();
         let mut all = Vec::with_capacity(ops.len());
         let mut refused = None;
         for (place, op) in ops.into_iter().enumerate() {
@@ -28,7 +32,9 @@ impl ClientConnection {
                 }
             }
         }
-        self.write(xid, ReplyKind::Multi { kinds, refused }, Command::Multi(all));
+        self.ask_or(xid, Other, Ask::multi(all), move |own, xid, answer| {
+            own.multi_done(xid, kinds, refused, answer);
+        });
         Ok(())
     }
 
@@ -67,24 +73,35 @@ impl ClientConnection {
     }
 
     pub(super) fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        let read = |op| {
+        let (mut left, mut readers) = (VecDeque::new(), Vec::new());
+        for op in ops {
             let (path, children) = match op {
                 MultiOp::GetChildren(body) => (body.path, true),
                 MultiOp::GetData(body) => (body.path, false),
                 _ => return Err(ErrorCode::MarshallingError),
             };
-            let read = match read_path(path) {
-                Ok(path) if children => Read::Children { path },
-                Ok(path) => Read::Get { path },
-                Err(ErrorCode::NoNode) => return Ok(None),
+            let (body, reader): (_, PartReader) = match read_path(path) {
+                Ok(path) if children => {
+                    let (body, read) = Ask::children(path).split();
+                    let children =
+                        |(children, _)| MultiResult::GetChildren(ChildrenReply { children });
+                    (Some(body), Box::new(move |_, answer| read(answer).map(children)))
+                }
+                Ok(path) => {
+                    let (body, read) = Ask::get_or_null(path).split();
+                    let data = |own: &ClientConnection, read| MultiResult::GetData(own.data(read));
+                    (Some(body), Box::new(move |own, answer| Ok(data(own, read(answer)?))))
+                }
+                // Its answer is an error.
+                Err(ErrorCode::NoNode) => (None, Box::new(|_, _| Ok(MultiResult::Check))),
                 Err(code) => return Err(code),
             };
-            Ok(Some(Query::Read { read, watch: None }))
-        };
-        let count = ops.len();
-        let reads = ops.into_iter().map(read).collect::<Result<_, _>>()?;
-        self.expect(xid, ReplyKind::MultiRead(reads), count);
-        self.ask_on();
+            left.push_back(body);
+            readers.push(reader);
+        }
+        self.expect_all(xid, RequestKind::MultiRead, left, move |own, xid, parts| {
+            own.multi_read(xid, readers, parts);
+        });
         Ok(())
     }
 }

@@ -16,10 +16,12 @@ use std::time::Duration;
 use super::connection::ClientConnection;
 use super::convert;
 use super::ending::Ending;
-use super::waiting::ReplyKind;
+use super::waiting::RequestKind;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use crate::api::support::{Answer, CONFIG, Command, Query, Reply, SessionShared, Tree, read_alone};
+use crate::api::support::{
+    Answer, CONFIG, Command, Query, Reply, RequestBody, SessionShared, Tree, read_alone,
+};
 use crate::types::acl::SESSION_IDS_MAX;
 use crate::types::error::id_refused;
 use crate::types::znode::SessionId;
@@ -47,9 +49,9 @@ impl ClientConnection {
         self.reads_alone = Some(tree);
         self.session = Some(Arc::new(session));
         self.zxid = zxid;
-        self.expect(0, ReplyKind::Connect(request), 1);
-        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        self.answer_now(0, Ok(Answer::Reply(Reply::Session { timeout_ms })));
+        self.expect(0, RequestKind::Connect, 0, move |own, _, _| {
+            own.connected(&request, Ok(timeout), None);
+        });
         Ok(())
     }
 
@@ -74,49 +76,37 @@ impl ClientConnection {
         }
     }
 
-    /// Answers the request queued last, if it is one of the requests that the cluster treats as writes but
-    /// that change no znode.
-    pub(super) fn write_nothing(&mut self, command: Command) {
+    /// Answers a part of the request queued last. Of what the cluster treats as writes, only requests that change no
+    /// znode get here.
+    pub(super) fn ask_alone(&mut self, part: usize, body: RequestBody, tree: &Tree) {
         let Some(session) = &self.session else { return };
-        let answer = match command {
-            Command::Authenticate { ids } => {
-                let mut all = (**session.ids.load()).clone();
-                let new = ids.into_iter().filter(|id| !all.contains(id)).collect::<Vec<_>>();
+        let ids = session.ids.load_full();
+        let answer = match &body {
+            RequestBody::Command(Command::Authenticate { ids: more }) => {
+                let mut all = (*ids).clone();
+                let new = more.iter().filter(|id| !all.contains(id)).cloned().collect::<Vec<_>>();
                 all.extend(new);
                 if all.len() > SESSION_IDS_MAX {
                     let reason = format!("more than {SESSION_IDS_MAX} ids in one session");
                     Err(id_refused("", reason))
                 } else {
-                    session.ids.store(Arc::new(all));
-                    Ok(Answer::Reply(Reply::Done))
+                    session.ids.store(Arc::new(all.clone()));
+                    Ok(Answer::Reply(Reply::Ids(all)))
                 }
             }
-            Command::Close => Ok(Answer::Reply(Reply::Done)),
-            // Refused before (`may_not`).
-            _ => return self.end(Ending::Failure("a write in a read-only session".into())),
-        };
-        self.answer_now(0, answer);
-    }
-
-    /// Answers a part of the request queued last.
-    pub(super) fn read_here(&mut self, part: usize, query: &Query, tree: &Tree) {
-        let Some(session) = &self.session else { return };
-        let ids = session.ids.load_full();
-        let answer = match query {
-            Query::Read { read, .. } => {
+            RequestBody::Query(query @ Query::Read { read, .. }) => {
                 let answer = read_alone(tree, read, session.id, &ids);
                 match query.path() == Some(CONFIG) {
                     true => answer.map(convert::without_members),
                     false => answer,
                 }
             }
-            Query::Watch { .. } => Ok(Answer::Watching),
-            // They are removed when this is replied to.
-            Query::RemoveWatches { .. } => Ok(Answer::Reply(Reply::Done)),
-            // Refused before (`may_not`), and never asked by this protocol.
-            Query::Sync | Query::At { .. } => {
-                return self.end(Ending::Failure("a write in a read-only session".into()));
-            }
+            RequestBody::Query(Query::Watch { .. }) => Ok(Answer::Watching),
+            // Watches are removed when this is replied to.
+            RequestBody::Command(Command::Close)
+            | RequestBody::Query(Query::RemoveWatches { .. }) => Ok(Answer::Reply(Reply::Done)),
+            // Refused before (`may_not`), or never asked by this protocol.
+            _ => return self.end(Ending::Failure("a write in a read-only session".into())),
         };
         self.answer_now(part, answer);
     }

@@ -9,22 +9,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::connection::ClientConnection;
-use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
+use super::convert::{self, acl_asked, container_mode, expected, is_open, mode, ttl_mode};
 use super::ending::Ending;
-use super::waiting::ReplyKind;
+use super::waiting::RequestKind::{self, Other, Walk};
 use super::wire::codes::{
     AddWatchMode, ErrorCode, OpCode, ReservedXid, WatcherType as WireWatcherType,
 };
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
-use crate::api::support::{
-    Answer, CONFIG, Command, EventData, Op, Query, Read, RequestBody, WatchId,
+use super::wire::response::{
+    AclReply, Children2Reply, ChildrenReply, Create2Reply, PathReply, ReplyHeader,
 };
+use crate::api::support::{Ask, EventData, Op, Query, Read, RequestBody, Root, Snapshot, WatchId};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatcherType;
-use crate::types::znode::{CreateMode, Zxid};
+use crate::types::znode::{CreateMode, Created, Zxid};
 
 /// A watch that a client had before it reconnected, and how to find the events that it missed.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl ClientConnection {
         if self.reads_alone.is_some()
             && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
         {
-            self.expect(xid, ReplyKind::Code(ErrorCode::NotReadOnly), 0);
+            self.fail_in_turn(xid, ErrorCode::NotReadOnly);
             return true;
         }
         let request = match decoded {
@@ -85,24 +86,25 @@ impl ClientConnection {
             Decoded::Request(request) => request,
             Decoded::Unreadable(OpCode::CloseSession) => Request::CloseSession,
             Decoded::Unreadable(_) => {
-                self.expect(xid, ReplyKind::Code(ErrorCode::MarshallingError), 0);
+                self.fail_in_turn(xid, ErrorCode::MarshallingError);
                 return true;
             }
             Decoded::UnknownOp => {
-                self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
-                self.close(Ending::Unimplemented { op: self.op });
+                self.refuse_op(xid);
                 return true;
             }
         };
         if let Err(code) = self.dispatch(xid, request) {
-            self.expect(xid, ReplyKind::Code(code), 0);
+            self.fail_in_turn(xid, code);
         }
         true
     }
 
     fn dispatch(&mut self, xid: i32, request: Request) -> Result<(), ErrorCode> {
         match request {
-            Request::Ping => self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0),
+            Request::Ping => {
+                self.reply_in_turn(ReservedXid::Ping.into(), |own, xid| own.succeed(xid, &()));
+            }
             Request::Create(body) => self.create(xid, false, body, mode)?,
             Request::Create2(body) => self.create(xid, true, body, mode)?,
             Request::CreateContainer(body) => self.create(xid, true, body, container_mode)?,
@@ -110,12 +112,12 @@ impl ClientConnection {
                 self.create(xid, true, create, |flags| ttl_mode(flags, ttl))?;
             }
             Request::Delete(body) => {
-                let op = Self::delete_op(body)?;
-                self.write(xid, ReplyKind::Done, Command::Op(op));
+                let ask = Ask::delete(Self::delete_op(body)?);
+                self.ask(xid, Other, ask, |own, xid, ()| own.succeed(xid, &()));
             }
             Request::SetData(body) => {
-                let op = Self::set_op(body)?;
-                self.write(xid, ReplyKind::Stat, Command::Op(op));
+                let ask = Ask::set(Self::set_op(body)?);
+                self.ask(xid, Other, ask, |own, xid, stat| own.stat(xid, &stat));
             }
             Request::SetAcl(body) => {
                 let path = body.path.ok_or(ErrorCode::BadArguments)?;
@@ -123,74 +125,62 @@ impl ClientConnection {
                 let acl = acl_asked(body.acl)?;
                 self.check_acl(&path, &acl)?;
                 let op = Op::SetAcl { path: path.into(), acl, version: expected(body.version) };
-                self.write(xid, ReplyKind::Stat, Command::Op(op));
+                self.ask(xid, Other, Ask::set(op), |own, xid, stat| own.stat(xid, &stat));
             }
-            Request::Exists(body) => {
-                if body.path.as_ref().is_some_and(|path| path.contains('\0')) {
-                    return Err(ErrorCode::BadArguments);
-                }
-                let path = read_path(body.path)?;
-                self.read(xid, ReplyKind::Exists, Read::Exists { path }, body.watch);
-            }
+            Request::Exists(body) => self.exists(xid, body)?,
             Request::GetData(body) => {
-                let path = read_path(body.path)?;
-                self.read(xid, ReplyKind::Data, Read::Get { path }, body.watch);
+                let ask = self.watching(Ask::get_or_null(read_path(body.path)?), body.watch);
+                self.ask(xid, Other, ask, |own, xid, read| {
+                    let reply = own.data(read);
+                    own.succeed(xid, &reply);
+                });
             }
             Request::GetChildren(body) => self.children(xid, body, false)?,
             Request::GetChildren2(body) => self.children(xid, body, true)?,
             Request::GetAcl(body) => {
-                let path = read_path(body.path)?;
-                self.read(xid, ReplyKind::Acl, Read::Acl { path }, false);
+                let ask = Ask::acl(read_path(body.path)?);
+                self.ask(xid, Other, ask, |own, xid, (acl, stat)| {
+                    let acl = acl.into_iter().map(convert::acl).collect();
+                    own.succeed(xid, &AclReply { acl, stat: convert::stat(&stat) });
+                });
             }
             Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
             Request::Sync(body) => {
-                self.expect(xid, ReplyKind::Path(body.path), 1);
-                self.ask_query(0, Query::Sync);
+                self.ask(xid, RequestKind::Sync, Ask::sync(), |own, xid, _| {
+                    own.succeed(xid, &PathReply { path: body.path });
+                });
             }
             Request::Multi(multi) => self.multi(xid, multi.ops)?,
             Request::MultiRead(multi) => self.read_several(xid, multi.ops)?,
             Request::Auth(body) => self.authenticate(xid, body),
-            Request::Sasl(_) => self.expect(xid, ReplyKind::Sasl, 0),
+            // The reply of a ZooKeeper server without SASL.
+            Request::Sasl(_) => self.reply_in_turn(xid, |own, xid| {
+                let header = ReplyHeader::without_zxid(xid, ErrorCode::Ok);
+                own.send(&header, &Credential(None));
+            }),
             Request::SetWatches(body) => self.set_watches(xid, body, Vec::new(), Vec::new()),
             Request::SetWatches2(body) => {
                 self.set_watches(xid, body.one_shot, body.persistent, body.persistent_recursive);
             }
             Request::AddWatch(body) => self.add_watch(xid, body)?,
-            Request::CheckWatches(body) => {
-                let which = watcher_type(body.kind)?;
-                let path = body.path.ok_or(ErrorCode::MarshallingError)?;
-                self.expect(xid, ReplyKind::CheckWatches { path, which }, 0);
-            }
-            Request::RemoveWatches(body) => {
-                let which = watcher_type(body.kind)?;
-                let path = body.path.filter(|path| path::validate(path).is_ok());
-                let path = path.ok_or(ErrorCode::NoWatcher)?;
-                self.expect(xid, ReplyKind::RemoveWatches { path: path.clone(), which }, 1);
-                self.ask_query(0, Query::RemoveWatches { path, which });
-            }
+            Request::CheckWatches(body) => self.check_watches(xid, body)?,
+            Request::RemoveWatches(body) => self.remove_watches(xid, body)?,
             Request::GetEphemerals(body) => {
                 let prefix = body.path.filter(|path| path != "/").unwrap_or_default();
-                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, false);
+                self.ask(xid, Walk, Ask::ephemerals(), move |own, xid, mut paths| {
+                    paths.retain(|path| path.starts_with(&prefix));
+                    own.succeed(xid, &ChildrenReply { children: paths });
+                });
             }
-            Request::GetAllChildrenNumber(body) => {
-                let path = read_path(body.path)?;
-                let what = ReplyKind::Count { path: path.to_string() };
-                let read = match self.shared.has_replica {
-                    true => Read::Tree,
-                    false => Read::Count { path },
-                };
-                self.read(xid, what, read, false);
-            }
-            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
-            Request::CloseSession => {
-                self.write(xid, ReplyKind::Close, Command::Close);
-                self.close(Ending::SessionClosed);
-            }
+            Request::GetAllChildrenNumber(body) => self.count(xid, read_path(body.path)?),
+            Request::WhoAmI => self.ask(xid, Other, Ask::ids(), |own, xid, ids| {
+                own.succeed(xid, &ids.into_iter().map(convert::client_info).collect::<Vec<_>>());
+            }),
+            Request::CloseSession => self.close_session(xid),
             // Requests of servers, which clients must not send, and one that has no meaning outside of a
             // multi.
             Request::CreateSession | Request::DeleteContainer(_) | Request::Check(_) => {
-                self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
-                self.close(Ending::Unimplemented { op: self.op });
+                self.refuse_op(xid);
             }
         }
         Ok(())
@@ -203,8 +193,11 @@ impl ClientConnection {
         body: request::Create,
         mode: impl FnOnce(i32) -> Result<CreateMode, ErrorCode>,
     ) -> Result<(), ErrorCode> {
-        let op = self.create_op(body, mode)?;
-        self.write(xid, ReplyKind::Created { with_stat }, Command::Op(op));
+        let ask = Ask::create(self.create_op(body, mode)?);
+        self.ask(xid, Other, ask, move |own, xid, Created { path, stat }| match with_stat {
+            true => own.succeed(xid, &Create2Reply { path, stat: convert::stat(&stat) }),
+            false => own.succeed(xid, &PathReply { path: Some(path) }),
+        });
         Ok(())
     }
 
@@ -280,8 +273,79 @@ impl ClientConnection {
             false => true,
         };
         drop(tree);
-        let what = ReplyKind::Children { with_stat, is_long };
-        self.read(xid, what, Read::Children { path }, body.watch);
+        let kind = if is_long { RequestKind::LongList } else { Other };
+        let ask = self.watching(Ask::children(path), body.watch);
+        self.ask(xid, kind, ask, move |own, xid, (children, stat)| match with_stat {
+            true => own.succeed(xid, &Children2Reply { children, stat: convert::stat(&stat) }),
+            false => own.succeed(xid, &ChildrenReply { children }),
+        });
+        Ok(())
+    }
+
+    fn exists(&mut self, xid: i32, body: request::Read) -> Result<(), ErrorCode> {
+        if body.path.as_ref().is_some_and(|path| path.contains('\0')) {
+            return Err(ErrorCode::BadArguments);
+        }
+        let ask = self.watching(Ask::exists(read_path(body.path)?), body.watch);
+        self.ask(xid, Other, ask, |own, xid, stat| match stat {
+            Some(stat) => own.stat(xid, &stat),
+            None => own.fail(xid, ErrorCode::NoNode),
+        });
+        Ok(())
+    }
+
+    /// A replica's tree is counted here, and not on the node's thread.
+    fn count(&mut self, xid: i32, path: Arc<str>) {
+        let reply = |own: &mut ClientConnection, xid, count: Result<usize>| match count {
+            Ok(count) => own.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX)),
+            Err(error) => own.refuse(xid, &error),
+        };
+        if !self.shared.has_replica {
+            return self.ask_or(xid, Walk, Ask::count(path), reply);
+        }
+        self.ask(xid, Walk, Ask::tree(), move |own, xid, tree| {
+            let ids = own.session.as_ref().map(|session| session.ids.load_full());
+            let snapshot = Snapshot::new(tree, Root::default(), ids.unwrap_or_default());
+            reply(own, xid, snapshot.all_children_number(&path));
+        });
+    }
+
+    fn close_session(&mut self, xid: i32) {
+        self.ask(xid, Other, Ask::close(), |own, xid, ()| {
+            own.session = None;
+            own.close(Ending::SessionClosed);
+            own.succeed(xid, &());
+            if !planted!(EventAfterClose) {
+                own.forget_events();
+            }
+        });
+        self.close(Ending::SessionClosed);
+    }
+
+    fn check_watches(&mut self, xid: i32, body: request::WatchesOf) -> Result<(), ErrorCode> {
+        let which = watcher_type(body.kind)?;
+        let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+        self.reply_in_turn(xid, move |own, xid| match own.watches.has(&path, which) {
+            true => own.succeed(xid, &()),
+            false => own.fail(xid, ErrorCode::NoWatcher),
+        });
+        Ok(())
+    }
+
+    fn remove_watches(&mut self, xid: i32, body: request::WatchesOf) -> Result<(), ErrorCode> {
+        let which = watcher_type(body.kind)?;
+        let path = body.path.filter(|path| path::validate(path).is_ok());
+        let path = path.ok_or(ErrorCode::NoWatcher)?;
+        let ask = Ask::remove_watches(path.clone(), which);
+        // The node may still have a watch whose event stands before this reply.
+        self.ask_or(xid, Other, ask, move |own, xid, removed| {
+            let failed = removed.err().filter(|error| !matches!(error, Error::NoWatch { .. }));
+            match (failed, own.watches.remove(&path, which)) {
+                (Some(error), _) => own.refuse(xid, &error),
+                (None, true) => own.succeed(xid, &()),
+                (None, false) => own.fail(xid, ErrorCode::NoWatcher),
+            }
+        });
         Ok(())
     }
 
@@ -309,9 +373,12 @@ impl ClientConnection {
     /// Takes the result of a check of credentials.
     pub(super) fn authenticated(&mut self, xid: i32, ids: Result<Vec<Id>>) {
         match ids {
-            Ok(ids) => self.write(xid, ReplyKind::Auth, Command::Authenticate { ids }),
+            Ok(ids) => self.ask_or(xid, Other, Ask::authenticate(ids), Self::has_authenticated),
             Err(error) => {
-                self.expect(xid, ReplyKind::Last(ErrorCode::AuthFailed), 0);
+                self.reply_in_turn(xid, |own, xid| {
+                    let header = ReplyHeader { xid, zxid: 0, err: ErrorCode::AuthFailed.into() };
+                    own.send(&header, &());
+                });
                 self.close(Ending::AuthFailed(error.to_string()));
             }
         }
@@ -323,15 +390,15 @@ impl ClientConnection {
             Ok(AddWatchMode::PersistentRecursive) => true,
             Err(_) => return Err(ErrorCode::MarshallingError),
         };
-        self.expect(xid, ReplyKind::AddWatch, 1);
+        let reply = |own: &mut ClientConnection, xid| own.succeed(xid, &i32::from(ErrorCode::Ok));
         // A watch of a path that no znode can have has no effect, and is no error.
         let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
-            self.answer_now(0, Ok(Answer::Watching));
+            self.reply_in_turn(xid, reply);
             return Ok(());
         };
-        let (path, watch) = (path.into(), self.shared.next_watch());
-        let query = Query::Watch { watch, path, recursive, from: None, data: EventData::None };
-        self.ask_query(0, query);
+        let watch = self.shared.next_watch();
+        let ask = Ask::watch(watch, path.into(), recursive, None, EventData::None);
+        self.ask(xid, Other, ask, move |own, xid, ()| reply(own, xid));
         Ok(())
     }
 
@@ -344,7 +411,7 @@ impl ClientConnection {
     ) {
         let request::SetWatches { relative_zxid, data, exist, child } = one_shot;
         let from: Zxid = u64::try_from(relative_zxid).unwrap_or(0);
-        let (mut restored, mut queries) = (Vec::new(), VecDeque::new());
+        let (mut restored, mut left) = (Vec::new(), VecDeque::new());
         let valid = |path: &String| path::validate(path).is_ok();
         let named = |list: Vec<Option<String>>| list.into_iter().map(Option::unwrap_or_default);
         let lists = [(data, OneShot::Data), (exist, OneShot::Exist), (child, OneShot::Child)];
@@ -357,7 +424,7 @@ impl ClientConnection {
                         OneShot::Data | OneShot::Exist => Read::Exists { path: of },
                         OneShot::Child => Read::Children { path: of },
                     };
-                    queries.push_back(Some(Query::Read { read, watch }));
+                    left.push_back(Some(RequestBody::Query(Query::Read { read, watch })));
                     restored.push(RestoredWatch::OneShot { list, path, watch });
                 } else if list != OneShot::Exist {
                     restored.push(RestoredWatch::Invalid { path });
@@ -371,51 +438,22 @@ impl ClientConnection {
                 let since = unless!(WatchesFromNow, Some(from), None);
                 for (watch, from) in [(watch, since), (again, None)] {
                     let (path, data) = (Arc::clone(&path), EventData::None);
-                    queries.push_back(Some(Query::Watch { watch, path, recursive, from, data }));
+                    let query = Query::Watch { watch, path, recursive, from, data };
+                    left.push_back(Some(RequestBody::Query(query)));
                 }
                 restored.push(RestoredWatch::Persistent { watch, again });
             }
         }
-        let count = queries.len();
-        self.expect(xid, ReplyKind::SetWatches { from, restored, queries }, count);
-        self.ask_on();
-    }
-
-    pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Command) {
-        if self.session.is_none() {
-            return;
-        }
-        self.expect(xid, what, 1);
-        if self.reads_alone.is_some() {
-            return self.write_nothing(command);
-        }
-        self.ask(0, RequestBody::Command(command), None);
-    }
-
-    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watches: bool) {
-        let watch = watches.then(|| self.shared.next_watch());
-        self.expect(xid, what, 1);
-        self.ask_query(0, Query::Read { read, watch });
-    }
-
-    pub(super) fn ask_query(&mut self, part: usize, query: Query) {
-        if self.session.is_none() {
-            return;
-        }
-        let watch = query.watch().map(|(watch, path, kind)| {
-            self.watches.ask(watch, Arc::clone(path), kind);
-            watch
+        self.expect_all(xid, RequestKind::SetWatches, left, move |own, xid, parts| {
+            own.watches_set(xid, from, restored, parts);
         });
-        if let Some(last) = self.waiting.back_mut() {
-            last.watch = watch;
-        }
-        if let Some(tree) = self.reads_alone.clone() {
-            return self.read_here(part, &query, &tree);
-        }
-        let is_config = query.path() == Some(CONFIG);
-        self.ask(part, RequestBody::Query(query), watch);
-        if is_config {
-            self.expect_config();
+    }
+
+    /// Sets a watch with the read, if the client wants that.
+    fn watching<T>(&self, ask: Ask<T>, watches: bool) -> Ask<T> {
+        match watches {
+            true => ask.watching(self.shared.next_watch()),
+            false => ask,
         }
     }
 }

@@ -4,15 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connection::ClientConnection;
 use super::ending::Ending;
 use super::memory::{Memory, SharedData};
 use super::output::SHARED_BYTES;
-use super::requests::RestoredWatch;
-use super::wire::codes::{ErrorCode, OpCode};
-use super::wire::handshake::ConnectRequest;
-use crate::api::support::{Answer, Query, WatchId};
+use crate::api::support::{Answer, RequestBody};
 use crate::types::error::Result;
-use crate::types::watch::WatcherType;
 use crate::types::znode::Zxid;
 
 /// The longest reply. ZooKeeper has no limit for replies; this one only protects the memory.
@@ -25,15 +22,18 @@ pub(super) const WATCHES_AT_ONCE: usize = 128;
 /// An answer to a part of a request, with the zxid of the state that it shows.
 pub(super) type Part = (Zxid, Result<Answer>);
 
+/// Replies to a request, once all its answers have arrived.
+pub(super) type Reply = Box<dyn FnOnce(&mut ClientConnection, i32, Vec<Option<Part>>) + Send>;
+
 /// A request that waits for its answers, or for the turn of its reply.
-#[derive(Debug)]
 pub(super) struct WaitingRequest {
     pub(super) xid: i32,
     pub(super) op: i32,
     pub(super) arrived: Duration,
-    pub(super) what: ReplyKind,
-    /// The watch that its last part sets, if it sets one.
-    pub(super) watch: Option<WatchId>,
+    pub(super) kind: RequestKind,
+    pub(super) reply: Reply,
+    /// The last parts, which are still to be sent to the node; `None` for a read of an impossible path.
+    pub(super) left: VecDeque<Option<RequestBody>>,
     pub(super) parts: Vec<Option<Part>>,
     pub(super) missing: usize,
     /// About how many bytes the request and its answers take.
@@ -42,20 +42,37 @@ pub(super) struct WaitingRequest {
     shared: Vec<SharedData>,
 }
 
+/// The requests that are not like others while they wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// The first packet.
+    Connect,
+    Sync,
+    MultiRead,
+    SetWatches,
+    /// It walks the tree.
+    Walk,
+    /// It lists children, perhaps many.
+    LongList,
+    Other,
+}
+
 impl WaitingRequest {
     /// A request whose reply has this many parts, as it arrived with the op and these bytes.
     pub(super) fn new(
         (xid, op, bytes): (i32, i32, usize),
         arrived: Duration,
-        what: ReplyKind,
+        kind: RequestKind,
         parts: usize,
+        reply: Reply,
     ) -> WaitingRequest {
         WaitingRequest {
             xid,
             op,
             arrived,
-            what,
-            watch: None,
+            kind,
+            reply,
+            left: VecDeque::new(),
             parts: std::iter::repeat_with(|| None).take(parts).collect(),
             missing: parts,
             // While a request is in flight, the node holds about as many bytes.
@@ -67,24 +84,19 @@ impl WaitingRequest {
     /// The next part to be sent to the node, of a request whose parts are not sent all at once: one read of a
     /// multiRead, so that the client does not receive many at once, and watches that are set again, of which one
     /// packet may have 100,000.
-    pub(super) fn next_part(&mut self) -> Option<(usize, Option<Query>)> {
-        let (left, most) = match &mut self.what {
-            ReplyKind::MultiRead(reads) => (reads, 1),
-            ReplyKind::SetWatches { queries, .. } => (queries, WATCHES_AT_ONCE),
-            _ => return None,
-        };
-        if self.missing - left.len() >= most {
+    pub(super) fn next_part(&mut self) -> Option<(usize, Option<RequestBody>)> {
+        let most = if self.kind == RequestKind::SetWatches { WATCHES_AT_ONCE } else { 1 };
+        if self.missing - self.left.len() >= most {
             return None;
         }
-        let part = self.parts.len() - left.len();
-        left.pop_front().map(|next| (part, next))
+        let part = self.parts.len() - self.left.len();
+        self.left.pop_front().map(|next| (part, next))
     }
 
     /// Takes the answer to a part.
     pub(super) fn take(&mut self, part: usize, (zxid, mut answer): Part, memory: &Arc<Memory>) {
         // Of the children of a znode whose watch is set again, nothing is sent.
-        if let (ReplyKind::SetWatches { .. }, Ok(Answer::Children(names, _))) =
-            (&self.what, &mut answer)
+        if let (RequestKind::SetWatches, Ok(Answer::Children(names, _))) = (self.kind, &mut answer)
         {
             *names = Vec::new();
         }
@@ -106,68 +118,9 @@ impl WaitingRequest {
     /// Why the connection ends, if it is a multiRead whose reply cannot be sent.
     pub(super) fn too_long(&self) -> Option<Ending> {
         let bytes = self.bytes;
-        let is_too_long = matches!(self.what, ReplyKind::MultiRead(_)) && bytes > REPLY_BYTES_MAX;
+        let is_too_long = self.kind == RequestKind::MultiRead && bytes > REPLY_BYTES_MAX;
         is_too_long.then_some(Ending::ReplyTooLong { bytes, limit: REPLY_BYTES_MAX })
     }
-}
-
-/// The kind of reply that a request gets.
-#[derive(Debug)]
-pub(super) enum ReplyKind {
-    Connect(ConnectRequest),
-    /// A header without a body.
-    Code(ErrorCode),
-    /// A header without a body, after which the connection is closed.
-    Last(ErrorCode),
-    /// The reply of a ZooKeeper server without SASL.
-    Sasl,
-    Done,
-    Close,
-    Auth,
-    Created {
-        with_stat: bool,
-    },
-    Stat,
-    Exists,
-    Data,
-    Children {
-        with_stat: bool,
-        /// Whether there may be many.
-        is_long: bool,
-    },
-    Acl,
-    Path(Option<String>),
-    Multi {
-        /// The types of the results.
-        kinds: Vec<OpCode>,
-        /// The index of an operation that fails without the node, and its error.
-        refused: Option<(usize, ErrorCode)>,
-    },
-    /// A multiRead with its reads that are still to be sent to the node; `None` for a read of an
-    /// impossible path.
-    MultiRead(VecDeque<Option<Query>>),
-    SetWatches {
-        from: Zxid,
-        restored: Vec<RestoredWatch>,
-        /// Those that are still to be sent to the node.
-        queries: VecDeque<Option<Query>>,
-    },
-    AddWatch,
-    CheckWatches {
-        path: String,
-        which: WatcherType,
-    },
-    RemoveWatches {
-        path: String,
-        which: WatcherType,
-    },
-    Ephemerals {
-        prefix: String,
-    },
-    Count {
-        path: String,
-    },
-    WhoAmI,
 }
 
 /// About how many bytes an answer takes while it waits for its turn.
@@ -176,7 +129,6 @@ fn size(answer: &Result<Answer>) -> usize {
     match answer {
         Ok(Answer::Data { data, .. }) => SMALL + data.len(),
         Ok(Answer::Children(names, _)) => names.iter().map(|name| SMALL + name.len()).sum(),
-        Ok(Answer::Below(_, znodes)) => znodes.iter().map(|znode| znode.size()).sum(),
         _ => SMALL,
     }
 }

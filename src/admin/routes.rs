@@ -22,7 +22,6 @@ use crate::api::operate::MemberReport;
 use crate::api::session::Session;
 use crate::recipes::{Contended, contended_async};
 use crate::runtime::entropy;
-use crate::runtime::pending::block_on;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -112,6 +111,9 @@ impl Route {
             }
             path if path.starts_with("/sessions/") => {
                 return actions::session(head, &path["/sessions/".len()..]);
+            }
+            path if path.starts_with("/timers/") => {
+                return tree::timer(head, znode(&path["/timers".len()..])?);
             }
             path => match path
                 .strip_prefix("/tree")
@@ -281,11 +283,8 @@ impl Routes {
         self.session.with(exists)?;
         let clock = &self.coordinator.shared().clock;
         let search = |session: &Session| {
-            let until = clock.now().saturating_add(LOCKS_WITHIN);
-            match block_on(contended_async(session, "/"), clock, Some(until))? {
-                Some(found) => Ok(Arc::new(found?)),
-                None => Err(self.session.late("looking for locks", LOCKS_WITHIN)),
-            }
+            let looking = contended_async(session, "/");
+            self.session.finish(looking, "looking for locks", LOCKS_WITHIN).map(Arc::new)
         };
         let all = self.locks.get(|| clock.now(), || self.session.with(search))?;
         let is_below = |of: &&Contended| {

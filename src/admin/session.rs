@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
-use crate::runtime::pending::Pending;
+use crate::runtime::pending::{Pending, block_on};
 use crate::types::error::{Error, Result};
 
 /// How long a request waits for a reply of the cluster.
@@ -84,6 +84,21 @@ impl AdminSession {
     pub(super) fn wait<T>(&self, mut pending: Pending<T>, operation: &str) -> Result<T> {
         let answer = pending.wait_timeout(ANSWER_WITHIN);
         answer.unwrap_or_else(|| Err(self.late(operation, ANSWER_WITHIN)))
+    }
+
+    /// Waits for what a recipe does.
+    ///
+    /// # Errors
+    /// Its errors, and [`Error::Timeout`] if it takes longer.
+    pub(super) fn finish<T>(
+        &self,
+        doing: impl Future<Output = Result<T>>,
+        operation: &str,
+        within: Duration,
+    ) -> Result<T> {
+        let clock = &self.coordinator.shared().clock;
+        let done = block_on(doing, clock, Some(clock.now().saturating_add(within)))?;
+        done.unwrap_or_else(|| Err(self.late(operation, within)))
     }
 
     pub(super) fn late(&self, operation: &str, waited: Duration) -> Error {

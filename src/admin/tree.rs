@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::http::{Method, RequestHead, Response};
 use super::routes::{Route, json, without_body};
-use super::session::AdminSession;
+use super::session::{ANSWER_WITHIN, AdminSession};
 use crate::api::session::Session;
+use crate::recipes::Schedule;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
@@ -28,6 +29,15 @@ pub(super) enum TreeEdit {
     Create { mode: CreateMode },
     Set { version: Option<u64> },
     Delete { version: Option<u64> },
+    Timer(TimerAction),
+}
+
+/// What may be done to a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimerAction {
+    Pause,
+    Resume,
+    Fire,
 }
 
 /// The route of a request for a znode.
@@ -62,6 +72,20 @@ pub(super) fn route(head: &RequestHead, path: String) -> Result<Route, Response>
             without_body(head, Route::Change(path, TreeEdit::Delete { version: version()? }))
         }
     }
+}
+
+/// The route of a request for a timer, by the path of its znode: to pause, resume or fire it.
+pub(super) fn timer(head: &RequestHead, path: String) -> Result<Route, Response> {
+    let action = match head.parameter("do")?.as_deref() {
+        _ if head.method != Method::Post => {
+            return Err(Response::not_allowed("POST changes a timer; /locks shows all"));
+        }
+        Some("pause") => TimerAction::Pause,
+        Some("resume") => TimerAction::Resume,
+        Some("fire") => TimerAction::Fire,
+        _ => return Err(Response::error(400, "the parameter do is pause, resume or fire")),
+    };
+    without_body(head, Route::Change(path, TreeEdit::Timer(action)))
 }
 
 /// Data as text if it is UTF-8, and otherwise in base64.
@@ -198,6 +222,19 @@ impl TreeEdit {
                     };
                     admin.wait(deleted, "delete")?;
                     json!({ "deleted": path })
+                }
+                TreeEdit::Timer(action) => {
+                    let (parent, timer) = (path::parent(path).unwrap_or("/"), path::name(path));
+                    let schedule = Schedule::new(session, parent)?;
+                    let doing = async {
+                        match action {
+                            TimerAction::Pause => schedule.pause_async(timer).await,
+                            TimerAction::Resume => schedule.resume_async(timer).await,
+                            TimerAction::Fire => schedule.fire_now_async(timer).await,
+                        }
+                    };
+                    admin.finish(doing, "changing a timer", ANSWER_WITHIN)?;
+                    json!({ "timer": path })
                 }
             })
         })

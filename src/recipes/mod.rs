@@ -130,7 +130,10 @@ pub use cache::{Cache, Change, Entry};
 pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, Versioned};
-pub use contended::{Contended, Contending, contended, contended_async};
+pub use contended::{
+    ColumnKind, Contended, Contending, RecipeCell, RecipeColumn, RecipeTable, contended,
+    contended_async,
+};
 pub use contenders::Naming;
 pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, Strategy};

@@ -45,6 +45,12 @@ async function expireSession(session) {
   if (yes) await act(`The session ${session.id} is over.`, `/sessions/${session.id}`, { method: 'DELETE' });
 }
 
+async function changeTimer(path, what, name) {
+  const tells = { pause: 'It does not fire until it is resumed. A fire that runs goes on.', resume: 'It fires again. What it has missed is up to its setting.', fire: 'It fires once more, beside its own times, even if it is paused.' };
+  const yes = await question(`${name}: ${path}?`, [tells[what]], name);
+  if (yes) await act(`${name}: ${path}.`, `/timers${encoded(path)}?do=${what}`, { method: 'POST' });
+}
+
 // The request needs the token, so the file comes by a script.
 async function downloadBackup() {
   const yes = await question('Download a backup?', ['It has all data and the passwords of sessions, whatever access lists say. Keep it as you keep the token.'], 'Download');

@@ -16,22 +16,52 @@ const since = (of) => (of ? Math.max(0, Date.now() - of.since) : null);
 // Takers of an empty queue wait for items, and not for each other.
 const idle = (of) => of.recipe === 'queue of takers' && !of.holders.length;
 
-const waitersColumn = { name: 'Waiting', kind: 'number', value: (of) => of.waiters.length, cell: (of) => ({ text: count(of.waiters.length), tone: of.waiters.length && !idle(of) ? 'warn strong' : 'quiet' }) };
+// The table of a recipe that shares work says itself how its cells are shown.
+const LATE = 60000; // What is so much too late needs attention.
+function tableCell({ name, kind }, row) {
+  const value = row[name];
+  if (value === undefined) return '';
+  if (kind === 'session') return holders.has(value) ? `${holders.get(value)} (${value})` : value;
+  if (kind === 'since') return time(Math.max(0, Date.now() - value));
+  if (kind === 'due') return value < Date.now() ? `late by ${time(Date.now() - value)}` : `in ${time(value - Date.now())}`;
+  return kind === 'count' ? count(value) : value;
+}
+const isWrong = ({ name, kind }, row) => row[name] !== undefined && (kind === 'wrong' || (kind === 'due' && Date.now() - row[name] > LATE));
+const wrongRows = ({ table }) => table?.rows.filter((row) => table.columns.some((column) => isWrong(column, row))).length ?? 0;
+const total = ({ table }) => table.rows.length + table.left_out;
+
+// The whole table, with what may be done to a timer.
+function tableOf(of) {
+  const { rows, left_out: more } = of.table;
+  const columns = of.table.columns.filter(({ name }) => rows.some((row) => row[name] !== undefined));
+  const timer = (row, what, name) => h('button', { class: 'act', onclick: () => changeTimer(`${of.path === '/' ? '' : of.path}/${row.timer}`, what, name) }, name);
+  const actions = (row) => (row.state === 'paused' ? [timer(row, 'resume', 'Resume')] : [timer(row, 'pause', 'Pause')]).concat(timer(row, 'fire', 'Fire now'));
+  const acts = writable && of.recipe === 'schedule';
+  const head = h('tr', {}, ...columns.map(({ name }) => h('th', { scope: 'col' }, name.replaceAll('_', ' '))), acts ? h('th') : '');
+  const line = (row) => h('tr', {}, ...columns.map((column) => h('td', { class: isWrong(column, row) ? 'bad strong' : '' }, tableCell(column, row))), acts ? h('td', { class: 'bar' }, ...actions(row)) : '');
+  return [h('div', { class: 'scroll' }, h('table', { class: 'work' }, h('thead', {}, head), h('tbody', {}, ...rows.slice(0, 200).map(line)))), rows.length > 200 || more ? h('p', { class: 'quiet' }, `${count(Math.max(0, rows.length - 200) + more)} more.`) : ''];
+}
+
+const waitersColumn = { name: 'Waiting', kind: 'number', value: (of) => of.waiters.length + wrongRows(of), cell: (of) => (of.table ? { text: count(wrongRows(of)), tone: wrongRows(of) ? 'bad strong' : 'quiet', title: 'rows that need attention' } : { text: count(of.waiters.length), tone: of.waiters.length && !idle(of) ? 'warn strong' : 'quiet' }) };
 const lockTable = new Table({
   element: $('lock-list'),
   key: (of) => `${of.recipe} ${of.path}`,
-  words: (of) => `${of.path} ${of.recipe} ${[...of.holders, ...of.waiters].map((one) => `${who(one)} ${one.label} ${one.session}`).join(' ')}`,
+  words: (of) => `${of.path} ${of.recipe} ${JSON.stringify(of.table?.rows ?? '')} ${[...of.holders, ...of.waiters].map((one) => `${who(one)} ${one.label} ${one.session}`).join(' ')}`,
   mark: () => 'lock',
   order: waitersColumn,
   columns: [
     { name: 'Path', kind: 'path', value: (of) => of.path, cell: (of) => ({ text: of.path, href: linkTo(of.path) }) },
     waitersColumn,
-    { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => ({ text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
+    { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => (of.table ? { text: total(of) === 1 ? of.table.columns.filter(({ kind }) => kind === 'count').map(({ name }) => `${count(of.table.rows[0][name])} ${name}`).join(', ') : `${count(total(of))} rows, ${count(wrongRows(of))} need attention`, tone: 'quiet' } : { text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
     { name: 'For', kind: 'number', value: (of) => since(of.holders[0]), cell: (of) => time(since(of.holders[0])) },
     { name: 'Kind', kind: 'wide', value: (of) => of.recipe, cell: (of) => ({ text: of.recipe, tone: 'quiet' }) },
     { name: '', cell: () => ({ text: 'All', opens: true }) },
   ],
   more(of, cell) {
+    if (of.table) {
+      cell.replaceChildren(...tableOf(of));
+      return;
+    }
     const one = (word) => (of) => h('li', {}, h('span', { class: word }, word), h('span', {}, who(of)), h('span', { class: 'quiet' }, `${of.kind}, ${time(since(of))}`), h('a', { class: 'mono quiet', href: `#/sessions/${of.session ?? ''}` }, of.session ?? 'no session'), h('span', { class: 'quiet' }, of.label));
     const shown = of.waiters.slice(0, 200);
     cell.replaceChildren(h('ol', { class: 'line' }, ...of.holders.map(one('holds')), ...shown.map(one('waits'))), shown.length < of.waiters.length ? h('p', { class: 'quiet' }, `${count(of.waiters.length - shown.length)} more wait.`) : '');

@@ -10,6 +10,7 @@ mod item;
 mod new_item;
 mod parts;
 mod put;
+mod table;
 mod take;
 
 use std::sync::atomic::AtomicBool;
@@ -29,6 +30,7 @@ use crate::types::znode::Condition;
 
 pub use item::Item;
 pub use new_item::NewItem;
+pub(super) use table::{QueueParts, queue_of};
 use take::{Lease, Removal};
 
 /// A queue that all instances put items into and take items from.

@@ -43,10 +43,10 @@ pub(super) struct Seen {
     pub(super) fired: Stat,
     /// A fire that is not done yet, and the znode that has it.
     pub(super) running: Option<(Fire, Zxid)>,
-    /// Whether an instance runs it.
-    has_runner: bool,
+    /// The znode of the instance that runs it.
+    pub(super) runner: Option<Stat>,
     /// The request of a fire.
-    asked: Option<Stat>,
+    pub(super) asked: Option<Stat>,
 }
 
 /// A write that claims a fire, if it comes at the right time and before all others.
@@ -92,12 +92,13 @@ impl Schedule {
             history,
             fired,
             running,
-            has_runner: snapshot.exists(&of(RUNNER))?.is_some(),
+            runner: snapshot.exists(&of(RUNNER))?,
             asked: snapshot.exists(&of(ASKED))?,
         }))
     }
 
-    async fn all_seen(&self) -> Result<Vec<Seen>> {
+    /// All timers that this version understands.
+    pub(super) async fn all_seen(&self) -> Result<Vec<Seen>> {
         let Some(snapshot) = if_exists(self.session.snapshot_soon(self.path()).await)? else {
             return Ok(Vec::new());
         };
@@ -202,7 +203,7 @@ impl Schedule {
         let mut now = None;
         for seen in self.all_seen().await? {
             if let Some((fire, czxid)) = &seen.running {
-                let is_orphan = !seen.has_runner && !planted!(RunForgotten);
+                let is_orphan = seen.runner.is_none() && !planted!(RunForgotten);
                 if takes && is_orphan {
                     let record = self.part(&seen.name, RUN);
                     let multi = self.session.multi().require(&record, Condition::Czxid(*czxid));

@@ -10,11 +10,13 @@
 //!     runner      an ephemeral of the session that runs it: its token
 //! ```
 //!
-//! `claim` has the write that claims a fire, `timer` computes times, and `log_time` estimates when to try.
+//! `claim` has the write that claims a fire, `timer` computes times, `log_time` estimates when to try, and `table` is what
+//! operators see.
 
 mod claim;
 mod fire;
 mod log_time;
+mod table;
 mod timer;
 
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub use fire::{Fire, PastFire, Run};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use fire::{FireHistory, StoredFire};
 use log_time::{LogTime, written};
+pub(super) use table::{is_timer, table};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use timer::IN_TIME;
 pub use timer::{Missed, Timer};

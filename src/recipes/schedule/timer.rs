@@ -2,11 +2,13 @@
 //!
 //! Times are milliseconds since the Unix epoch, as the log's time is.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::types::error::{Error, Result};
+use crate::types::moment::utc;
 
 /// No time of the log: the last one that nanoseconds in a znode can show, in the year 2262.
 pub(crate) const NEVER: i64 = i64::MAX / 1_000_000;
@@ -245,6 +247,26 @@ impl Timer {
         let until = following.saturating_add(IN_TIME).min(NEVER);
         let since = (last != next).then_some(next);
         FirePlan { fires: Some(last), since, from: from.max(last), until, following }
+    }
+}
+
+/// For people: `every 15 min`, `at 2033-05-18 03:33:20 UTC`, `0 9 * * MON-FRI Europe/Berlin`.
+impl fmt::Display for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, i64); 5] =
+            [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
+        match &self.when {
+            When::Every { ms } => {
+                let unit = UNITS.iter().find(|(_, unit)| ms % unit == 0);
+                let (name, unit) = unit.copied().unwrap_or(("ms", 1));
+                write!(f, "every {} {name}", ms / unit)
+            }
+            When::At { ms } => {
+                let at = Duration::from_millis(u64::try_from(*ms).unwrap_or(0));
+                write!(f, "at {}", utc(at))
+            }
+            When::Cron { expression, zone } => write!(f, "{expression} {zone}"),
+        }
     }
 }
 

@@ -178,19 +178,18 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// A table with columns as wide as their widest cells. Commas separate the titles.
-pub(super) fn table<const N: usize>(
-    titles: &str,
-    rows: impl Iterator<Item = [String; N]>,
-) -> String {
-    let titles = titles.split(", ").map(str::to_owned).collect();
-    let cells = |row: [String; N]| row.iter().map(|cell| line(cell).into_owned()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(cells)).collect();
+pub(super) fn table(titles: &str, rows: impl Iterator<Item = impl AsRef<[String]>>) -> String {
+    let titles: Vec<String> = titles.split(", ").map(str::to_owned).collect();
+    let columns = titles.len();
+    let cells = |row: &[String]| row.iter().map(|cell| line(cell).into_owned()).collect();
+    let rows = rows.map(|row| cells(row.as_ref()));
+    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
     let mut text = String::new();
     for row in &rows {
         let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
+        for (cell, width) in row.iter().zip(&widths) {
             let _ = write!(line, "{cell:<width$}  ");
         }
         let _ = writeln!(text, "{}", line.trim_end());

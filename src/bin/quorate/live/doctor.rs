@@ -15,7 +15,7 @@ use super::findings::{Finding, Findings};
 use super::leadership::{counts, no_leader, why_silent};
 use super::member_findings;
 use super::moment::utc;
-use super::{ClusterArgs, Shown, interrupted, json, print};
+use super::{ClusterArgs, Shown, interrupted, json, print, tables};
 use crate::Exit;
 use crate::text::{json_line, line};
 
@@ -155,6 +155,9 @@ fn find(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<(usize, Vec<
     let members = reports(cluster, coordinator)?;
     let sessions = coordinator.sessions();
     let mut findings = examine(&members, sessions.as_deref().unwrap_or_default());
+    if MemberReport::leader(&members).is_some() {
+        findings.extend(tables::find(cluster, coordinator));
+    }
     if let Err(error) = &sessions {
         findings.push(Finding::new(
             "sessions",

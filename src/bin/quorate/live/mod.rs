@@ -19,6 +19,7 @@ mod operate;
 mod running;
 mod sessions;
 mod shell;
+mod tables;
 mod top;
 mod txn;
 mod watching;
@@ -97,8 +98,12 @@ pub(crate) enum LiveCommand {
     Lock(On<held::HoldArgs>),
     /// Runs a command while it leads an election, and stops the command if the lead is lost.
     Elect(On<held::HoldArgs>),
-    /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
+    /// Lists what somebody holds or waits for: locks, elections, semaphores, barriers; and partitions, timers, queues.
     Locks(On<locks::LocksArgs>),
+    /// Lists partitions: who owns each, which have no owner, and the members.
+    Partitions(On<tables::PartitionsArgs>),
+    /// Lists timers: when they fire next and have fired, which are late or paused; pauses, resumes or fires one.
+    Timers(On<tables::TimersArgs>),
     /// Lists the children of a znode.
     Ls(On<znodes::LsArgs>),
     /// Draws a znode and all below it.
@@ -150,6 +155,13 @@ impl Shown {
 
     fn data(data: impl Into<Vec<u8>>, json: Value) -> Shown {
         Shown { text: Text::Data(data.into()), json, exit: Exit::Well }
+    }
+
+    /// Adds lines for people.
+    fn add(&mut self, more: &str) {
+        if let Text::Lines(lines) = &mut self.text {
+            lines.push_str(more);
+        }
     }
 }
 
@@ -304,6 +316,12 @@ pub(crate) fn run(command: LiveCommand) -> Result<Exit> {
         LiveCommand::Lock(On { what, cluster }) => what.lock(&cluster),
         LiveCommand::Elect(On { what, cluster }) => what.elect(&cluster),
         LiveCommand::Locks(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.run(of, session))
+        }
+        LiveCommand::Partitions(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.run(of, session))
+        }
+        LiveCommand::Timers(On { what, cluster }) => {
             cluster.run_with(|of, session| what.run(of, session))
         }
         LiveCommand::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),

@@ -16,7 +16,7 @@ use rustyline::{CompletionType, Config, Editor};
 use signal_hook::{consts, flag};
 
 use self::assistant::Assistant;
-use super::{ClusterArgs, Text, cluster, copy, locks, sessions, txn, watching, znodes};
+use super::{ClusterArgs, Text, cluster, copy, locks, sessions, tables, txn, watching, znodes};
 use crate::{Exit, complain, system};
 
 const PROMPT: &str = "quorate> ";
@@ -67,8 +67,12 @@ enum ShellCommand {
     Acl(znodes::AclArgs),
     /// Shows a quota and what is used of it, or sets it.
     Quota(znodes::QuotaArgs),
-    /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
+    /// Lists what somebody holds or waits for: locks, elections, semaphores, barriers; and partitions, timers, queues.
     Locks(locks::LocksArgs),
+    /// Lists partitions: who owns each, which have no owner, and the members.
+    Partitions(tables::PartitionsArgs),
+    /// Lists timers: when they fire next and have fired, which are late or paused; pauses, resumes or fires one.
+    Timers(tables::TimersArgs),
     /// Lists the sessions: who holds them, and when they were last renewed.
     Sessions,
     /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
@@ -231,6 +235,8 @@ impl Open {
             ShellCommand::Acl(what) => what.run(session),
             ShellCommand::Quota(what) => what.run(session),
             ShellCommand::Locks(what) => what.run(coordinator, session),
+            ShellCommand::Partitions(what) => what.run(coordinator, session),
+            ShellCommand::Timers(what) => what.run(coordinator, session),
             ShellCommand::Watch(what) => {
                 self.interrupted.store(false, Ordering::Relaxed);
                 self.ends.store(false, Ordering::Relaxed);

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use quorate::operate::{MemberReport, MemberState, SessionInfo};
 use quorate::recipes::Contending;
+use quorate::session::SessionId;
 
 use super::super::super::cluster::{bytes, duration, or_unknown, role, short};
 use super::super::super::sessions::{self, holder};
+use super::super::super::tables;
 use super::{Clocks, Model};
 
 /// A column of a list.
@@ -129,10 +131,10 @@ impl Model {
             Column::left("LABEL", 2),
         ];
         let held = |of: &SessionInfo| (of.id.to_string(), holder(of));
-        let holders: BTreeMap<String, String> = self.sessions.value.iter().map(held).collect();
+        let sessions: BTreeMap<String, String> = self.sessions.value.iter().map(held).collect();
         let row = |what: &str, one: &Contending, mark: Mark| {
             let session = one.session.map(|id| id.to_string());
-            let holder = session.as_ref().and_then(|id| holders.get(id).cloned());
+            let holder = session.as_ref().and_then(|id| sessions.get(id).cloned());
             // The clocks of two machines differ a little.
             let age = now.unix.saturating_sub(Duration::from_millis(one.since));
             let cells = vec![
@@ -154,7 +156,21 @@ impl Model {
             };
             let holders = of.holders.iter().map(|one| row("holds", one, Mark::Plain));
             let waiters = of.waiters.iter().map(|one| row("waits", one, Mark::Faint));
-            let group: Vec<Row> = [title].into_iter().chain(holders).chain(waiters).collect();
+            let holder = |session: SessionId| sessions.get(&session.to_string()).cloned();
+            let lines =
+                of.table.as_ref().map(|table| tables::lines(table, now.unix, holder));
+            let lines = lines.unwrap_or_default().into_iter().enumerate();
+            let lines = lines.map(|(at, (line, is_wrong))| {
+                let mark = match () {
+                    () if is_wrong => Mark::Bad,
+                    () if at == 0 => Mark::Faint,
+                    () => Mark::Plain,
+                };
+                let key = format!("{} {} {at}", of.path, of.recipe);
+                Row { key, cells: vec![format!("  {line}")], mark }
+            });
+            let group: Vec<Row> =
+                [title].into_iter().chain(holders).chain(waiters).chain(lines).collect();
             // A waiter is shown only together with its holder.
             if group.iter().any(|row| has(&row.cells, self.filter())) {
                 rows.extend(group);

@@ -1,6 +1,8 @@
-//! Finds holders and waiters of all recipes without knowing their paths.
+//! Finds holders and waiters of all recipes, and the state of those that share work, without knowing their paths.
 
-use std::collections::VecDeque;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::api::session::Session;
 use crate::recipes::blocking::forever;
@@ -8,12 +10,16 @@ use crate::recipes::contenders::{
     ContenderKind, Contenders, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ,
     TAKER, WRITE, is_random, parse,
 };
-use crate::recipes::errors::children_or_none;
-use crate::recipes::semaphore;
+use crate::recipes::errors::if_exists;
+use crate::recipes::queue::{QueueParts, queue_of};
+use crate::recipes::{schedule, semaphore};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::SessionId;
+use crate::types::znode::{SessionId, Stat};
+
+pub use self::table::{ColumnKind, RecipeCell, RecipeColumn, RecipeTable};
+pub(super) use self::table::{cell, column};
 
 /// The most reads in flight.
 const READS_MAX: usize = 256;
@@ -32,7 +38,7 @@ const READ_WRITE_LOCK: &str = "read-write lock";
 const ELECTION: &str = "election";
 const SEMAPHORE: &str = "semaphore";
 
-/// A path at which instances hold something or wait for it: see [`contended`].
+/// A path at which instances hold something, wait for it, or share work: see [`contended`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -40,13 +46,15 @@ pub struct Contended {
     /// The path of the recipe.
     pub path: String,
     /// The recipe: `lock`, `read-write lock`, `semaphore`, `election`, `double barrier`, `queue of takers` or
-    /// `queue of putters`. An election of Curator's `LeaderSelector` or of kazoo is a `lock`, as there, unless a
+    /// `queue of putters`; with a table, `partitions`, `members of partitions`, `schedule` or `queue`. An election of Curator's `LeaderSelector` or of kazoo is a `lock`, as there, unless a
     /// candidate is of quorate.
     pub recipe: &'static str,
     /// The holders, in order of arrival. Participants of a double barrier hold nothing.
     pub holders: Vec<Contending>,
     /// The waiters, the next one first.
     pub waiters: Vec<Contending>,
+    /// The state of a recipe that shares work, which has neither holders nor waiters in the lists above.
+    pub table: Option<RecipeTable>,
 }
 
 /// A holder or a waiter: see [`contended`].
@@ -69,7 +77,7 @@ pub struct Contending {
 }
 
 /// Returns all locks, read-write locks, semaphores, elections, double barriers and queues at a path or below
-/// it that have holders or waiters, ordered by path.
+/// it that have holders or waiters, and all partitions, schedules and queues with items, ordered by path.
 ///
 /// They are recognized by the names of their znodes, also those of Curator, kazoo and the Go client, whose sessions
 /// come through the gateway. The result is not of one instant: the znodes are read
@@ -104,21 +112,19 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
     if calls.exists(path).await?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
     }
-    let mut found = Vec::new();
+    let (mut found, mut tables) = (Vec::new(), Tables::default());
     let mut to_read = VecDeque::from([path.to_owned()]);
-    let mut under_way: VecDeque<(String, Pending<Vec<String>>)> = VecDeque::new();
+    let mut under_way: VecDeque<(String, Pending<(Vec<String>, Stat)>)> = VecDeque::new();
     loop {
         while under_way.len() < READS_MAX
             && let Some(path) = to_read.pop_front()
         {
-            let children = calls.children(&path);
+            let children = calls.children_with_stat(&path);
             under_way.push_back((path, children));
         }
         let Some((path, children)) = under_way.pop_front() else { break };
-        let children = match children_or_none(children.await) {
-            Err(Error::NoAuth { .. }) => continue,
-            children => children?,
-        };
+        let Some((children, _)) = if_readable(children.await)? else { continue };
+        let Some(children) = tables.take(&path, children) else { continue };
         let (mut contenders, others): (Vec<_>, Vec<_>) =
             children.into_iter().partition(|name| is_contender(name));
         to_read.extend(others.iter().map(|name| path::join(&path, name)));
@@ -132,8 +138,63 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
             found.extend(read(session, &path, recipe, at.sorted(own)).await?);
         }
     }
+    found.extend(tables.read(session).await?);
     found.sort_by(|one, other| (&one.path, one.recipe).cmp(&(&other.path, other.recipe)));
     Ok(found)
+}
+
+/// `None` if there is no such znode, or if the session may not read it.
+fn if_readable<T>(read: Result<T>) -> Result<Option<T>> {
+    match if_exists(read) {
+        Err(Error::NoAuth { .. }) => Ok(None),
+        read => read,
+    }
+}
+
+/// The recipes that were found and have a table, by their paths.
+#[derive(Default)]
+struct Tables {
+    schedules: BTreeSet<String>,
+    queues: BTreeMap<String, QueueParts>,
+}
+
+impl Tables {
+    /// Takes a znode that is a part of such a recipe; nothing of interest is below it. Otherwise gives its children back.
+    fn take(&mut self, znode: &str, children: Vec<String>) -> Option<Vec<String>> {
+        if let Some(queue) = queue_of(znode, &children) {
+            self.queues.entry(queue.to_owned()).or_default().take(path::name(znode), children);
+        } else if let Some(parent) = path::parent(znode).filter(|_| schedule::is_timer(&children)) {
+            self.schedules.insert(parent.to_owned());
+        } else {
+            return Some(children);
+        }
+        None
+    }
+
+    async fn read(self, session: &Session) -> Result<Vec<Contended>> {
+        let mut found = Vec::new();
+        let mut show = |path, recipe, table: Result<Option<RecipeTable>>| {
+            let table = if_readable(table)?.flatten();
+            let (holders, waiters) = (Vec::new(), Vec::new());
+            found.extend(table.map(|table| Contended {
+                path,
+                recipe,
+                holders,
+                waiters,
+                table: Some(table),
+            }));
+            Ok::<_, Error>(())
+        };
+        for path in self.schedules {
+            let table = schedule::table(session, &path).await;
+            show(path, "schedule", table)?;
+        }
+        for (path, parts) in self.queues {
+            let table = parts.table(session, &path).await;
+            show(path, "queue", table)?;
+        }
+        Ok(found)
+    }
 }
 
 /// Whether this is the name of a contender, whose znode has no children.
@@ -206,13 +267,22 @@ async fn read(
         if place < holding { &mut holders } else { &mut waiters }.push(one);
     }
     let gone = holders.is_empty() && waiters.is_empty();
-    Ok((!gone).then(|| Contended { path: path.to_owned(), recipe, holders, waiters }))
+    Ok((!gone).then(|| Contended {
+        path: path.to_owned(),
+        recipe,
+        holders,
+        waiters,
+        table: None,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::column as column_of;
     use super::*;
-    use crate::recipes::LeaderLatch;
+    use crate::recipes::{LeaderLatch, NewItem, Queue, Schedule, Timer};
     use crate::testing::Cluster;
     use crate::types::znode::CreateMode;
 
@@ -260,6 +330,86 @@ mod tests {
     /// Its path and recipe, and how many hold it and wait for it.
     fn counted(of: &Contended) -> (&str, &str, usize, usize) {
         (&of.path, of.recipe, of.holders.len(), of.waiters.len())
+    }
+
+    /// The cells of one column; `-` where there is none.
+    fn column(of: &Contended, name: &str) -> Vec<String> {
+        let rows = of.table.iter().flat_map(|table| &table.rows);
+        let text = |cell: Option<&RecipeCell>| match cell {
+            None => "-".to_owned(),
+            Some(RecipeCell::Text(text)) => text.clone(),
+            Some(RecipeCell::Number(number)) => number.to_string(),
+            Some(RecipeCell::Session(session)) => session.to_string(),
+        };
+        rows.map(|row| text(row.get(name))).collect()
+    }
+
+    /// With two timers and a queue at work, the list was empty.
+    #[test]
+    fn timers_and_queues_are_found_with_their_states() {
+        let cluster = Cluster::new(1);
+        let session = &cluster.node(0).session();
+        let schedule = Schedule::new(session, "/app/schedule").unwrap();
+        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        for (name, timer) in [
+            ("late", Timer::at(UNIX_EPOCH + second).unwrap()),
+            ("paused", Timer::every(15 * minute).unwrap()),
+            ("runs", Timer::at(UNIX_EPOCH).unwrap()),
+        ] {
+            schedule.set(name, &timer).unwrap();
+        }
+        schedule.pause("late").unwrap();
+        schedule.pause("paused").unwrap();
+        let run = schedule.take().unwrap();
+        schedule.resume("late").unwrap();
+        let queue = Queue::new(session, "/jobs").unwrap();
+        for delay in [Duration::ZERO, Duration::ZERO, Duration::ZERO, minute] {
+            queue.put(NewItem::new("job").delay(delay)).unwrap();
+        }
+        let item = queue.take().unwrap();
+        // Znodes that only look like parts of them.
+        for path in ["/x/next", "/x/history", "/y/items/a", "/z/items"] {
+            session.create_with_parents(path, b"", CreateMode::Persistent).unwrap();
+        }
+
+        let found = contended(session, "/").unwrap();
+        let of: Vec<_> = found.iter().map(|of| (&*of.path, of.recipe)).collect();
+        assert_eq!(of, [("/app/schedule", "schedule"), ("/jobs", "queue")]);
+        let cells = |name| column(&found[0], name);
+        assert_eq!(cells("timer"), ["late", "paused", "runs"]);
+        assert_eq!(
+            cells("fires"),
+            ["at 1970-01-01 00:00:01 UTC", "every 15 min", "at 1970-01-01 00:00:00 UTC"]
+        );
+        assert_eq!(cells("next"), ["1000", "-", "-"]);
+        assert_eq!(cells("session"), ["-", "-", &run.session().id().to_string()]);
+        assert_eq!(cells("state"), ["-", "paused", "-"]);
+        assert!(cells("last")[2].len() > 12 && cells("wrong").iter().all(|cell| cell == "-"));
+        let first = session.children("/jobs/items").unwrap().remove(0);
+        let oldest = session.exists(&format!("/jobs/items/{first}")).unwrap().unwrap().ctime;
+        let cells = |name| column(&found[1], name);
+        assert_eq!(cells("oldest"), [oldest.to_string()]);
+        assert_eq!(["waiting", "taken", "delayed"].map(cells).concat(), ["2", "1", "1"]);
+
+        // Its runner is gone, and so is the consumer.
+        drop((run, item));
+        session.sync().unwrap();
+        let found = contended(session, "/").unwrap();
+        let wrong = "no instance runs its last fire";
+        assert_eq!(column(&found[0], "timer")[0], "runs", "what is wrong comes first");
+        assert_eq!(column(&found[0], "wrong"), [wrong, "-", "-"]);
+        assert_eq!(column(&found[1], "waiting"), ["3"]);
+        assert_eq!(contended(session, "/app/schedule/late").unwrap(), found[..1]);
+    }
+
+    #[test]
+    fn a_long_table_has_first_what_is_wrong() {
+        const COLUMNS: &[RecipeColumn] =
+            &[column_of("name", ColumnKind::Text), column_of("wrong", ColumnKind::Wrong)];
+        let row = |at: u64| vec![cell(Some(at)), cell((at == 1500).then(|| "bad".to_owned()))];
+        let table = RecipeTable::new(COLUMNS, (0..2000).map(row), 7);
+        assert_eq!((table.rows.len(), table.left_out), (1000, 1007));
+        assert_eq!(table.rows[0]["name"], RecipeCell::Number(1500));
     }
 
     /// A thousand locks of kazoo were held, and the list of locks was empty.

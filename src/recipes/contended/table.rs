@@ -1,0 +1,116 @@
+//! What a recipe tells beside its holders and waiters: one table, which the program, `top`, the admin page and the JSON
+//! of all of them show as it is.
+
+use std::collections::BTreeMap;
+
+use crate::types::znode::SessionId;
+
+/// The most rows of a table.
+const ROWS_MAX: usize = 1000;
+
+/// The state of partitions, of a schedule's timers or of a queue's items: see [`Contended::table`](super::Contended).
+///
+/// It says itself how it is shown, so that whoever shows one shows all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RecipeTable {
+    /// The columns, in order. The first one has the row's name, unless there is only one row.
+    pub columns: &'static [RecipeColumn],
+    /// The cells by the names of their columns; what does not apply to a row is absent. Those that need attention come
+    /// first. At most 1,000.
+    pub rows: Vec<BTreeMap<&'static str, RecipeCell>>,
+    /// How many further rows there are.
+    pub left_out: usize,
+}
+
+/// A column of a [`RecipeTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RecipeColumn {
+    /// Its name: one word, or several with `_` between them.
+    pub name: &'static str,
+    /// What its cells are.
+    pub kind: ColumnKind,
+}
+
+/// What the cells of a [`RecipeColumn`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum ColumnKind {
+    /// A text.
+    Text,
+    /// A number of things.
+    Count,
+    /// A session.
+    Session,
+    /// A moment in the past: milliseconds since the Unix epoch, by the log's time.
+    Since,
+    /// The moment at which something is to happen, in the same way. Once it has passed, that is late.
+    Due,
+    /// Why the row needs attention, as text. The others have no such cell.
+    Wrong,
+}
+
+/// A cell of a [`RecipeTable`]. The kind of its column says what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
+#[non_exhaustive]
+pub enum RecipeCell {
+    /// A text, or what is wrong.
+    Text(String),
+    /// A count, or a moment.
+    Number(u64),
+    /// A session.
+    Session(SessionId),
+}
+
+impl From<String> for RecipeCell {
+    fn from(text: String) -> RecipeCell {
+        RecipeCell::Text(text)
+    }
+}
+
+impl From<u64> for RecipeCell {
+    fn from(number: u64) -> RecipeCell {
+        RecipeCell::Number(number)
+    }
+}
+
+impl From<SessionId> for RecipeCell {
+    fn from(session: SessionId) -> RecipeCell {
+        RecipeCell::Session(session)
+    }
+}
+
+impl RecipeTable {
+    /// A table of these rows, each with a cell or none for each column, and of so many others.
+    pub(in super::super) fn new(
+        columns: &'static [RecipeColumn],
+        rows: impl IntoIterator<Item = Vec<Option<RecipeCell>>>,
+        others: usize,
+    ) -> RecipeTable {
+        let named = |cells: Vec<Option<RecipeCell>>| {
+            let cells = columns.iter().zip(cells);
+            cells.filter_map(|(column, cell)| Some((column.name, cell?))).collect()
+        };
+        let mut rows: Vec<BTreeMap<_, _>> = rows.into_iter().map(named).collect();
+        let wrong = columns.iter().find(|column| column.kind == ColumnKind::Wrong);
+        rows.sort_by_key(|row| !wrong.is_some_and(|column| row.contains_key(column.name)));
+        let left_out = rows.len().saturating_sub(ROWS_MAX) + others;
+        rows.truncate(ROWS_MAX);
+        RecipeTable { columns, rows, left_out }
+    }
+}
+
+/// A column.
+pub(in super::super) const fn column(name: &'static str, kind: ColumnKind) -> RecipeColumn {
+    RecipeColumn { name, kind }
+}
+
+/// A cell, if there is a value.
+pub(in super::super) fn cell(value: Option<impl Into<RecipeCell>>) -> Option<RecipeCell> {
+    value.map(Into::into)
+}

@@ -1,5 +1,5 @@
 //! A cluster of three members in one process, each with an admin endpoint, and something to look at: a lock
-//! with a holder and waiters, an election, a service's settings, and traffic.
+//! with a holder and waiters, an election, timers, a service's settings, and traffic.
 //!
 //! `cargo run --example admin --features admin` prints the addresses of the pages and runs until its standard
 //! input ends (Ctrl-D). A line with the address of a member closes that member; the line `again` starts
@@ -10,10 +10,10 @@ use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quorate::admin::Admin;
-use quorate::recipes::LeaderLatch;
+use quorate::recipes::{LeaderLatch, Schedule, Timer};
 use quorate::{Coordinator, CreateMode, Error, Result};
 
 /// The number of members.
@@ -136,6 +136,10 @@ fn work(client: &Coordinator, stop: &AtomicBool) -> Result<()> {
         Err(Error::NodeExists { .. }) => {}
         created => drop(created?),
     }
+    let schedule = Schedule::new(&session, "/app/timers")?;
+    schedule.set("cleanup", &Timer::every(Duration::from_secs(3600))?)?;
+    // Nobody waits for its fires.
+    schedule.set("report", &Timer::at(SystemTime::UNIX_EPOCH)?)?;
     session.create("/app/workers/w-", "host-1", CreateMode::EphemeralSequential)?;
     let guard = session.lock("/locks/nightly")?.acquire()?;
     let leadership = LeaderLatch::new(&session, "/app/scheduler", "host-1")?.campaign()?;

@@ -12,4 +12,5 @@ pub use crate::api::operate::{
 pub use crate::api::status::{MemberStatus, Status};
 pub use crate::types::metrics::Metrics;
 pub use crate::types::metrics::histogram::Histogram;
+pub use crate::types::metrics::recipes::RecipeFigures;
 pub use crate::types::reason::{Reason, ReasonKind};

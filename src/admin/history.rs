@@ -12,6 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::{Value, json};
 
+use super::routes::Routes;
 use crate::api::coordinator::Coordinator;
 use crate::runtime::port::Serving;
 use crate::types::metrics::Metrics;
@@ -87,13 +88,15 @@ pub(super) struct SampleHistory {
     ring: Mutex<Ring>,
 }
 
-/// Starts the thread that takes the samples. It ends when the sender is dropped.
-pub(super) fn start(history: &Arc<SampleHistory>, serving: &mut Serving) -> io::Result<Sender<()>> {
+/// Starts the thread that takes the samples, and looks for what the metrics tell of recipes. It ends when the sender is dropped.
+pub(super) fn start(routes: &Arc<Routes>, serving: &mut Serving) -> io::Result<Sender<()>> {
     let (sender, ended) = bounded(0);
-    let history = Arc::clone(history);
+    let routes = Arc::clone(routes);
     serving.spawn("quorate-admin-past", move || {
+        let mut next_look = None;
         loop {
-            history.sample();
+            routes.history().sample();
+            routes.look(&mut next_look);
             if ended.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
                 return;
             }

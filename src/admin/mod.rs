@@ -141,8 +141,8 @@ impl AdminBuilder {
     }
 
     /// Sets whether the cluster can be changed through the endpoint: not by default. Otherwise it reads only. It
-    /// can create, set and delete znodes, move the lead, remove a dead member, and expire a session. These last
-    /// three do not ask access lists.
+    /// can create, set and delete znodes, pause, resume and fire timers, move the lead, remove a dead member, and expire a
+    /// session. These last three do not ask access lists.
     #[must_use]
     pub fn writable(mut self, writable: bool) -> AdminBuilder {
         self.writable = writable;
@@ -179,7 +179,7 @@ impl AdminBuilder {
         let jobs = workers::start(&routes, &outbox, &mut serving).map_err(&failed)?;
         let listeners =
             events::start(coordinator, &session, &outbox, &mut serving).map_err(&failed)?;
-        let sampling = history::start(routes.history(), &mut serving).map_err(&failed)?;
+        let sampling = history::start(&routes, &mut serving).map_err(&failed)?;
         // The server ends first, since the other threads wait for it.
         serving.spawn("quorate-admin", || server.run(jobs, listeners, sampling)).map_err(failed)?;
         let reported = Reported::new(coordinator.shared(), serving.address());

@@ -31,6 +31,10 @@ use crate::types::znode::SessionId;
 /// How long a search for locks may take, which reads all znodes.
 const LOCKS_WITHIN: Duration = Duration::from_secs(10);
 
+/// How often the recipes are looked at for the metrics; and the same as a multiple of the time that it took.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOOK_SHARE: u32 = 20;
+
 const INDEX: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = concat!(
@@ -281,17 +285,32 @@ impl Routes {
             stat.map(drop).ok_or_else(|| Error::NoNode { path: path.to_owned() })
         };
         self.session.with(exists)?;
-        let clock = &self.coordinator.shared().clock;
-        let search = |session: &Session| {
-            let looking = contended_async(session, "/");
-            self.session.finish(looking, "looking for locks", LOCKS_WITHIN).map(Arc::new)
-        };
-        let all = self.locks.get(|| clock.now(), || self.session.with(search))?;
+        let all = self.contended()?;
         let is_below = |of: &&Contended| {
             let rest = of.path.strip_prefix(path.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         Ok(json(all.iter().filter(is_below).collect::<Vec<_>>()))
+    }
+
+    fn contended(&self) -> Result<Arc<Vec<Contended>>> {
+        let clock = &self.coordinator.shared().clock;
+        let search = |session: &Session| {
+            let looking = contended_async(session, "/");
+            self.session.finish(looking, "looking for locks", LOCKS_WITHIN).map(Arc::new)
+        };
+        self.locks.get(|| clock.now(), || self.session.with(search))
+    }
+
+    /// Looks at all recipes if it is time for that and this instance leads: what is found is in its metrics.
+    pub(super) fn look(&self, next: &mut Option<Duration>) {
+        let clock = &self.coordinator.shared().clock;
+        let begun = clock.now();
+        if begun >= *next.get_or_insert(begun + LOOK_EVERY) && self.coordinator.status().is_leader {
+            // The metrics of the last one stay for a while.
+            let _ = self.contended();
+            *next = Some(begun + LOOK_EVERY.max(clock.now().saturating_sub(begun) * LOOK_SHARE));
+        }
     }
 
     /// Makes a backup: with everything that was written until now if there is a quorum, and

@@ -52,6 +52,16 @@ impl Coordinator {
                     describe_gauge!(name, help);
                     gauge!(name).set(value as f64);
                 }
+                Value::GaugeBy(label, of) => {
+                    describe_gauge!(name, help);
+                    // What is not there any more is none.
+                    for key in of(&published).keys() {
+                        gauge!(name, *label => key.clone()).set(0.0);
+                    }
+                    for (key, value) in of(&metrics) {
+                        gauge!(name, *label => key.clone()).set(*value as f64);
+                    }
+                }
                 Value::SecondsBy(label, of) => {
                     describe_gauge!(name, Unit::Seconds, help);
                     for (key, seconds) in of(&metrics) {

@@ -41,12 +41,16 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::metrics::histogram::Histogram;
+use crate::types::metrics::recipes::RecipeFigures;
 use crate::types::reason::{Reason, ReasonKind};
 use crate::types::session::SessionState;
 use crate::types::znode::{SessionId, Zxid};
 
 /// Why a node has stopped that its user has closed.
 pub(crate) const CLOSED: &str = "it was closed";
+
+/// For so long the metrics have what was found when this instance looked at all recipes.
+const LOOK_KEPT: Duration = Duration::from_secs(300);
 
 /// A message from a handle to the host.
 pub(crate) enum HostMessage {
@@ -149,6 +153,10 @@ pub(crate) struct NodeShared {
     /// The connections of gateways that have ended, by reason.
     ended: Mutex<BTreeMap<&'static str, u64>>,
     measured: Mutex<HostMeasurements>,
+    /// What was found when this instance last looked at all recipes, and when that was.
+    looked: Mutex<(Duration, RecipeFigures)>,
+    /// Calls for permits of a rate limiter that got none.
+    pub(crate) permits_refused: AtomicU64,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]
     pub(crate) published: Mutex<Metrics>,
@@ -205,6 +213,8 @@ impl NodeShared {
             certificates: Certificates::default(),
             ended: Mutex::default(),
             measured: Mutex::default(),
+            looked: Mutex::default(),
+            permits_refused: AtomicU64::new(0),
             #[cfg(feature = "metrics")]
             published: Mutex::default(),
             wake: OnceCell::new(),
@@ -623,6 +633,18 @@ impl NodeShared {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps what a look at all recipes has found, for the metrics.
+    pub(crate) fn has_looked(&self, mut found: RecipeFigures) {
+        found.shorten();
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = (self.clock.now(), found);
+    }
+
+    fn found(&self) -> RecipeFigures {
+        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = self.clock.now().saturating_sub(looked.0) < LOOK_KEPT;
+        if is_recent { looked.1.clone() } else { RecipeFigures::default() }
+    }
+
     /// The metrics of the node, of its host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
         let look = |engine: &Engine| (engine.metrics(), engine.status());
@@ -651,6 +673,8 @@ impl NodeShared {
             apply,
             watch_delivery,
             gateway_connections_ended: ended,
+            recipes: self.found(),
+            permits_refused: self.permits_refused.load(Ordering::Relaxed),
             ..counted
         };
         if let Some(meter) = self.meter.get() {

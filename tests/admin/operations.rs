@@ -1,11 +1,12 @@
 //! Searches, history, the ephemerals of a session, and the actions on the cluster.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use quorate::CreateMode;
 use quorate::acl::{Acl, Id, Permissions};
 use quorate::admin::Admin;
 use quorate::quota::Quota;
+use quorate::recipes::{Queue, Schedule, Timer};
 use serde_json::{Value, json};
 
 use crate::client::{TOKEN, get, send, served};
@@ -89,6 +90,54 @@ fn a_znode_comes_with_its_access_list_and_all_its_quotas() {
     assert_eq!((&above["path"], &above["limits"]["znodes_hard"]), (&json!("/a"), &json!(7)));
     assert_eq!(above["usage"], json!({ "znodes": 2, "bytes": 2 }));
     assert_eq!(get(&admin, "/tree").json()["quotas"], json!([]));
+}
+
+/// The page and `/locks` have what `quorate locks` has, and the metrics what was found.
+#[test]
+fn timers_and_queues_are_shown_changed_and_counted() {
+    let (_cluster, coordinator, admin) = served(1);
+    let session = coordinator.session();
+    let schedule = Schedule::new(&session, "/schedule").unwrap();
+    schedule.set("report", &Timer::at(UNIX_EPOCH).unwrap()).unwrap();
+    Queue::new(&session, "/jobs").unwrap().put_all(["a", "b"]).unwrap();
+    let read_only = "/timers/schedule/report?do=pause";
+    assert_eq!(send(&admin, "POST", read_only, "", b"").status, 405);
+
+    let writable = Admin::builder().writable(true).serve(&coordinator, "127.0.0.1:0").unwrap();
+    let shown = get(&writable, "/locks").json();
+    assert_eq!((&shown[0]["recipe"], &shown[1]["path"]), (&json!("queue"), &json!("/schedule")));
+    assert_eq!(shown[0]["table"]["rows"][0]["waiting"], 2);
+    let columns = &shown[1]["table"]["columns"];
+    assert_eq!(columns[2], json!({ "name": "next", "kind": "due" }));
+    assert_eq!(
+        shown[1]["table"]["rows"],
+        json!([{
+            "timer": "report", "fires": "at 1970-01-01 00:00:00 UTC", "next": 0,
+        }])
+    );
+    let metrics = coordinator.metrics();
+    assert_eq!(metrics.recipes.queue_items["/jobs"], 2);
+    assert!(metrics.recipes.timers_late["/schedule"] > 86_400, "{metrics}");
+    let line = "\nquorate_queue_items{path=\"/jobs\"} 2\n";
+    assert!(metrics.to_string().contains(line), "{metrics}");
+
+    let act = |what: &str| {
+        let target = format!("/timers/schedule/report?do={what}");
+        assert_eq!(send(&writable, "POST", &target, "", b"").status, 200, "{what}");
+    };
+    act("pause");
+    assert!(schedule.get("report").unwrap().unwrap().is_paused);
+    act("fire");
+    assert!(schedule.take().unwrap().fire().is_requested());
+    act("resume");
+    assert!(!schedule.get("report").unwrap().unwrap().is_paused);
+    for (method, target, status) in [
+        ("POST", "/timers/schedule/report?do=else", 400),
+        ("POST", "/timers/schedule/none?do=pause", 404),
+        ("GET", "/timers/schedule/report?do=pause", 405),
+    ] {
+        assert_eq!(send(&writable, method, target, "", b"").status, status, "{method} {target}");
+    }
 }
 
 #[test]

@@ -259,6 +259,20 @@ def check(browser, example, pictures):
 
     browser.run("location.hash = '#/locks'")
     browser.wait("document.querySelectorAll('.lock .holds').length >= 2", "locks are shown")
+    # What is late is in red; a timer is paused.
+    row = "[...document.querySelectorAll('.lock')].find((one) => one.textContent.includes('/app/timers'))"
+    browser.wait(f"!!{row} && {row}.textContent.includes('1 need attention')", "a late timer is counted")
+    browser.run(f"{row}.querySelector('.open').click()")
+    browser.wait("document.querySelector('table.work .bad')?.textContent.startsWith('late by ')", "it is shown")
+    pauses = "[...document.querySelectorAll('table.work tr')].find((one) => one.textContent.startsWith('report'))?.querySelector('button')"
+    browser.run(pauses + ".click()")
+    browser.wait("document.getElementById('question').open", "the page asks")
+    browser.run("document.querySelector('#question .danger').click()")
+    browser.wait(f"{pauses}?.textContent === 'Resume'", "it is paused")
+    assert read(here + "locks?path=/app/timers")[0]["table"]["rows"][1]["state"] == "paused"
+    browser.wait(f"{row}.textContent.includes(', 0 need attention')", "and not late")
+    print("ok: a late timer is seen, and paused")
+
     browser.run("location.hash = '#/sessions'")
     browser.wait("document.querySelectorAll('#session-list tbody tr').length >= 3", "sessions are shown")
     opens = "[...document.querySelectorAll('#session-list td.number button.open')][0]"

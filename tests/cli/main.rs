@@ -22,3 +22,4 @@ mod scripts;
 mod serve_secrets;
 mod shell;
 mod top;
+mod work;

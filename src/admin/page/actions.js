@@ -48,7 +48,11 @@ async function expireSession(session) {
 async function changeTimer(path, what, name) {
   const tells = { pause: 'It does not fire until it is resumed. A fire that runs goes on.', resume: 'It fires again. What it has missed is up to its setting.', fire: 'It fires once more, beside its own times, even if it is paused.' };
   const yes = await question(`${name}: ${path}?`, [tells[what]], name);
-  if (yes) await act(`${name}: ${path}.`, `/timers${encoded(path)}?do=${what}`, { method: 'POST' });
+  if (!yes) return;
+  await act(`${name}: ${path}.`, `/timers${encoded(path)}?do=${what}`, { method: 'POST' });
+  // The row that is in use stays as it is.
+  document.activeElement?.blur();
+  await showLocks();
 }
 
 // The request needs the token, so the file comes by a script.

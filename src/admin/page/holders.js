@@ -52,7 +52,7 @@ const lockTable = new Table({
   columns: [
     { name: 'Path', kind: 'path', value: (of) => of.path, cell: (of) => ({ text: of.path, href: linkTo(of.path) }) },
     waitersColumn,
-    { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => (of.table ? { text: total(of) === 1 ? of.table.columns.filter(({ kind }) => kind === 'count').map(({ name }) => `${count(of.table.rows[0][name])} ${name}`).join(', ') : `${count(total(of))} rows, ${count(wrongRows(of))} need attention`, tone: 'quiet' } : { text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
+    { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => (of.table ? { text: of.table.columns[0].kind === 'count' ? of.table.columns.filter(({ kind }) => kind === 'count').map(({ name }) => `${count(of.table.rows[0][name])} ${name}`).join(', ') : `${count(total(of))} rows, ${count(wrongRows(of))} need attention`, tone: 'quiet' } : { text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
     { name: 'For', kind: 'number', value: (of) => since(of.holders[0]), cell: (of) => time(since(of.holders[0])) },
     { name: 'Kind', kind: 'wide', value: (of) => of.recipe, cell: (of) => ({ text: of.recipe, tone: 'quiet' }) },
     { name: '', cell: () => ({ text: 'All', opens: true }) },

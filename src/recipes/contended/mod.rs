@@ -12,11 +12,12 @@ use crate::recipes::contenders::{
 };
 use crate::recipes::errors::if_exists;
 use crate::recipes::queue::{QueueParts, queue_of};
-use crate::recipes::{schedule, semaphore};
+use crate::recipes::{partitions, rate_limiter, schedule, semaphore};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
+use crate::types::metrics::recipes::RecipeFigures;
 use crate::types::path;
-use crate::types::znode::{SessionId, Stat};
+use crate::types::znode::SessionId;
 
 pub use self::table::{ColumnKind, RecipeCell, RecipeColumn, RecipeTable};
 pub(super) use self::table::{cell, column};
@@ -38,6 +39,12 @@ const READ_WRITE_LOCK: &str = "read-write lock";
 const ELECTION: &str = "election";
 const SEMAPHORE: &str = "semaphore";
 
+// Those that have tables.
+const PARTITIONS: &str = "partitions";
+const MEMBERS: &str = "members of partitions";
+const SCHEDULE: &str = "schedule";
+const QUEUE: &str = "queue";
+
 /// A path at which instances hold something, wait for it, or share work: see [`contended`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -46,7 +53,8 @@ pub struct Contended {
     /// The path of the recipe.
     pub path: String,
     /// The recipe: `lock`, `read-write lock`, `semaphore`, `election`, `double barrier`, `queue of takers` or
-    /// `queue of putters`; with a table, `partitions`, `members of partitions`, `schedule` or `queue`. An election of Curator's `LeaderSelector` or of kazoo is a `lock`, as there, unless a
+    /// `queue of putters`; with a table, `partitions`, `members of partitions`, `schedule`, `queue` or
+    /// `rate limits` (of many keys). An election of Curator's `LeaderSelector` or of kazoo is a `lock`, as there, unless a
     /// candidate is of quorate.
     pub recipe: &'static str,
     /// The holders, in order of arrival. Participants of a double barrier hold nothing.
@@ -77,7 +85,10 @@ pub struct Contending {
 }
 
 /// Returns all locks, read-write locks, semaphores, elections, double barriers and queues at a path or below
-/// it that have holders or waiters, and all partitions, schedules and queues with items, ordered by path.
+/// it that have holders or waiters, and all partitions, schedules, queues with items and limits with keys, ordered by path.
+///
+/// With `/`, in a session without a chroot, it also tells this instance's [metrics](crate::operate::RecipeFigures) what
+/// needs attention.
 ///
 /// They are recognized by the names of their znodes, also those of Curator, kazoo and the Go client, whose sessions
 /// come through the gateway. The result is not of one instant: the znodes are read
@@ -114,7 +125,7 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
     }
     let (mut found, mut tables) = (Vec::new(), Tables::default());
     let mut to_read = VecDeque::from([path.to_owned()]);
-    let mut under_way: VecDeque<(String, Pending<(Vec<String>, Stat)>)> = VecDeque::new();
+    let mut under_way: VecDeque<(String, Pending<_>)> = VecDeque::new();
     loop {
         while under_way.len() < READS_MAX
             && let Some(path) = to_read.pop_front()
@@ -123,7 +134,14 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
             under_way.push_back((path, children));
         }
         let Some((path, children)) = under_way.pop_front() else { break };
-        let Some((children, _)) = if_readable(children.await)? else { continue };
+        let Some((children, stat)) = if_readable(children.await)? else { continue };
+        if rate_limiter::may_be_limit(&stat)
+            && let Some((data, _)) = if_readable(calls.get(&path).await)?
+            && let Some(limit) = rate_limiter::table(&data, &stat)
+        {
+            tables.limits.push((path, limit));
+            continue;
+        }
         let Some(children) = tables.take(&path, children) else { continue };
         let (mut contenders, others): (Vec<_>, Vec<_>) =
             children.into_iter().partition(|name| is_contender(name));
@@ -140,7 +158,30 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
     }
     found.extend(tables.read(session).await?);
     found.sort_by(|one, other| (&one.path, one.recipe).cmp(&(&other.path, other.recipe)));
+    if path == "/" && session.root.is_everything() {
+        session.shared().has_looked(figures(&found, session.shared().clock.wall_ms()));
+    }
     Ok(found)
+}
+
+/// The figures for the metrics, at this time since the Unix epoch.
+fn figures(found: &[Contended], now: u64) -> RecipeFigures {
+    let mut figures = RecipeFigures::default();
+    for of in found {
+        let Some(table) = &of.table else { continue };
+        let (into, figure) = match of.recipe {
+            PARTITIONS => (&mut figures.orphans, table.wrong()),
+            MEMBERS => (&mut figures.silent_members, table.wrong()),
+            SCHEDULE => {
+                let due = table.numbers("next").min().unwrap_or(now);
+                (&mut figures.timers_late, now.saturating_sub(due) / 1000)
+            }
+            QUEUE => (&mut figures.queue_items, table.numbers("waiting").next().unwrap_or(0)),
+            _ => continue,
+        };
+        into.insert(of.path.clone(), i64::try_from(figure).unwrap_or(i64::MAX));
+    }
+    figures
 }
 
 /// `None` if there is no such znode, or if the session may not read it.
@@ -155,7 +196,9 @@ fn if_readable<T>(read: Result<T>) -> Result<Option<T>> {
 #[derive(Default)]
 struct Tables {
     schedules: BTreeSet<String>,
+    partitions: BTreeSet<String>,
     queues: BTreeMap<String, QueueParts>,
+    limits: Vec<(String, RecipeTable)>,
 }
 
 impl Tables {
@@ -165,6 +208,8 @@ impl Tables {
             self.queues.entry(queue.to_owned()).or_default().take(path::name(znode), children);
         } else if let Some(parent) = path::parent(znode).filter(|_| schedule::is_timer(&children)) {
             self.schedules.insert(parent.to_owned());
+        } else if partitions::is_root(&children) {
+            self.partitions.insert(znode.to_owned());
         } else {
             return Some(children);
         }
@@ -187,11 +232,20 @@ impl Tables {
         };
         for path in self.schedules {
             let table = schedule::table(session, &path).await;
-            show(path, "schedule", table)?;
+            show(path, SCHEDULE, table)?;
+        }
+        for path in self.partitions {
+            let tables = if_readable(partitions::tables(session, &path).await)?.flatten();
+            let Some([partitions, members]) = tables else { continue };
+            show(path.clone(), PARTITIONS, Ok(Some(partitions)))?;
+            show(path, MEMBERS, Ok(Some(members)))?;
         }
         for (path, parts) in self.queues {
             let table = parts.table(session, &path).await;
-            show(path, "queue", table)?;
+            show(path, QUEUE, table)?;
+        }
+        for (path, limit) in self.limits {
+            show(path, "rate limits", Ok(Some(limit)))?;
         }
         Ok(found)
     }
@@ -267,13 +321,7 @@ async fn read(
         if place < holding { &mut holders } else { &mut waiters }.push(one);
     }
     let gone = holders.is_empty() && waiters.is_empty();
-    Ok((!gone).then(|| Contended {
-        path: path.to_owned(),
-        recipe,
-        holders,
-        waiters,
-        table: None,
-    }))
+    Ok((!gone).then(|| Contended { path: path.to_owned(), recipe, holders, waiters, table: None }))
 }
 
 #[cfg(test)]
@@ -282,7 +330,9 @@ mod tests {
 
     use super::column as column_of;
     use super::*;
-    use crate::recipes::{LeaderLatch, NewItem, Queue, Schedule, Timer};
+    use crate::recipes::{
+        LeaderLatch, NewItem, PartitionMember, Partitions, Queue, RateLimiter, Schedule, Timer,
+    };
     use crate::testing::Cluster;
     use crate::types::znode::CreateMode;
 
@@ -367,14 +417,24 @@ mod tests {
             queue.put(NewItem::new("job").delay(delay)).unwrap();
         }
         let item = queue.take().unwrap();
+        let limits = RateLimiter::keyed(session, "/limits", 2, second).unwrap();
+        assert!(limits.try_acquire("ann", 2).unwrap() && limits.try_acquire("bob", 1).unwrap());
+        assert!(!limits.try_acquire("ann", 1).unwrap());
+        assert_eq!(cluster.node(0).metrics().permits_refused, 1);
         // Znodes that only look like parts of them.
         for path in ["/x/next", "/x/history", "/y/items/a", "/z/items"] {
-            session.create_with_parents(path, b"", CreateMode::Persistent).unwrap();
+            let data = "one permit in a thousand, burst 2";
+            session.create_with_parents(path, data, CreateMode::Persistent).unwrap();
         }
+        session.set("/x", "one permit in a thousand, burst 2").unwrap();
 
         let found = contended(session, "/").unwrap();
         let of: Vec<_> = found.iter().map(|of| (&*of.path, of.recipe)).collect();
-        assert_eq!(of, [("/app/schedule", "schedule"), ("/jobs", "queue")]);
+        let expected =
+            [("/app/schedule", "schedule"), ("/jobs", "queue"), ("/limits", "rate limits")];
+        assert_eq!(of, expected);
+        let limit = ["keys", "burst", "one_permit_in"].map(|name| column(&found[2], name));
+        assert_eq!(limit.concat(), ["2", "2", "500ms"]);
         let cells = |name| column(&found[0], name);
         assert_eq!(cells("timer"), ["late", "paused", "runs"]);
         assert_eq!(
@@ -403,12 +463,55 @@ mod tests {
     }
 
     #[test]
+    fn partitions_are_found_with_their_owners_orphans_and_members_that_hang() {
+        let cluster = Cluster::new(1);
+        let session = &cluster.node(0).session();
+        let bound = Duration::from_secs(20);
+        let partitions = Partitions::named(session, "/feeds", ["asia", "eu"]).unwrap();
+        let member = PartitionMember::new("host-1").zone("north");
+        let mut share = partitions.with_max_silence(bound).join(member).unwrap();
+        let _owned = [share.take().unwrap(), share.take().unwrap()];
+        let found = contended(session, "/").unwrap();
+        let of: Vec<_> = found.iter().map(|of| (&*of.path, of.recipe)).collect();
+        assert_eq!(of, [("/feeds", "members of partitions"), ("/feeds", "partitions")]);
+        let id = session.id().to_string();
+        assert_eq!(column(&found[1], "partition"), ["asia", "eu"]);
+        assert_eq!(column(&found[1], "owner"), ["host-1", "host-1"]);
+        assert_eq!(column(&found[1], "session"), [id.clone(), id]);
+        assert_eq!(column(&found[1], "wrong"), ["-", "-"]);
+        let member = ["member", "partitions", "weight", "zone", "silent"]
+            .map(|name| column(&found[0], name));
+        assert_eq!(member.concat(), ["host-1", "2", "1", "north", "-"]);
+        let figures = cluster.node(0).metrics().recipes;
+        assert_eq!((figures.orphans["/feeds"], figures.silent_members["/feeds"]), (0, 0));
+
+        // It is in no call of its share.
+        cluster.advance(bound);
+        let found = loop {
+            session.sync().unwrap();
+            let found = contended(session, "/feeds").unwrap();
+            if column(&found[0], "silent") != ["-"] {
+                break found;
+            }
+        };
+        assert_eq!(column(&found[1], "owner"), ["-", "-"]);
+        assert!(column(&found[1], "wrong")[0].starts_with("no owner"), "{found:?}");
+        assert_eq!(column(&found[0], "wrong"), ["it lives, and is in no call of its share"]);
+        assert_eq!(cluster.node(0).metrics().recipes, figures, "a look at a part tells it nothing");
+        contended(session, "/").unwrap();
+        let figures = cluster.node(0).metrics().recipes;
+        assert_eq!((figures.orphans["/feeds"], figures.silent_members["/feeds"]), (2, 1));
+        cluster.advance(Duration::from_secs(300));
+        assert_eq!(cluster.node(0).metrics().recipes, RecipeFigures::default(), "it is old");
+    }
+
+    #[test]
     fn a_long_table_has_first_what_is_wrong() {
         const COLUMNS: &[RecipeColumn] =
             &[column_of("name", ColumnKind::Text), column_of("wrong", ColumnKind::Wrong)];
         let row = |at: u64| vec![cell(Some(at)), cell((at == 1500).then(|| "bad".to_owned()))];
-        let table = RecipeTable::new(COLUMNS, (0..2000).map(row), 7);
-        assert_eq!((table.rows.len(), table.left_out), (1000, 1007));
+        let table = RecipeTable::new(COLUMNS, (0..2000).map(row));
+        assert_eq!((table.rows.len(), table.left_out), (1000, 1000));
         assert_eq!(table.rows[0]["name"], RecipeCell::Number(1500));
     }
 

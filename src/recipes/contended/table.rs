@@ -8,6 +8,8 @@ use crate::types::znode::SessionId;
 /// The most rows of a table.
 const ROWS_MAX: usize = 1000;
 
+type Row = BTreeMap<&'static str, RecipeCell>;
+
 /// The state of partitions, of a schedule's timers or of a queue's items: see [`Contended::table`](super::Contended).
 ///
 /// It says itself how it is shown, so that whoever shows one shows all.
@@ -86,22 +88,44 @@ impl From<SessionId> for RecipeCell {
 }
 
 impl RecipeTable {
-    /// A table of these rows, each with a cell or none for each column, and of so many others.
+    /// A table of these rows, each with a cell or none for each column.
     pub(in super::super) fn new(
         columns: &'static [RecipeColumn],
         rows: impl IntoIterator<Item = Vec<Option<RecipeCell>>>,
-        others: usize,
     ) -> RecipeTable {
         let named = |cells: Vec<Option<RecipeCell>>| {
             let cells = columns.iter().zip(cells);
             cells.filter_map(|(column, cell)| Some((column.name, cell?))).collect()
         };
-        let mut rows: Vec<BTreeMap<_, _>> = rows.into_iter().map(named).collect();
-        let wrong = columns.iter().find(|column| column.kind == ColumnKind::Wrong);
-        rows.sort_by_key(|row| !wrong.is_some_and(|column| row.contains_key(column.name)));
-        let left_out = rows.len().saturating_sub(ROWS_MAX) + others;
-        rows.truncate(ROWS_MAX);
-        RecipeTable { columns, rows, left_out }
+        let rows = rows.into_iter().map(named).collect();
+        let mut table = RecipeTable { columns, rows, left_out: 0 };
+        let wrong = table.wrong_column();
+        let is_well = |row: &Row| !wrong.is_some_and(|column| row.contains_key(column));
+        table.rows.sort_by_key(is_well);
+        table.left_out = table.rows.len().saturating_sub(ROWS_MAX);
+        table.rows.truncate(ROWS_MAX);
+        table
+    }
+
+    fn wrong_column(&self) -> Option<&'static str> {
+        let wrong = |column: &&RecipeColumn| column.kind == ColumnKind::Wrong;
+        self.columns.iter().find(wrong).map(|column| column.name)
+    }
+
+    /// How many rows need attention, of those that are shown.
+    pub(super) fn wrong(&self) -> u64 {
+        let wrong = self.wrong_column();
+        let is_wrong = |row: &&Row| wrong.is_some_and(|column| row.contains_key(column));
+        self.rows.iter().filter(is_wrong).count() as u64
+    }
+
+    /// The numbers in a column.
+    pub(super) fn numbers(&self, column: &str) -> impl Iterator<Item = u64> {
+        let number = move |row: &Row| match row.get(column)? {
+            RecipeCell::Number(number) => Some(*number),
+            _ => None,
+        };
+        self.rows.iter().filter_map(number)
     }
 }
 

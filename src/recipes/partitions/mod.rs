@@ -34,6 +34,7 @@ mod settings;
 mod share;
 mod silence;
 mod status;
+mod table;
 mod upkeep;
 mod writes;
 
@@ -54,6 +55,7 @@ pub use self::status::{
     PartitionMemberStatus, PartitionStatus, PartitionsStatus, partitions_status,
     partitions_status_async,
 };
+pub(super) use self::table::{is_root, tables};
 use crate::api::session::Session;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{if_exists, inner, is_root_missing};

@@ -68,6 +68,6 @@ impl QueueParts {
         let count = |number: usize| cell(u64::try_from(number).ok());
         let row =
             vec![count(waiting.len()), cell(since), count(self.claims.len()), count(self.delayed)];
-        Ok(Some(RecipeTable::new(COLUMNS, [row], 0)))
+        Ok(Some(RecipeTable::new(COLUMNS, [row])))
     }
 }

@@ -1,6 +1,7 @@
 //! What all users of a keyed limit agree on: the data of the znode above those of the keys.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,6 +35,16 @@ impl fmt::Display for Agreement {
 }
 
 impl Agreement {
+    /// The lengths of its data.
+    pub(super) const LENGTHS: RangeInclusive<u32> = 27..=52;
+
+    /// The time of a permit in nanoseconds, and the burst, of data with a limit.
+    pub(super) fn parse(data: &[u8]) -> Option<(u64, u64)> {
+        let limit = std::str::from_utf8(data).ok()?.strip_prefix(BEGIN)?;
+        let (interval, burst) = limit.split_once(" ns, burst ")?;
+        Some((interval.parse().ok()?, burst.parse().ok()?))
+    }
+
     /// # Errors
     /// [`Error::InvalidSetting`] if no time to live is as long as it must be.
     pub(super) fn new(path: &str, limit: Limit) -> Result<Agreement> {

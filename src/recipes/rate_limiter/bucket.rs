@@ -1,5 +1,6 @@
 //! The permits of one znode: what callers wait for, and the requests to the cluster.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl Bucket {
     }
 
     pub(super) async fn trying(&self, permits: u32) -> Result<bool> {
-        Ok(self.take(permits, Some(self.now())).await?.is_some())
+        Ok(self.counted(self.take(permits, Some(self.now())).await?))
     }
 
     pub(super) async fn acquiring(&self, permits: u32) -> Result<()> {
@@ -56,7 +57,15 @@ impl Bucket {
 
     pub(super) fn acquire_timeout(&self, permits: u32, timeout: Duration) -> Result<bool> {
         let taking = self.take(permits, Some(self.now().saturating_add(timeout)));
-        Ok(blocking::within(&self.session, timeout, taking)?.flatten().is_some())
+        Ok(self.counted(blocking::within(&self.session, timeout, taking)?.flatten()))
+    }
+
+    /// Whether there are permits; if not, the metrics count that.
+    fn counted(&self, granted: Option<Grant>) -> bool {
+        if granted.is_none() {
+            self.session.shared().permits_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        granted.is_some()
     }
 
     fn now(&self) -> Duration {

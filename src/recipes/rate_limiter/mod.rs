@@ -24,6 +24,7 @@ mod blocks;
 mod bucket;
 mod keyed;
 mod limit;
+mod table;
 
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ use self::blocks::Grant;
 use self::bucket::Bucket;
 pub use self::keyed::KeyedRateLimiter;
 use self::limit::Limit;
+pub(super) use self::table::{may_be_limit, table};
 use crate::api::session::Session;
 use crate::recipes::blocking::both_forms;
 use crate::types::error::Result;

@@ -24,7 +24,10 @@ pub(in crate::recipes) fn is_timer(children: &[String]) -> bool {
 
 /// The timers of the schedule at this path: when each fires and has fired, and who runs it. One that is paused has no
 /// next time. `None` if there are none that this version knows.
-pub(in crate::recipes) async fn table(session: &Session, path: &str) -> Result<Option<RecipeTable>> {
+pub(in crate::recipes) async fn table(
+    session: &Session,
+    path: &str,
+) -> Result<Option<RecipeTable>> {
     let timers = Schedule::new(session, path)?.all_seen().await?;
     let row = |timer: &super::Seen| {
         let paused = timer.definition.paused;
@@ -49,6 +52,6 @@ pub(in crate::recipes) async fn table(session: &Session, path: &str) -> Result<O
             cell(wrong),
         ]
     };
-    let table = RecipeTable::new(COLUMNS, timers.iter().map(row), 0);
+    let table = RecipeTable::new(COLUMNS, timers.iter().map(row));
     Ok((!timers.is_empty()).then_some(table))
 }

@@ -1,6 +1,7 @@
 //! The metrics of an instance. The numbers are here, their names and meanings in [`table`].
 
 pub(crate) mod histogram;
+pub(crate) mod recipes;
 pub(crate) mod table;
 mod text;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::histogram::Histogram;
+use self::recipes::RecipeFigures;
 
 /// An instance's counters and histograms since its start, and some current numbers:
 /// [`Coordinator::metrics`](crate::Coordinator::metrics).
@@ -156,6 +158,10 @@ pub struct Metrics {
     pub messages_dropped: u64,
     /// Incoming connections closed because of what they sent or did not send.
     pub connections_refused: u64,
+    /// Calls of this instance's rate limiters that got no permits: `false` of `try_acquire` and `acquire_timeout`.
+    pub permits_refused: u64,
+    /// What this instance's last look at all recipes has found.
+    pub recipes: RecipeFigures,
     /// Connections of this instance's gateways that have ended, by reason. The guide lists the reasons.
     pub gateway_connections_ended: BTreeMap<String, u64>,
 }

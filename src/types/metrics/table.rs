@@ -15,13 +15,15 @@ pub(crate) enum Value {
     /// Counters, by the value of this label.
     By(&'static str, fn(&Metrics) -> &BTreeMap<String, u64>),
     Gauge(fn(&Metrics) -> Option<i64>),
+    /// Gauges, by the value of this label.
+    GaugeBy(&'static str, fn(&Metrics) -> &BTreeMap<String, i64>),
     /// Seconds, by the value of this label.
     SecondsBy(&'static str, fn(&Metrics) -> &BTreeMap<String, i64>),
     Seconds(fn(&Metrics) -> Option<Duration>),
     Histogram(fn(&Metrics) -> &Histogram),
 }
 
-use Value::{By, Counter, Gauge, Histogram as Distribution, Seconds, SecondsBy};
+use Value::{By, Counter, Gauge, GaugeBy, Histogram as Distribution, Seconds, SecondsBy};
 
 /// A number that an instance without a replica does not have.
 fn replicas(metrics: &Metrics, number: u64) -> Option<u64> {
@@ -230,6 +232,31 @@ pub(crate) const METRICS: &[Metric] = &[
         "quorate_clients",
         "Instances without a replica that this one serves.",
         Gauge(|of| replicas_gauge(of, of.clients)),
+    ),
+    (
+        "quorate_partitions_without_owner",
+        "Partitions without an owner, at the last look.",
+        GaugeBy("path", |of| &of.recipes.orphans),
+    ),
+    (
+        "quorate_partition_members_silent",
+        "Members of partitions that are in no call of their shares, at the last look.",
+        GaugeBy("path", |of| &of.recipes.silent_members),
+    ),
+    (
+        "quorate_timers_late_seconds",
+        "By how much the latest timer of a schedule was late, at the last look.",
+        SecondsBy("path", |of| &of.recipes.timers_late),
+    ),
+    (
+        "quorate_queue_items",
+        "Items of a queue that waited for a consumer, at the last look.",
+        GaugeBy("path", |of| &of.recipes.queue_items),
+    ),
+    (
+        "quorate_permits_refused_total",
+        "Calls of this instance's rate limiters that got no permits.",
+        Counter(|of| Some(of.permits_refused)),
     ),
     (
         "quorate_messages_sent_total",

@@ -26,18 +26,16 @@ impl fmt::Display for Metrics {
                     head("gauge")?;
                     writeln!(f, "{name} {}", Seconds(value))?;
                 }
-                Value::SecondsBy(label, of) => {
+                Value::GaugeBy(label, of) | Value::SecondsBy(label, of) => {
                     head("gauge")?;
-                    for (key, seconds) in of(self) {
-                        writeln!(f, "{name}{{{label}=\"{key}\"}} {seconds}")?;
+                    for (key, value) in of(self) {
+                        writeln!(f, "{name}{{{label}=\"{}\"}} {value}", quoted(key))?;
                     }
                 }
                 Value::By(label, of) => {
                     head("counter")?;
                     for (key, count) in of(self) {
-                        let key =
-                            key.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                        writeln!(f, "{name}{{{label}=\"{key}\"}} {count}")?;
+                        writeln!(f, "{name}{{{label}=\"{}\"}} {count}", quoted(key))?;
                     }
                 }
                 Value::Histogram(of) => {
@@ -56,6 +54,11 @@ impl fmt::Display for Metrics {
         }
         Ok(())
     }
+}
+
+/// The value of a label.
+fn quoted(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Seconds with as many decimals as they need.

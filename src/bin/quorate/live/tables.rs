@@ -12,11 +12,11 @@ use quorate::recipes::{
 use quorate::session::SessionId;
 use quorate::{Coordinator, Error, Result, Session};
 
-use super::{ClusterArgs, Shown};
 use super::cluster::{duration, table};
 use super::findings::Finding;
 use super::locks;
 use super::moment::utc;
+use super::{ClusterArgs, Shown};
 use crate::system;
 use crate::text::line;
 
@@ -207,8 +207,9 @@ fn examine(found: &[Contended], now: Duration) -> Vec<Finding> {
             }
         };
         (count > 0).then(|| {
-            let wrong =
-                format!("Of the {recipe} of {path}, {count} of {all} need attention: {named}{more}.");
+            let wrong = format!(
+                "Of the {recipe} of {path}, {count} of {all} need attention: {named}{more}."
+            );
             Finding::new(format!("{recipe} {path}"), wrong, advice)
         })
     };

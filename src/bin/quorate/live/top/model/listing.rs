@@ -157,8 +157,7 @@ impl Model {
             let holders = of.holders.iter().map(|one| row("holds", one, Mark::Plain));
             let waiters = of.waiters.iter().map(|one| row("waits", one, Mark::Faint));
             let holder = |session: SessionId| sessions.get(&session.to_string()).cloned();
-            let lines =
-                of.table.as_ref().map(|table| tables::lines(table, now.unix, holder));
+            let lines = of.table.as_ref().map(|table| tables::lines(table, now.unix, holder));
             let lines = lines.unwrap_or_default().into_iter().enumerate();
             let lines = lines.map(|(at, (line, is_wrong))| {
                 let mark = match () {

@@ -484,3 +484,54 @@ mod cron {
         }
     }
 }
+
+/// Waits for fires until the schedule has these timers only.
+fn wait_until_left(schedule: &Schedule, timers: &[&str]) {
+    for _ in 0..100 {
+        if schedule.names().unwrap() == timers {
+            return;
+        }
+        assert!(next(schedule).is_none());
+    }
+    panic!("{:?} are left", schedule.names());
+}
+
+/// Each single time left three znodes for ever.
+#[test]
+fn a_single_time_goes_when_it_is_over_if_it_says_so() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (schedule(&cluster, 0), schedule(&cluster, 1));
+    let session = cluster.node(0).session();
+    let past = || Timer::at(UNIX_EPOCH + SECOND).unwrap();
+    for number in 0..120 {
+        here.set(&format!("once-{number}"), &past().removed_when_over()).unwrap();
+    }
+    here.set("skipped", &past().missed(Missed::Skip).removed_when_over()).unwrap();
+    here.set("kept", &past()).unwrap();
+    let day = Timer::every(1440 * MINUTE).unwrap();
+    here.set("daily", &day.removed_when_over()).unwrap();
+    for _ in 0..120 {
+        assert!(next(&here).is_some());
+    }
+    let run = here.take().unwrap();
+    // The fire that is asked for is one more.
+    let others = here.names().unwrap().into_iter().filter(|name| *name != run.fire().timer());
+    let asked = others.into_iter().find(|name| name.starts_with("once")).unwrap();
+    here.fire_now(&asked).unwrap();
+    let before = session.sync().unwrap();
+    assert!(next(&here).unwrap().is_requested());
+    let mut left = vec!["daily", "kept", run.fire().timer()];
+    left.sort_unstable();
+    left.dedup();
+    wait_until_left(&here, &left);
+    let writes = session.sync().unwrap() - before;
+    assert!(writes <= 1 + 1 + 3, "{writes} writes for a fire, a skip, and the removal of 120");
+    assert!(next(&here).is_none());
+    assert_eq!(here.names().unwrap(), left, "what runs stays");
+    run.done().unwrap();
+    cluster.node(1).session().sync().unwrap();
+    // Whoever waits next removes it.
+    wait_until_left(&there, &["daily", "kept"]);
+    session.sync().unwrap();
+    assert_eq!(session.all_children_number("/deep/schedule").unwrap(), 2 * 3);
+}

@@ -17,7 +17,7 @@ use crate::api::watch::Watch;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{
-    children_or_none, if_exists, inner, is_overtaken, missing_nanos, stat_of_set,
+    children_or_none, if_exists, inner, is_overtaken, missing_nanos, stat_of_set, unless_overtaken,
 };
 use crate::recipes::held::Held;
 use crate::runtime::either::{Either, either};
@@ -29,6 +29,9 @@ use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
 /// Instances try to claim a fire within so many nanoseconds, so that most of them see that another one has it.
 const SPREAD_NANOS: u64 = 50_000_000;
+
+/// So many timers are removed by one write.
+const REMOVED_AT_ONCE: usize = 50;
 
 /// A timer as it was read.
 #[derive(Debug)]
@@ -199,7 +202,7 @@ impl Schedule {
 
     /// Returns what is to be claimed now, or `None` and when to look again.
     async fn look(&self, wake: &mut Option<Duration>, takes: bool) -> Result<Option<Claim<'_>>> {
-        let (mut due, mut first) = (Vec::new(), NEVER);
+        let (mut due, mut over, mut first) = (Vec::new(), Vec::new(), NEVER);
         let mut now = None;
         for seen in self.all_seen().await? {
             if let Some((fire, czxid)) = &seen.running {
@@ -213,6 +216,10 @@ impl Schedule {
             }
             if let Some(asked) = seen.asked {
                 return self.asked(&seen, &asked).map(Some);
+            }
+            if seen.next == NEVER && seen.definition.timer.removed_when_over {
+                over.push(seen);
+                continue;
             }
             if seen.definition.paused || seen.next == NEVER {
                 continue;
@@ -239,7 +246,9 @@ impl Schedule {
             }
         }
         if due.is_empty() {
-            if let Some(now) = now {
+            if self.remove_over(&over).await? {
+                *wake = Some(Duration::ZERO);
+            } else if let Some(now) = now {
                 let wait = u64::try_from(first.saturating_sub(now)).unwrap_or(0);
                 let spread = Duration::from_nanos(entropy::number()? % SPREAD_NANOS);
                 *wake = Some(Duration::from_millis(wait).saturating_add(spread).min(USED));
@@ -261,6 +270,25 @@ impl Schedule {
                 Ok(None)
             }
         }
+    }
+
+    /// Removes timers that are to go, unless they have changed. Returns whether it has.
+    async fn remove_over(&self, over: &[Seen]) -> Result<bool> {
+        if over.is_empty() {
+            return Ok(false);
+        }
+        let mut multi = self.session.multi();
+        for seen in over.iter().take(REMOVED_AT_ONCE) {
+            let (path, part) = (self.timer_path(&seen.name), |part| self.part(&seen.name, part));
+            multi = multi
+                .require(&path, Condition::Mzxid(seen.defined))
+                .require(&part(NEXT), Condition::Mzxid(seen.moved))
+                .require(&part(HISTORY), Condition::Mzxid(seen.fired.mzxid))
+                .require(&part(ASKED), Condition::Absent)
+                .require(&part(RUN), Condition::Absent)
+                .delete_recursive(&path);
+        }
+        Ok(unless_overtaken(multi.submit().await)?.is_some())
     }
 
     /// The log's time: by the estimate, or else the cluster is asked. `None` if the timer has changed meanwhile.

@@ -63,6 +63,8 @@ pub struct Timer {
     pub(super) when: When,
     missed: Missed,
     pub(super) data: Vec<u8>,
+    #[serde(default)]
+    pub(super) removed_when_over: bool,
 }
 
 /// The first two are as builds without the feature `cron` have them, which never fire the third.
@@ -185,7 +187,7 @@ impl Timer {
     }
 
     fn of(when: When) -> Timer {
-        Timer { when, missed: Missed::default(), data: Vec::new() }
+        Timer { when, missed: Missed::default(), data: Vec::new(), removed_when_over: false }
     }
 
     /// What to do about missed fires: those that are more than ten seconds late. Fires are late if no instance ran, if
@@ -199,6 +201,29 @@ impl Timer {
     #[must_use]
     pub fn data(self, data: impl AsRef<[u8]>) -> Timer {
         Timer { data: data.as_ref().to_vec(), ..self }
+    }
+
+    /// The timer is removed once it has no further time and its last fire is done: for single times that are set in
+    /// great number. An instance removes it when it next waits for a fire, by one write for up to 50 of them.
+    ///
+    /// With its history goes the memory that it has fired. So set it once: set again, with a time that is over, it fires
+    /// again.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("mail-17", &Timer::at(UNIX_EPOCH)?.removed_when_over())?;
+    /// schedule.fire(|_, multi| multi)?;
+    /// assert!(schedule.fire_timeout(|_, multi| multi, Duration::from_millis(50))?.is_none());
+    /// assert!(schedule.names()?.is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn removed_when_over(self) -> Timer {
+        Timer { removed_when_over: true, ..self }
     }
 
     /// The times after this one. A pure function: it knows neither clock nor cluster.

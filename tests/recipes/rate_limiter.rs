@@ -232,7 +232,7 @@ fn key_uses() -> impl Strategy<Value = Vec<KeyUse>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     /// The model: in any span, each key has its burst, and what the rate allows in that span and two seconds more. After
     /// a time without a use, it has its whole burst again, whether its znode is still there or not.

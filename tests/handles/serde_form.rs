@@ -263,6 +263,7 @@ fn an_instance_and_its_cluster() {
         let line = match name.as_str() {
             "changes_below" => "quorate_znode_changes_total{below=\"/a\"} 1".to_owned(),
             "stale_by" => "quorate_stale_seconds ".to_owned(),
+            "clock_ahead_ms" => "quorate_clock_ahead_seconds ".to_owned(),
             // One line for each reason, and no gateway is here.
             "gateway_connections_ended" => format!("# TYPE quorate_{name}_total counter"),
             "clock_ahead_ms" => "# TYPE quorate_clock_ahead_seconds gauge".to_owned(),

@@ -129,6 +129,9 @@ pub(crate) enum Input {
     Failed { reason: String },
     /// Expire the session now, as if its time were up. Only a leader acts on it.
     Expire { session: SessionId },
+    /// Nothing but heartbeats happens until then, which is still to come: all members are there, and so is whoever
+    /// holds a session. Only an in-memory cluster knows that. It skips the time.
+    Idle { until: Time },
     /// If the node leads, it hands over.
     Resign,
     /// The node is being closed: see [`closing`](super::closing). `done`: its sessions are closed.

@@ -178,6 +178,11 @@ impl Membership {
         }
     }
 
+    /// Every member sends something at this moment.
+    pub(super) fn received_from_all(&mut self, at: Time) {
+        self.last_received.values_mut().for_each(|last| *last = at);
+    }
+
     /// Notes an instance that looks for its cluster or asks to join.
     pub(super) fn note_newcomer(&mut self, node: NodeId, raft: &Raft, now: Time) {
         if !raft.is_member(node) {

@@ -118,6 +118,15 @@ impl Node {
                 self.room.measured_log(free, total);
                 self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
             }
+            Input::Idle { until } => {
+                self.membership.received_from_all(until);
+                self.raft.elections.led_at = until;
+                self.local.read_index.covers(self.raft.log().applied().index, until);
+                self.local.renew_all(until, self.cx.now.mono, &mut self.cx.effects);
+                if let Some(leading) = &mut self.leading {
+                    leading.renew_all(&self.machine, until);
+                }
+            }
             Input::Host(facts) => self.troubles.facts = facts,
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {

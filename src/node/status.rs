@@ -105,6 +105,12 @@ impl Node {
         is_fresh(self.local.read_index.fresh_at(), now)
     }
 
+    /// When this node may delete a znode next, if it leads: not before that.
+    pub(crate) fn reaps_at(&self) -> Time {
+        let leading = self.leading.as_ref();
+        leading.map_or(Time::MAX, |leading| leading.reaps_at(&self.machine, self.cx.now.mono))
+    }
+
     /// The state machine.
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine

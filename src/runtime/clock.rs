@@ -27,6 +27,11 @@ pub(crate) trait TimeSource: std::fmt::Debug + Send + Sync {
     fn advance(&self, _by: Duration) {}
 
     fn park_until(&self, deadline: Option<Duration>);
+
+    /// The first time for which a thread is parked, as far as this is known.
+    fn first_deadline(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The machine's clocks.
@@ -46,7 +51,7 @@ struct TestTime {
 struct TestState {
     ahead: Duration,
     /// Threads that wait for a time. They have to check it again when the clock is advanced.
-    parked: Vec<Thread>,
+    parked: Vec<(Thread, Duration)>,
 }
 
 /// What the clock shows at its start: room for events "before".
@@ -93,6 +98,11 @@ impl Clock {
     /// Advances a test clock; does nothing to a real one.
     pub(crate) fn advance(&self, by: Duration) {
         self.source.advance(by);
+    }
+
+    /// The first time for which a thread waits, of a test clock.
+    pub(crate) fn first_deadline(&self) -> Option<Duration> {
+        self.source.first_deadline()
     }
 
     /// Parks this thread until it is unparked or the time has come, or spuriously: the caller must
@@ -142,7 +152,7 @@ impl TimeSource for TestTime {
     fn advance(&self, by: Duration) {
         let mut state = self.state();
         state.ahead += by;
-        for thread in &state.parked {
+        for (thread, _) in &state.parked {
             thread.unpark();
         }
     }
@@ -153,12 +163,16 @@ impl TimeSource for TestTime {
             return;
         };
         let this = std::thread::current();
-        self.state().parked.push(this.clone());
+        self.state().parked.push((this.clone(), deadline));
         std::thread::park_timeout(deadline.saturating_sub(self.now()));
         let mut state = self.state();
-        if let Some(place) = state.parked.iter().position(|parked| parked.id() == this.id()) {
+        if let Some(place) = state.parked.iter().position(|(parked, _)| parked.id() == this.id()) {
             state.parked.swap_remove(place);
         }
+    }
+
+    fn first_deadline(&self) -> Option<Duration> {
+        self.state().parked.iter().map(|(_, deadline)| *deadline).min()
     }
 }
 

@@ -167,6 +167,23 @@ impl Host {
         self.inputs.is_empty() && self.calls.is_empty()
     }
 
+    /// The first time at which it does anything by itself but exchange heartbeats; `None`: it has something to do.
+    pub(crate) fn quiet_until(&self) -> Option<Time> {
+        let is_quiet = self.is_idle() && self.answers.is_empty() && self.closing.is_none();
+        let member = self.engine.node().filter(|_| is_quiet)?;
+        Some(self.timers.next().unwrap_or(Time::MAX).min(member.reaps_at()))
+    }
+
+    /// Whether the wait of a caller is over, or will be with the next step.
+    pub(crate) fn has_due_timer(&self, now: Time) -> bool {
+        self.timers.next().is_some_and(|at| at <= now)
+    }
+
+    /// The sessions that a close would close.
+    pub(crate) fn held(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.keys().copied()
+    }
+
     /// Handles a call. Returns `false` if the host should be dropped now.
     pub(crate) fn call(&mut self, call: HostMessage) -> bool {
         match call {
@@ -521,11 +538,6 @@ impl Host {
     /// The member, in tests without clients.
     pub(crate) fn node(&self) -> &Node {
         self.engine.node().expect("only tests without clients call this")
-    }
-
-    /// The sessions that a close would close.
-    pub(crate) fn held(&self) -> impl Iterator<Item = SessionId> {
-        self.sessions.keys().copied()
     }
 
     /// Whether a watch's channel is full.

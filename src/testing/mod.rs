@@ -3,8 +3,11 @@
 //! It runs the same engine as in production, without ports and files: [`Cluster::new`] takes
 //! milliseconds, and faults are methods. See [`Cluster`].
 
+mod faults;
 #[cfg(test)]
 mod former_run_tests;
+mod idle;
+mod links;
 mod nodes;
 #[cfg(test)]
 mod partition_tests;
@@ -242,10 +245,147 @@ impl Cluster {
         self.partition(&[&[node], &others]);
     }
 
-    /// Ends all partitions.
+    /// Ends all partitions, cuts and delays.
     pub fn heal(&self) {
-        let all: Vec<usize> = (0..self.lock_nodes().len()).collect();
-        self.partition(&[&all]);
+        self.order(Nodes::heal);
+    }
+
+    /// Loses all messages from one node to another, in this direction only, until [`Cluster::heal`]. Neither node notices
+    /// that by its connection.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let leader = cluster.leader().expect("one leads");
+    /// let other = (leader + 1) % 3;
+    /// // It does not hear of the leader any more, and the leader hears of it.
+    /// cluster.cut(leader, other);
+    /// cluster.advance(Duration::from_secs(10));
+    /// assert!(cluster.leader().is_some(), "the other two go on");
+    /// ```
+    pub fn cut(&self, from: usize, to: usize) {
+        self.check(from);
+        self.check(to);
+        self.order(move |nodes| nodes.cut((from, to)));
+    }
+
+    /// Messages from one node to another take this long from now on, in this direction only; without a delay, and after
+    /// [`Cluster::heal`], they arrive at once. They arrive while the clock advances.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let leader = cluster.leader().expect("one leads");
+    /// let far = (leader + 1) % 3;
+    /// cluster.delay(leader, far, Duration::from_millis(300));
+    /// let here = cluster.node(leader).session();
+    /// here.create("/a", b"", CreateMode::Persistent)?;
+    /// cluster.advance(Duration::from_secs(1));
+    /// assert!(cluster.node(far).session().exists("/a")?.is_some());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn delay(&self, from: usize, to: usize, by: Duration) {
+        self.check(from);
+        self.check(to);
+        self.order(move |nodes| nodes.delay((from, to), by));
+    }
+
+    /// Freezes a node, as a stopped process (`SIGSTOP`) or a suspended machine: it does nothing, its connections stay, and
+    /// what is sent to it waits. Calls of its handles get no answer, though what they read from its replica they still
+    /// read.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// cluster.freeze(0);
+    /// cluster.advance(Duration::from_secs(60));
+    /// assert_ne!(cluster.leader(), Some(0));
+    /// cluster.thaw(0);
+    /// assert_eq!(session.state(), SessionState::Expired);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn freeze(&self, node: usize) {
+        self.check(node);
+        self.order(move |nodes| nodes.freeze(node, true));
+    }
+
+    /// Ends [`Cluster::freeze`]; so do [`Cluster::restart`] and [`Cluster::stop`].
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn thaw(&self, node: usize) {
+        self.check(node);
+        self.order(move |nodes| nodes.freeze(node, false));
+    }
+
+    /// Fills the disk of a node, so that it reports that there is no room, or makes room again. It still stores what is
+    /// sent to it: in production a member reports that before its disk is full
+    /// ([`Builder::disk_low`](crate::Builder::disk_low)).
+    ///
+    /// # Panics
+    /// If there is no such node.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, Error, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// (0..3).for_each(|node| cluster.fill_disk(node, true));
+    /// cluster.advance(Duration::from_secs(5));
+    /// let refused = session.create("/a", b"", CreateMode::Persistent);
+    /// assert!(matches!(refused, Err(Error::DiskLow { .. })));
+    ///
+    /// (0..3).for_each(|node| cluster.fill_disk(node, false));
+    /// cluster.advance(Duration::from_secs(5));
+    /// session.create("/a", b"", CreateMode::Persistent)?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn fill_disk(&self, node: usize, is_full: bool) {
+        self.check(node);
+        self.order(move |nodes| nodes.fill_disk(node, is_full));
+    }
+
+    /// Sets the wall clock of a node so many milliseconds ahead of the cluster's clock; behind it, if the number is
+    /// negative. Its monotonic clock goes on as before.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// const HOUR: i64 = 3_600_000;
+    /// let cluster = Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// let before = session.create("/a", b"", CreateMode::Persistent)?.stat.ctime;
+    /// cluster.set_clock(0, HOUR);
+    /// cluster.advance(Duration::from_secs(60));
+    /// let after = session.create("/b", b"", CreateMode::Persistent)?.stat.ctime;
+    /// assert!(after - before < 120_000, "the cluster's time does not leap");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn set_clock(&self, node: usize, ahead_ms: i64) {
+        self.check(node);
+        self.order(move |nodes| nodes.set_clock(node, ahead_ms));
     }
 
     /// Stops a node at once, as if its process had been killed. Calls on its handles fail from now
@@ -362,7 +502,27 @@ impl Cluster {
     }
 
     /// Advances the clock by `time`, in steps as small as a heartbeat, and processes all resulting
-    /// events: when this returns, no message is in flight and no timeout is due.
+    /// events: when this returns, no timeout is due, and no message is in flight but those that are
+    /// [delayed](Cluster::delay).
+    ///
+    /// Time in which nothing can happen is skipped, so that a day takes little longer than a minute: it has to be quiet for
+    /// ten seconds, all nodes must be members that run and reach each other, and nobody's wait may end meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(5);
+    /// let session = cluster.node(0).session();
+    /// let day = Duration::from_secs(24 * 3600);
+    /// session.create("/a", b"", CreateMode::PersistentWithTtl(day))?;
+    /// cluster.advance(day - Duration::from_secs(60));
+    /// assert!(session.exists("/a")?.is_some());
+    /// cluster.advance(Duration::from_secs(120));
+    /// assert!(session.exists("/a")?.is_none());
+    /// assert_eq!(session.state(), SessionState::Connected);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn advance(&self, time: Duration) {
         self.order(move |nodes| nodes.advance(time));
     }

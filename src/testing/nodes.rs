@@ -9,6 +9,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 
 use super::Order;
+use super::faults::{NodeTime, disk_space};
+use super::idle::Quiet;
+use super::links::{Letter, Links};
 use crate::api::builder::Builder;
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
@@ -17,7 +20,7 @@ use crate::node::client::{Client, ClientConfig};
 use crate::node::io::{Dial, Input, Now, Problem, Time};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::node::{LogLimits, NodeConfig};
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::disk::InlineDisk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
@@ -29,31 +32,33 @@ use crate::types::error::Result;
 use crate::types::membership::{Genesis, Member};
 use crate::types::znode::SessionId;
 
-/// The id of every in-memory cluster: no two of them are ever connected.
-const CLUSTER: u64 = 1;
-
 pub(crate) struct Nodes {
-    slots: Vec<NodeSlot>,
-    settings: Builder,
-    clock: Clock,
+    /// The cluster's id.
+    cluster: u64,
+    pub(super) slots: Vec<NodeSlot>,
+    pub(super) settings: Builder,
+    pub(super) clock: Clock,
     /// By index.
     members: Vec<Member>,
     next_id: u64,
+    pub(super) links: Links,
+    pub(super) quiet: Quiet,
 }
 
 /// The slot of a node, which stays when the node is restarted.
-struct NodeSlot {
+pub(super) struct NodeSlot {
     /// `None` for a client.
     disk: Option<MemoryDisk>,
-    running: Option<RunningNode>,
-    /// Nodes of one group reach each other.
-    group: usize,
+    pub(super) running: Option<RunningNode>,
     /// The version that its node supports, from its next start on.
     version: u16,
+    pub(super) clock: Arc<NodeTime>,
+    pub(super) is_frozen: bool,
+    pub(super) is_full: bool,
 }
 
-struct RunningNode {
-    host: Host,
+pub(super) struct RunningNode {
+    pub(super) host: Host,
     disk: Option<InlineDisk>,
     calls: Receiver<HostMessage>,
     wake_at: Time,
@@ -67,11 +72,11 @@ fn address(node: usize) -> Ipv4Addr {
 }
 
 /// A disk for this member's store, with this initial content.
-fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk {
+fn disk(cluster: u64, member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk {
     let (hard_state, meta, state) = start;
     let identity = Identity {
         // All nodes know the cluster's id from the start.
-        cluster: CLUSTER,
+        cluster,
         node: member.node,
         incarnation: member.node,
         address: member.address.clone(),
@@ -91,17 +96,31 @@ impl Nodes {
         clock: Clock,
     ) -> (Nodes, Vec<Arc<NodeShared>>) {
         let members = (1..=count as u64).map(|id| Member::new(id, format!("node-{}", id - 1)));
-        let founding = Genesis { cluster: CLUSTER, members: members.collect() };
-        let next_id = count as u64 + 1;
-        let mut nodes = Nodes { slots: Vec::new(), settings, clock, members: Vec::new(), next_id };
+        // As in reality, no other cluster has it.
+        let cluster = entropy::number().unwrap_or(1).max(1);
+        let founding = Genesis { cluster, members: members.collect() };
+        let mut nodes = Nodes {
+            cluster,
+            slots: Vec::new(),
+            settings,
+            quiet: Quiet::new(clock.now()),
+            clock,
+            members: Vec::new(),
+            next_id: count as u64 + 1,
+            links: Links::default(),
+        };
         for member in &founding.members {
-            let disk = disk(member, &founding.start());
+            let disk = disk(cluster, member, &founding.start());
             nodes.add_slot(member.clone(), Some(disk));
         }
         let shared = (0..count)
             .map(|node| nodes.start(node).expect("a store in memory keeps what it was given"))
             .collect();
         (nodes, shared)
+    }
+
+    fn now(&self, node: usize) -> Now {
+        Now { mono: self.clock.now(), wall_ms: self.slots[node].clock.wall_ms() }
     }
 
     fn start(&mut self, node: usize) -> std::result::Result<Arc<NodeShared>, StorageError> {
@@ -133,7 +152,7 @@ impl Nodes {
             name: String::new(),
             leader_priority: 0,
         };
-        let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
+        let now = self.now(node);
         let booted = match boot(&mut store, config.clone(), now) {
             Err(StorageError::Removed { .. }) => {
                 store = self.wipe(node).open();
@@ -158,7 +177,7 @@ impl Nodes {
             version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
         };
-        let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
+        let now = self.now(node);
         let client = Client::new(self.members[node].node, config, now);
         self.run_at(node, client, None)
     }
@@ -184,11 +203,16 @@ impl Nodes {
         let places = self.members.iter().zip(&self.slots);
         let members = places.filter(|(_, seat)| gets_them && seat.disk.is_some());
         let members = members.map(|(member, _)| member.clone()).collect();
-        let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
+        let clock = Clock::new(Arc::<NodeTime>::clone(&self.slots[node].clock));
+        let (mut host, shared) = Host::new(engine, clock, limits, members, schemes);
         shared.set_own_address(self.members[node].address.clone());
         shared.set_at_rest(self.settings.encryption.clone());
-        shared.cluster.store(CLUSTER, Ordering::Relaxed);
+        shared.cluster.store(self.cluster, Ordering::Relaxed);
         let calls = host.calls();
+        self.slots[node].is_frozen = false;
+        if self.slots[node].is_full {
+            host.input(disk_space(true));
+        }
         self.slots[node].running =
             Some(RunningNode { host, disk, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
         for other in 0..self.slots.len() {
@@ -203,7 +227,8 @@ impl Nodes {
         self.members[node].node = self.next_id;
         self.members[node].uid = self.next_id;
         self.next_id += 1;
-        self.slots[node].disk.insert(disk(&self.members[node], &nothing()))
+        let disk = disk(self.cluster, &self.members[node], &nothing());
+        self.slots[node].disk.insert(disk)
     }
 
     fn stop(&mut self, node: usize) {
@@ -216,7 +241,7 @@ impl Nodes {
     }
 
     fn reaches(&self, one: usize, other: usize) -> bool {
-        self.slots[one].group == self.slots[other].group && self.slots[other].running.is_some()
+        self.links.has((one, other)) && self.slots[other].running.is_some()
     }
 
     /// Whether this is a client that does not want to be connected with the other node.
@@ -226,11 +251,12 @@ impl Nodes {
     }
 
     /// Reports to a node whether it reaches another one.
-    fn meet(&mut self, node: usize, other: usize) {
+    pub(super) fn meet(&mut self, node: usize, other: usize) {
         let is_client = |place: usize| self.slots[place].disk.is_none();
         if node == other || (is_client(node) && is_client(other)) || self.shuns(node, other) {
             return;
         }
+        self.quiet.end(&self.clock);
         let reaches = self.reaches(node, other) && !self.shuns(other, node);
         let (peer, version) = (self.members[other].node, self.slots[other].version);
         let Some(running) = &mut self.slots[node].running else {
@@ -266,28 +292,17 @@ impl Nodes {
     }
 
     fn wait(&self, orders: &Receiver<Order>) {
-        let running = || self.slots.iter().filter_map(|seat| seat.running.as_ref());
+        let awake = || self.slots.iter().filter(|seat| !seat.is_frozen);
+        let running = || awake().filter_map(|seat| seat.running.as_ref());
         let mut select = Select::new();
         select.recv(orders);
         for running in running() {
             select.recv(&running.calls);
         }
-        let wake_at = running().map(|running| running.wake_at).min().unwrap_or(Time::MAX);
+        let wake_at = running().map(|running| running.wake_at).chain(self.links.next_at()).min();
+        let wake_at = wake_at.unwrap_or(Time::MAX);
         let wait = wake_at.saturating_sub(self.clock.now()).min(Duration::from_secs(3600));
         let _ = select.ready_timeout(wait);
-    }
-
-    /// Puts each node in a group.
-    pub(super) fn regroup(&mut self, groups: Vec<usize>) {
-        for (seat, group) in self.slots.iter_mut().zip(groups) {
-            seat.group = group;
-        }
-        for node in 0..self.slots.len() {
-            for other in 0..self.slots.len() {
-                self.meet(node, other);
-            }
-        }
-        self.run_until_idle();
     }
 
     /// Stops a node, and lets the others notice that.
@@ -307,7 +322,7 @@ impl Nodes {
     pub(super) fn add(&mut self) -> Arc<NodeShared> {
         let member = Member::new(self.next_id, format!("node-{}", self.members.len()));
         self.next_id += 1;
-        let disk = disk(&member, &nothing());
+        let disk = disk(self.cluster, &member, &nothing());
         self.add_slot(member, Some(disk));
         let started = self.start(self.slots.len() - 1);
         started.expect("a store in memory keeps what it was given")
@@ -322,7 +337,15 @@ impl Nodes {
     fn add_slot(&mut self, member: Member, disk: Option<MemoryDisk>) {
         self.members.push(member);
         let version = self.settings.version;
-        self.slots.push(NodeSlot { disk, running: None, group: 0, version });
+        let clock = NodeTime::new(self.clock.clone());
+        self.slots.push(NodeSlot {
+            disk,
+            running: None,
+            version,
+            clock: Arc::new(clock),
+            is_frozen: false,
+            is_full: false,
+        });
     }
 
     /// Stops a node. It has an empty disk at its next start, unless it is a client.
@@ -341,23 +364,12 @@ impl Nodes {
         self.run_until_idle();
     }
 
-    pub(super) fn advance(&mut self, time: Duration) {
-        self.run_until_idle();
-        let step = self.settings.heartbeat;
-        let mut left = time;
-        while !left.is_zero() {
-            let by = step.min(left);
-            self.clock.advance(by);
-            left -= by;
-            self.run_until_idle();
-        }
-    }
-
     pub(super) fn leader(&mut self) -> Option<usize> {
         self.run_until_idle();
         let nodes = self.slots.iter().enumerate();
         let status = nodes.filter_map(|(node, seat)| {
-            Some((node, seat.running.as_ref()?.host.member()?.status()))
+            let running = seat.running.as_ref().filter(|_| !seat.is_frozen)?;
+            Some((node, running.host.member()?.status()))
         });
         status
             .filter(|(_, status)| status.is_leader)
@@ -366,9 +378,9 @@ impl Nodes {
     }
 
     /// Runs all nodes until nothing is in flight.
-    fn run_until_idle(&mut self) {
+    pub(super) fn run_until_idle(&mut self) {
         loop {
-            let mut moved = false;
+            let mut moved = self.deliver_arrived();
             for node in 0..self.slots.len() {
                 moved |= self.step(node);
             }
@@ -380,10 +392,12 @@ impl Nodes {
 
     fn step(&mut self, node: usize) -> bool {
         let from = self.members[node].node;
-        let Some(running) = &mut self.slots[node].running else {
+        let slot = &mut self.slots[node];
+        let Some(running) = slot.running.as_mut().filter(|_| !slot.is_frozen) else {
             return false;
         };
         while let Ok(call) = running.calls.try_recv() {
+            self.quiet.end(&self.clock);
             let wants_on = running.host.call(call);
             if !wants_on || running.host.is_closed() {
                 self.stop(node);
@@ -393,8 +407,12 @@ impl Nodes {
         if running.host.is_idle() && self.clock.now() < running.wake_at {
             return false;
         }
+        let before = running.shown(self.clock.now());
         let (work, effects) = running.host.step();
         running.wake_at = running.host.notify(effects);
+        if running.shown(self.clock.now()) != before {
+            self.quiet.end(&self.clock);
+        }
         for op in work.disk {
             let Some(disk) = &mut running.disk else { break };
             disk.perform(op, self.clock.now()).for_each(|input| running.host.input(input));
@@ -411,23 +429,56 @@ impl Nodes {
             }
         }
         for (to, message) in work.messages {
-            let other = self.members.iter().position(|member| member.node == to);
-            let Some(other) = other.filter(|other| self.reaches(node, *other)) else {
+            let Some(other) = self.members.iter().position(|member| member.node == to) else {
                 continue;
             };
-            if let Some(running) = &mut self.slots[other].running {
-                // As a transport does.
-                let is_known = running.host.engine().cluster() == cluster && cluster != 0;
-                if message.is_too_long() || (message.is_of_cluster() && !is_known) {
-                    continue;
-                }
-                running.host.input(Input::Peer { from, message });
+            // As a transport does.
+            let is_known = self.cluster_of(other) == cluster && cluster != 0;
+            let is_refused = message.is_too_long() || (message.is_of_cluster() && !is_known);
+            let link = (node, other);
+            if is_refused || !self.reaches(node, other) || self.links.is_cut(link) {
+                continue;
+            }
+            let letter = Letter { link, from, to, message };
+            if let Some(letter) = self.links.send(letter, self.clock.now()) {
+                self.deliver(letter);
             }
         }
         if self.slots[node].running.as_ref().is_some_and(|running| running.host.is_closed()) {
             self.stop(node);
         }
         true
+    }
+    fn cluster_of(&self, node: usize) -> u64 {
+        let running = self.slots[node].running.as_ref();
+        running.map_or(0, |running| running.host.engine().cluster())
+    }
+
+    /// Delivers the messages whose time has come. Returns whether there were any.
+    fn deliver_arrived(&mut self) -> bool {
+        let mut delivered = false;
+        while let Some(letter) = self.links.take_arrived(self.clock.now()) {
+            delivered = true;
+            self.deliver(letter);
+        }
+        delivered
+    }
+
+    /// Hands a message to the node that it was sent to, if that one still runs.
+    fn deliver(&mut self, letter: Letter) {
+        let Letter { link: (_, other), from, to, message } = letter;
+        let running = self.slots[other].running.as_mut();
+        if let Some(running) = running.filter(|_| self.members[other].node == to) {
+            running.host.input(Input::Peer { from, message });
+        }
+    }
+}
+
+impl RunningNode {
+    /// What users may notice when it changes, and whether one of their timers is due.
+    fn shown(&self, now: Time) -> (u64, (u64, u64, bool), bool) {
+        let engine = self.host.engine();
+        (engine.zxid(), engine.leadership(), self.host.has_due_timer(now))
     }
 }
 

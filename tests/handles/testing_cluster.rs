@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error};
+use quorate::{CreateMode, Error, SessionState};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn it_is_ready_when_new_returns_whatever_its_size() {
@@ -90,4 +92,105 @@ fn a_stopped_node_answers_every_request_with_stopped() {
     cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();
     assert!(matches!(session.get("/"), Err(Error::Stopped { .. })), "the old handle stays ended");
     assert!(cluster.node(1).session().exists("/a").unwrap().is_none());
+}
+
+#[test]
+fn a_frozen_leader_is_replaced_and_follows_when_it_thaws() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let other = cluster.node((leader + 1) % 3).session();
+    let held = cluster.node(leader).session();
+    held.create("/held", b"", CreateMode::Ephemeral).unwrap();
+    cluster.freeze(leader);
+    let mut waits = held.nonblocking().set("/held", b"later");
+    cluster.advance(30 * SECOND);
+    assert_ne!(cluster.leader().unwrap(), leader);
+    other.sync().unwrap();
+    assert!(other.exists("/held").unwrap().is_none(), "its session has expired");
+    assert!(waits.try_take().is_none());
+    cluster.thaw(leader);
+    cluster.advance(SECOND);
+    assert_eq!(held.state(), SessionState::Expired);
+    assert!(waits.wait().is_err());
+    let again = cluster.node(leader).open_session().unwrap();
+    again.create("/again", b"", CreateMode::Persistent).unwrap();
+}
+
+/// In the other direction, it would stay the leader: heartbeats arrive, and nobody confirms them.
+#[test]
+fn a_leader_that_hears_nobody_steps_down() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let others = [(leader + 1) % 3, (leader + 2) % 3];
+    others.iter().for_each(|other| cluster.cut(*other, leader));
+    cluster.advance(10 * SECOND);
+    assert!(cluster.leader().is_some_and(|now| now != leader));
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    let session = cluster.node(leader).open_session().unwrap();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+}
+
+#[test]
+fn messages_take_their_time_and_keep_their_order() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let far = (leader + 1) % 3;
+    let (here, there) = (cluster.node(leader).session(), cluster.node(far).session());
+    here.create("/a", b"", CreateMode::Persistent).unwrap();
+    there.sync().unwrap();
+    cluster.delay(leader, far, 200 * SECOND / 1000);
+    for number in 0..10 {
+        here.set("/a", format!("{number}")).unwrap();
+    }
+    assert_eq!(&there.get("/a").unwrap().0[..], b"", "nothing has arrived");
+    cluster.delay(leader, far, Duration::ZERO);
+    here.set("/a", b"last").unwrap();
+    cluster.advance(SECOND);
+    assert_eq!(&there.get("/a").unwrap().0[..], b"last");
+}
+
+/// The log's time follows its leader's wall clock, a tenth faster than the clock that the cluster shares.
+#[test]
+fn a_node_has_a_wall_clock_of_its_own() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let log_time = || {
+        let set = session.create_or_set("/now", b"", CreateMode::Persistent);
+        Duration::from_millis(set.unwrap().stat.mtime)
+    };
+    for (ahead_ms, passes) in [(3_600_000, 660), (-3_600_000, 540)] {
+        cluster.set_clock(0, ahead_ms);
+        let before = log_time();
+        cluster.advance(600 * SECOND);
+        let passed = log_time() - before;
+        assert!(passed.abs_diff(passes * SECOND) < 20 * SECOND, "{passed:?}, {ahead_ms}");
+    }
+}
+
+#[test]
+fn one_full_disk_refuses_no_write_and_two_of_three_do() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    cluster.fill_disk(1, true);
+    cluster.advance(5 * SECOND);
+    session.set("/a", b"1").unwrap();
+    cluster.fill_disk(2, true);
+    cluster.restart(2);
+    cluster.advance(5 * SECOND);
+    assert!(matches!(session.set("/a", b"2"), Err(Error::DiskLow { .. })));
+    cluster.fill_disk(2, false);
+    cluster.advance(5 * SECOND);
+    session.set("/a", b"3").unwrap();
+}
+
+/// All clusters in memory had one id, so that a token of one was taken for that of another.
+#[test]
+fn the_token_of_another_cluster_is_refused() {
+    let clusters = [Cluster::new(1), Cluster::new(1)];
+    let [one, other] = clusters.each_ref().map(|cluster| cluster.node(0).session());
+    one.sync().unwrap();
+    let refused = other.wait_for_zxid(one.causal_token().unwrap(), SECOND);
+    assert!(matches!(refused, Err(Error::InvalidSetting { .. })), "{refused:?}");
 }

@@ -472,8 +472,17 @@ impl Tree {
 
     /// The znodes whose time to live is over at `time`, those overdue longest first.
     pub(crate) fn overdue(&self, time: u64) -> impl Iterator<Item = &str> {
-        let due = self.due.range((Bound::Included((1, Arc::from(""))), Bound::Unbounded));
-        due.take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
+        self.mortal().take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
+    }
+
+    /// When the first time to live is over.
+    pub(crate) fn first_due(&self) -> Option<u64> {
+        self.mortal().next().map(|(at, _)| *at)
+    }
+
+    /// The znodes with a time to live, and when it is over, in this order.
+    fn mortal(&self) -> impl Iterator<Item = &(u64, Arc<str>)> {
+        self.due.range((Bound::Included((1, Arc::from(""))), Bound::Unbounded))
     }
 
     /// Changes a znode, and updates the totals of the tree.

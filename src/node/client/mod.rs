@@ -375,6 +375,7 @@ impl Client {
             | Input::LogSpace { .. }
             | Input::Host(_)
             | Input::AdminEndpoint { .. }
+            | Input::Idle { .. }
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign

@@ -173,6 +173,11 @@ impl Leading {
         self.clock.time_ms()
     }
 
+    /// When it may delete a znode next: not before that.
+    pub(in crate::node) fn reaps_at(&self, machine: &Machine, now: Time) -> Time {
+        self.reaper.next_at(now, &machine.tree(), self.log_time())
+    }
+
     /// Expires the sessions that nobody has renewed in time, and returns them.
     pub(in crate::node) fn expire_sessions(
         &mut self,

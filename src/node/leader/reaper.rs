@@ -46,6 +46,15 @@ impl Reaper {
         now >= self.next && applied >= self.asked
     }
 
+    /// When it may find one next, not before that. `time` is the log's.
+    pub(crate) fn next_at(&self, now: Time, tree: &Tree, time: u64) -> Time {
+        let containers = tree.unused_containers().next().map(|_| self.next_containers);
+        // The log's time may run a tenth faster than this node's clock.
+        let left = |due: u64| Duration::from_millis(due.saturating_sub(time)) * 9 / 10;
+        let due = tree.first_due().map(|due| now.saturating_add(left(due)));
+        containers.into_iter().chain(due).min().unwrap_or(Time::MAX)
+    }
+
     /// The znodes to be deleted, when `last` is the last entry of the log and `time` the wall time.
     pub(crate) fn take_due(&mut self, now: Time, last: u64, tree: &Tree, time: u64) -> Vec<String> {
         self.next = now + PERIOD;

@@ -75,6 +75,14 @@ impl LocalSessions {
         held.set_state(SessionState::Connected, effects);
     }
 
+    /// All sessions that are connected are renewed at this moment.
+    pub(crate) fn renew_all(&mut self, at: Time, now: Time, effects: &mut Effects) {
+        let connected =
+            self.sessions.iter().filter(|(_, held)| held.state == SessionState::Connected);
+        let connected: Vec<SessionId> = connected.map(|(session, _)| *session).collect();
+        connected.into_iter().for_each(|session| self.renew(session, at, now, effects));
+    }
+
     /// The session is open: it is renewed from now on, and its deadlines count.
     pub(super) fn begin_lease(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get(&session) {

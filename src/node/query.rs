@@ -180,6 +180,26 @@ impl Answer {
 }
 
 impl Query {
+    /// Its name for users.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Query::Read { read, .. } | Query::At { read, .. } => match read {
+                Read::Get { .. } => "get",
+                Read::Exists { .. } => "exists",
+                Read::Children { .. } => "children",
+                Read::Acl { .. } => "acl",
+                Read::Ephemerals => "ephemerals",
+                Read::Ids => "ids",
+                Read::Below { .. } => "below",
+                Read::Tree => "snapshot",
+                Read::Count { .. } => "all_children_number",
+            },
+            Query::Watch { .. } => "watch",
+            Query::RemoveWatches { .. } => "remove_watches",
+            Query::Sync => "sync",
+        }
+    }
+
     pub(crate) fn path(&self) -> Option<&str> {
         match self {
             Query::Read { read, .. } | Query::At { read, .. } => read.path().map(|path| &**path),

@@ -9,7 +9,6 @@ use tracing::field::Empty;
 
 use crate::machine::command::Command;
 use crate::node::admin::message::AdminRequest;
-use crate::node::query::{Query, Read};
 use crate::node::request::{ClientRequest, RequestBody};
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
@@ -44,25 +43,7 @@ fn described(body: &RequestBody) -> (&'static str, Option<&str>) {
             // No other command is a user's.
             _ => ("close", None),
         },
-        RequestBody::Query(query) => match query {
-            Query::Read { read, .. } | Query::At { read, .. } => (
-                match read {
-                    Read::Get { .. } => "get",
-                    Read::Exists { .. } => "exists",
-                    Read::Children { .. } => "children",
-                    Read::Acl { .. } => "acl",
-                    Read::Ephemerals => "ephemerals",
-                    Read::Ids => "ids",
-                    Read::Below { .. } => "below",
-                    Read::Tree => "snapshot",
-                    Read::Count { .. } => "all_children_number",
-                },
-                read.path().map(|path| &**path),
-            ),
-            Query::Watch { path, .. } => ("watch", Some(path)),
-            Query::RemoveWatches { path, .. } => ("remove_watches", Some(path)),
-            Query::Sync => ("sync", None),
-        },
+        RequestBody::Query(query) => (query.name(), query.path()),
         RequestBody::Admin(asked) => match asked {
             AdminRequest::Report => ("reports", None),
             AdminRequest::Sessions { .. } => ("sessions", None),

@@ -401,27 +401,22 @@ impl World {
             return self.write(slot, command);
         }
         let expected = self.read(session, &call, watch);
-        let query = {
-            let read = |read, watches: bool| Query::Read { read, watch: watches.then_some(watch) };
-            let query = match call {
-                Call::Get(path, watches) => read(Read::Get { path: path.into() }, watches),
-                Call::Exists(path, watches) => read(Read::Exists { path: path.into() }, watches),
-                Call::Children(path, watches) => {
-                    read(Read::Children { path: path.into() }, watches)
+        let read = |read, watches: bool| Query::Read { read, watch: watches.then_some(watch) };
+        let query = match call {
+            Call::Get(path, watches) => read(Read::Get { path: path.into() }, watches),
+            Call::Exists(path, watches) => read(Read::Exists { path: path.into() }, watches),
+            Call::Children(path, watches) => read(Read::Children { path: path.into() }, watches),
+            Call::Watch(path, mode) => {
+                let recursive = mode == WatchMode::PersistentRecursive;
+                Query::Watch {
+                    watch,
+                    path: path.into(),
+                    recursive,
+                    from: None,
+                    data: EventData::None,
                 }
-                Call::Watch(path, mode) => {
-                    let recursive = mode == WatchMode::PersistentRecursive;
-                    Query::Watch {
-                        watch,
-                        path: path.into(),
-                        recursive,
-                        from: None,
-                        data: EventData::None,
-                    }
-                }
-                _ => read(Read::Ephemerals, false),
-            };
-            query
+            }
+            _ => read(Read::Ephemerals, false),
         };
         let request = self.cluster.ask(NODE, session, RequestBody::Query(query));
         self.expected.push((request, expected));

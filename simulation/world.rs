@@ -33,7 +33,6 @@ use super::timeline::Timeline;
 use super::trace::Verbosity;
 use super::workload;
 use crate::api::coordinator::Coordinator;
-use crate::node::TimeoutBounds;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::{Node, NodeConfig};
@@ -408,22 +407,17 @@ impl World {
         let version = Self::draw_version(&self.kernel, &self.versions, process);
         let process = &self.processes[place];
         let plan = &self.kernel.plan;
+        let seed = self.random.next();
         let config = NodeConfig {
-            audit: false,
-            heartbeat: plan.heartbeat,
-            tick: plan.tick,
-            timeouts: TimeoutBounds::of(plan.tick),
             container_period: plan.container_period,
             version,
-            seed: self.random.next(),
             log: plan.log,
             policy: plan.policy,
             peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),
-            name: String::new(),
             leader_priority: process.member.leader_priority,
-            disk_low: None,
+            ..NodeConfig::new(plan.heartbeat, plan.tick, seed)
         };
         let clock = Clock::new(Arc::clone(&process.clock) as Arc<dyn TimeSource>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

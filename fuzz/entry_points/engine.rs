@@ -15,7 +15,6 @@ use crate::machine::State;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::data::Data;
 use crate::machine::snapshot::ChunkWriter;
-use crate::node::TimeoutBounds;
 use crate::node::admin::message::{Action, AdminReply, AdminRequest};
 use crate::node::io::{DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
@@ -644,25 +643,12 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
         past_bytes: 1 << 16,
         ..LogLimits::default()
     };
-    let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
-    let version = u16::from(VERSIONS) - 1;
-    let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
+    let (version, container_period) = (u16::from(VERSIONS) - 1, Time::from_secs(5));
     let config = NodeConfig {
-        audit: false,
-        heartbeat: HEARTBEAT,
-        tick,
-        timeouts: TimeoutBounds::of(tick),
         container_period,
         version,
-        seed,
         log,
-        policy,
-        zone,
-        name: String::new(),
-        leader_priority: 0,
-        peers: Vec::new(),
-        majority_after: None,
-        disk_low: None,
+        ..NodeConfig::new(HEARTBEAT, Time::from_secs(2), seed)
     };
     let node = boot(&mut store, config, now).expect("the durable state is sound");
     (InlineDisk::new(Box::new(store), now.mono), node)

@@ -12,7 +12,7 @@ use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{Input, Now, Time};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::stored::{Boot, HardState, SnapshotMeta, Voting};
-use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, TimeoutBounds};
+use crate::node::{Node, NodeConfig};
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, HelloReply};
 use crate::types::path;
@@ -128,28 +128,7 @@ fn fresh_node() -> Node {
     };
     let hard_state = HardState { term: 1, vote: 0, commit: 1 };
     let boot = Boot::without_log(hard_state, checkpoint);
-    let (heartbeat, tick) = (Time::from_millis(100), Time::from_secs(2));
-    let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
-    let version = VERSION;
-    let (peers, majority_after) = (Vec::new(), None);
-    let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
-    let config = NodeConfig {
-        audit: false,
-        heartbeat,
-        tick,
-        timeouts: TimeoutBounds::of(tick),
-        container_period,
-        version,
-        seed: 1,
-        log,
-        policy,
-        zone,
-        name: String::new(),
-        leader_priority: 0,
-        peers,
-        majority_after,
-        disk_low: None,
-    };
+    let config = NodeConfig::new(Time::from_millis(100), Time::from_secs(2), 1);
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     let address = "a:1".to_owned();
     let identity =

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::node::leader::planner::MembershipPolicy;
+use crate::node::leader::reaper::CONTAINER_PERIOD;
 use crate::node::timings::Timings;
+use crate::types::version::VERSION;
 use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 
 /// The settings of a node. Times are durations, not ticks.
@@ -44,6 +46,27 @@ pub(crate) struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// The settings of a node on whose builder nothing was set.
+    pub(crate) fn new(heartbeat: Duration, tick: Duration, seed: u64) -> NodeConfig {
+        NodeConfig {
+            heartbeat,
+            tick,
+            timeouts: TimeoutBounds::of(tick),
+            container_period: CONTAINER_PERIOD,
+            version: VERSION,
+            seed,
+            log: LogLimits::default(),
+            audit: false,
+            policy: MembershipPolicy::default(),
+            peers: Vec::new(),
+            majority_after: None,
+            zone: String::new(),
+            name: String::new(),
+            leader_priority: 0,
+            disk_low: None,
+        }
+    }
+
     pub(crate) fn timings(&self) -> Timings {
         Timings::new(self.heartbeat)
     }

@@ -108,29 +108,12 @@ mod tests {
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::Time;
     use crate::node::stored::{Identity, SnapshotMeta};
-    use crate::node::{CONTAINER_PERIOD, LogLimits, TimeoutBounds};
     use crate::storage::{DiskStore, FsPath, LogAfter, StoreOptions};
     use crate::types::membership::{Genesis, Member};
     use crate::types::znode::SessionId;
 
     fn config(version: u16) -> NodeConfig {
-        NodeConfig {
-            audit: false,
-            heartbeat: Time::from_millis(100),
-            tick: Time::from_secs(2),
-            timeouts: TimeoutBounds::of(Time::from_secs(2)),
-            container_period: CONTAINER_PERIOD,
-            version,
-            seed: 1,
-            log: LogLimits::default(),
-            policy: crate::node::MembershipPolicy::default(),
-            peers: Vec::new(),
-            majority_after: None,
-            disk_low: None,
-            zone: String::new(),
-            name: String::new(),
-            leader_priority: 0,
-        }
+        NodeConfig { version, ..NodeConfig::new(Time::from_millis(100), Time::from_secs(2), 1) }
     }
 
     /// A damaged directory is set aside, and never used again. A directory of a newer version must

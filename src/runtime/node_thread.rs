@@ -357,10 +357,10 @@ mod tests {
     use super::*;
     use crate::machine::command::Op;
     use crate::machine::snapshot::ChunkWriter;
+    use crate::node::NodeConfig;
     use crate::node::io::Now;
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::node::stored::Identity;
-    use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig};
     use crate::runtime::ask::Ask;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
@@ -397,21 +397,8 @@ mod tests {
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = crate::Builder::default();
         let config = NodeConfig {
-            audit: false,
-            heartbeat: builder.heartbeat,
-            tick: builder.tick,
             timeouts: builder.timeouts(),
-            container_period: CONTAINER_PERIOD,
-            version: VERSION,
-            seed: node,
-            log: LogLimits::default(),
-            policy: MembershipPolicy::default(),
-            peers: Vec::new(),
-            majority_after: None,
-            disk_low: None,
-            zone: String::new(),
-            name: String::new(),
-            leader_priority: 0,
+            ..NodeConfig::new(builder.heartbeat, builder.tick, node)
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let booted = crate::runtime::boot(&mut store, config, now).unwrap();

@@ -128,14 +128,12 @@ impl Nodes {
             return Ok(self.start_client(node));
         };
         let mut store = disk.open();
+        let seed = entropy::number().unwrap_or(node as u64);
         let config = NodeConfig {
             audit: self.settings.audit,
-            heartbeat: self.settings.heartbeat,
-            tick: self.settings.tick,
             timeouts: self.settings.timeouts(),
             container_period: self.settings.container_period,
             version: self.slots[node].version,
-            seed: entropy::number().unwrap_or(node as u64),
             // The log is in memory, too.
             log: LogLimits {
                 retained_bytes_min: 4 << 20,
@@ -145,12 +143,7 @@ impl Nodes {
                 ..LogLimits::default()
             },
             policy: self.settings.policy,
-            peers: Vec::new(),
-            majority_after: None,
-            disk_low: None,
-            zone: String::new(),
-            name: String::new(),
-            leader_priority: 0,
+            ..NodeConfig::new(self.settings.heartbeat, self.settings.tick, seed)
         };
         let now = self.now(node);
         let booted = match boot(&mut store, config.clone(), now) {

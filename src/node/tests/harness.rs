@@ -14,7 +14,7 @@ use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::node::tests::disk::Disk;
-use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin, TimeoutBounds};
+use crate::node::{LogLimits, Node, NodeConfig, Origin};
 use crate::types::error::Error;
 use crate::types::membership::{Genesis, Member, NodeId};
 use crate::types::session::SessionState;
@@ -270,21 +270,11 @@ impl Cluster {
             boot.outline.push(entry.index, entry.term, entry.data.len() as u64);
         }
         let config = NodeConfig {
-            audit: false,
-            heartbeat: HEARTBEAT,
-            tick: TICK,
-            timeouts: TimeoutBounds::of(TICK),
-            container_period: CONTAINER_PERIOD,
             version: host.version,
-            seed,
             log: self.log,
-            policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
-            majority_after: None,
-            disk_low: None,
-            zone: String::new(),
-            name: String::new(),
             leader_priority: self.priorities.get(&id).copied().unwrap_or(0),
+            ..NodeConfig::new(HEARTBEAT, TICK, seed)
         };
         let mut me = member(id);
         let cluster = u64::from(self.peers.is_empty());

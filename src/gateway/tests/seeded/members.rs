@@ -16,10 +16,10 @@ use crate::gateway::authentication::{Authenticator, Checks};
 use crate::gateway::clients::{ByteStream, Clients, Readiness};
 use crate::gateway::output::{Output, PIECES_MAX};
 use crate::machine::snapshot::ChunkWriter;
+use crate::node::NodeConfig;
 use crate::node::io::{Input, Now, Problem, WatchId};
 use crate::node::message::PeerMessage;
 use crate::node::stored::Identity;
-use crate::node::{LogLimits, NodeConfig};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::disk::InlineDisk;
@@ -447,22 +447,12 @@ fn member(
     store
         .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
         .expect("memory does not fail");
+    let seed = crate::runtime::entropy::number().unwrap();
     let config = NodeConfig {
-        audit: false,
-        heartbeat: builder.heartbeat,
-        tick: builder.tick,
         timeouts: builder.timeouts(),
         container_period: builder.container_period,
-        version: crate::types::version::VERSION,
-        seed: crate::runtime::entropy::number().unwrap(),
-        log: LogLimits::default(),
         policy: builder.policy,
-        peers: Vec::new(),
-        majority_after: None,
-        disk_low: None,
-        zone: String::new(),
-        name: String::new(),
-        leader_priority: 0,
+        ..NodeConfig::new(builder.heartbeat, builder.tick, seed)
     };
     let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
     let booted = boot(&mut store, config, now).expect("memory does not fail");

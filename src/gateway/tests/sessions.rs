@@ -226,6 +226,8 @@ fn an_instance_without_a_replica_serves_too() {
     assert_eq!(read_back.body::<DataReply>().data.as_deref(), Some(&b"1"[..]));
     let count = Request::GetAllChildrenNumber(PathOnly { path: Some("/a".into()) });
     assert_eq!(client.ask(&count).body::<i32>(), 1);
+    let count = Request::GetAllChildrenNumber(PathOnly { path: Some("/none".into()) });
+    assert_eq!(client.code(&count), ErrorCode::NoNode);
     client.send(&set("/a", b"2"));
     assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a".to_owned()));
     assert_eq!(client.receive().body::<Stat>().version, 1);

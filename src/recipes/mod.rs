@@ -120,6 +120,7 @@ mod semaphore;
 mod sequence;
 #[cfg(feature = "futures")]
 mod streams;
+mod table;
 mod two_phase;
 mod updates;
 mod waiting;
@@ -130,10 +131,7 @@ pub use cache::{Cache, Change, Entry};
 pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, Versioned};
-pub use contended::{
-    ColumnKind, Contended, Contending, RecipeCell, RecipeColumn, RecipeTable, contended,
-    contended_async,
-};
+pub use contended::{Contended, Contending, contended, contended_async};
 pub use contenders::Naming;
 pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, Strategy};
@@ -164,6 +162,7 @@ pub use revocation::Revocations;
 pub use schedule::{Fire, Missed, PastFire, Run, Schedule, Timer, TimerState};
 pub use selector::LeaderSelector;
 pub use semaphore::{Permits, Semaphore, SharedSemaphore};
+pub use table::{ColumnKind, RecipeCell, RecipeColumn, RecipeTable};
 pub use two_phase::{Phase, TwoPhaseCommit, Vote};
 pub use updates::Updates;
 

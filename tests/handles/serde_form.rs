@@ -266,7 +266,6 @@ fn an_instance_and_its_cluster() {
             "clock_ahead_ms" => "quorate_clock_ahead_seconds ".to_owned(),
             // One line for each reason, and no gateway is here.
             "gateway_connections_ended" => format!("# TYPE quorate_{name}_total counter"),
-            "clock_ahead_ms" => "# TYPE quorate_clock_ahead_seconds gauge".to_owned(),
             "certificates_expire" => "# TYPE quorate_certificate_expires_seconds gauge".to_owned(),
             _ if value.is_object() => {
                 let keys: Vec<&str> =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{OWNERS, PLAN, POSITIONS, PartitionsStatus, partitions_status_async};
 use crate::api::session::Session;
-use crate::recipes::contended::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
 use crate::types::error::{Error, Result};
 
 const PARTITIONS: &[RecipeColumn] = &[

@@ -1,7 +1,7 @@
 //! What operators see of a queue.
 
 use crate::api::session::Session;
-use crate::recipes::contended::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::{CLAIMS, DELAYED, ITEMS, ItemName, TAKEN, split_due};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::agreement::Agreement;
-use crate::recipes::contended::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
 use crate::types::znode::Stat;
 
 const COLUMNS: &[RecipeColumn] = &[

@@ -3,7 +3,7 @@
 use super::timer::NEVER;
 use super::{HISTORY, NEXT, Schedule};
 use crate::api::session::Session;
-use crate::recipes::contended::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
 use crate::types::error::Result;
 
 const COLUMNS: &[RecipeColumn] = &[

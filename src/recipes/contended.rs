@@ -1,7 +1,5 @@
 //! Finds holders and waiters of all recipes, and the state of those that share work, without knowing their paths.
 
-mod table;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::api::session::Session;
@@ -12,15 +10,13 @@ use crate::recipes::contenders::{
 };
 use crate::recipes::errors::if_exists;
 use crate::recipes::queue::{QueueParts, queue_of};
+use crate::recipes::table::RecipeTable;
 use crate::recipes::{partitions, rate_limiter, schedule, semaphore};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::recipes::RecipeFigures;
 use crate::types::path;
 use crate::types::znode::SessionId;
-
-pub use self::table::{ColumnKind, RecipeCell, RecipeColumn, RecipeTable};
-pub(super) use self::table::{cell, column};
 
 /// The most reads in flight.
 const READS_MAX: usize = 256;
@@ -328,10 +324,10 @@ async fn read(
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::column as column_of;
     use super::*;
     use crate::recipes::{
-        LeaderLatch, NewItem, PartitionMember, Partitions, Queue, RateLimiter, Schedule, Timer,
+        LeaderLatch, NewItem, PartitionMember, Partitions, Queue, RateLimiter, RecipeCell,
+        Schedule, Timer,
     };
     use crate::testing::Cluster;
     use crate::types::znode::CreateMode;
@@ -503,16 +499,6 @@ mod tests {
         assert_eq!((figures.orphans["/feeds"], figures.silent_members["/feeds"]), (2, 1));
         cluster.advance(Duration::from_secs(300));
         assert_eq!(cluster.node(0).metrics().recipes, RecipeFigures::default(), "it is old");
-    }
-
-    #[test]
-    fn a_long_table_has_first_what_is_wrong() {
-        const COLUMNS: &[RecipeColumn] =
-            &[column_of("name", ColumnKind::Text), column_of("wrong", ColumnKind::Wrong)];
-        let row = |at: u64| vec![cell(Some(at)), cell((at == 1500).then(|| "bad".to_owned()))];
-        let table = RecipeTable::new(COLUMNS, (0..2000).map(row));
-        assert_eq!((table.rows.len(), table.left_out), (1000, 1000));
-        assert_eq!(table.rows[0]["name"], RecipeCell::Number(1500));
     }
 
     /// A thousand locks of kazoo were held, and the list of locks was empty.

@@ -89,7 +89,7 @@ impl From<SessionId> for RecipeCell {
 
 impl RecipeTable {
     /// A table of these rows, each with a cell or none for each column.
-    pub(in super::super) fn new(
+    pub(super) fn new(
         columns: &'static [RecipeColumn],
         rows: impl IntoIterator<Item = Vec<Option<RecipeCell>>>,
     ) -> RecipeTable {
@@ -130,11 +130,26 @@ impl RecipeTable {
 }
 
 /// A column.
-pub(in super::super) const fn column(name: &'static str, kind: ColumnKind) -> RecipeColumn {
+pub(super) const fn column(name: &'static str, kind: ColumnKind) -> RecipeColumn {
     RecipeColumn { name, kind }
 }
 
 /// A cell, if there is a value.
-pub(in super::super) fn cell(value: Option<impl Into<RecipeCell>>) -> Option<RecipeCell> {
+pub(super) fn cell(value: Option<impl Into<RecipeCell>>) -> Option<RecipeCell> {
     value.map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_table_has_first_what_is_wrong() {
+        const COLUMNS: &[RecipeColumn] =
+            &[column("name", ColumnKind::Text), column("wrong", ColumnKind::Wrong)];
+        let row = |at: u64| vec![cell(Some(at)), cell((at == 1500).then(|| "bad".to_owned()))];
+        let table = RecipeTable::new(COLUMNS, (0..2000).map(row));
+        assert_eq!((table.rows.len(), table.left_out), (1000, 1000));
+        assert_eq!(table.rows[0]["name"], RecipeCell::Number(1500));
+    }
 }

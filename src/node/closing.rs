@@ -242,4 +242,19 @@ mod tests {
         done(&mut cluster, leader);
         assert!((1..=5).all(|member| !cluster.node(member).is_needed_by_closers()));
     }
+
+    #[test]
+    fn a_member_that_has_started_again_may_lead() {
+        let (mut cluster, leader, [first, second]) = Cluster::of_three();
+        for member in [first, second] {
+            close(&mut cluster, member);
+        }
+        cluster.settle();
+        cluster.kill(first);
+        cluster.start(first);
+        cluster.advance(HEARTBEAT);
+        cluster.resign(leader);
+        cluster.settle();
+        assert_eq!(cluster.leader(), Some(first), "the other one is still being closed");
+    }
 }

@@ -645,4 +645,21 @@ mod tests {
         assert_eq!(watches.end_session(S).len(), 34);
         assert!(watches.by_path.is_empty() && watches.watchers.is_empty());
     }
+
+    /// As its client moves to another member.
+    #[test]
+    fn a_one_shot_watch_that_is_set_again_shows_nothing_that_its_session_may_not_read() {
+        let (kind, path) = (ChangeKind::DataChanged, "/a".into());
+        let change = Change { zxid: 9, kind, path, position: 0, acl: None, parent_acl: None };
+        let tree = Tree::excerpt(9, []);
+        for may_read in [false, true] {
+            let (mut watches, mut fired) = (WatchTable::default(), Fired::default());
+            let new = (WatchId(1), "/a".into(), WatchKind::Data);
+            let missed = MissedEvent { tree: &tree, from: 8, existed: true };
+            let known = Some(std::iter::once(&change));
+            watches.add_again(new, S, known, (missed, EventData::None), |_| may_read, &mut fired);
+            assert_eq!(fired.events.len(), usize::from(may_read));
+            assert_eq!(fired.ended, [WatchId(1)], "it has fired");
+        }
+    }
 }

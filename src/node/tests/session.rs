@@ -380,3 +380,24 @@ fn a_leader_takes_in_no_more_than_may_be_unacknowledged() {
     let record = cluster.node(leader).machine().session(session).unwrap();
     assert_eq!((record.last_seq, record.result_count()), (seq, 1));
 }
+
+/// The end of a session was in the log and not decided yet, and its holder was told once more that it is alive.
+#[test]
+fn a_session_whose_expiry_is_under_way_is_not_renewed() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let holder = cluster.follower();
+    let session = cluster.open(holder, 1, TIMEOUT);
+    for (id, host) in &mut cluster.hosts {
+        host.disk_stalled = *id != leader;
+    }
+    cluster.expire(leader, session);
+    cluster.settle();
+    let lease = cluster.leases[&session];
+    for _ in 0..TIMEOUT.as_millis() / HEARTBEAT.as_millis() {
+        cluster.advance(HEARTBEAT);
+    }
+    assert_eq!(cluster.leader(), Some(leader));
+    assert_eq!(cluster.leases[&session], lease);
+    assert_eq!(states_of(&cluster, holder, session).last(), Some(&SessionState::Expired));
+}

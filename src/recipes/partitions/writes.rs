@@ -177,3 +177,39 @@ pub(super) async fn done(slot: &Slot<Result<()>>) -> Result<()> {
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::{Partition, Partitions};
+    use crate::testing::Cluster;
+
+    /// One of several positions in a write was refused. The others go into the next one, before those that came later:
+    /// a position must not go back.
+    #[test]
+    fn what_is_sent_again_comes_before_what_came_later() {
+        let cluster = Cluster::new(1);
+        let partitions = Partitions::new(&cluster.node(0).session(), "/mails", 3).unwrap();
+        let mut share = partitions.join("me").unwrap();
+        let owned = [(); 3].map(|()| share.take().unwrap());
+        let holdings = Arc::clone(&owned[0].holdings);
+        let put = |of: &Partition, position: &str| {
+            let position = Some((of.owned.position_path.clone(), position.into()));
+            PartitionWrite::queue(&mut holdings.lock(), of.owned.znode(), position, false)
+        };
+        let [_, refused, _] = [put(&owned[0], "1"), put(&owned[1], "x"), put(&owned[2], "2")];
+        let writes = {
+            let mut state = holdings.lock();
+            state.is_writing = true;
+            state.next_writes()
+        };
+        put(&owned[0], "3");
+        let error = Box::new(Error::NoNode { path: owned[1].path().to_owned() });
+        holdings.written(writes, Err(Error::Multi { index: 2, error }));
+        let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(matches!(refused.poll(task.waker()), Some(Err(_))));
+        let positions = |write: &PartitionWrite| write.position.clone().map(|(_, data)| data);
+        let waiting: Vec<_> = holdings.lock().writes.iter().filter_map(positions).collect();
+        assert_eq!(waiting, [b"1", b"2", b"3"]);
+    }
+}

@@ -253,3 +253,25 @@ impl Drop for Joined<'_> {
         state.wanted = state.wanted.saturating_sub(self.permits);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::recipes::RateLimiter;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn who_no_longer_waits_is_not_asked_for() {
+        let session = Cluster::new(1).node(0).session();
+        let limiter = RateLimiter::new(&session, "/limit", 5, Duration::from_secs(1)).unwrap();
+        let bucket = &limiter.bucket;
+        let (stays, goes) = (Joined::new(bucket, 2), Joined::new(bucket, 3));
+        assert_eq!(bucket.lock().wanted, 5);
+        drop(goes);
+        assert_eq!(bucket.lock().wanted, 2);
+        drop(stays);
+        assert_eq!(bucket.lock().wanted, 0);
+    }
+}

@@ -291,3 +291,31 @@ fn a_selector_hands_over_when_it_ends() {
     });
     assert_eq!(one.latch().leader().unwrap(), None);
 }
+
+/// A call is followed once. A candidate that has come forward and is passed by another one is called again.
+#[test]
+fn a_candidate_that_was_passed_after_a_call_is_called_again() {
+    let cluster = Cluster::new(3);
+    let zero = latch(&cluster, 0, "zero");
+    let mut leadership = zero.campaign().unwrap();
+    std::thread::scope(|scope| {
+        let mut waiting = Vec::new();
+        for id in ["one", "two", "three"] {
+            waiting.push(campaign(scope, latch(&cluster, 1, id)));
+            listed(&cluster, &zero, id);
+        }
+        for id in ["three", "two"] {
+            let first = listed(&cluster, &zero, id).fencing_token().unwrap();
+            let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
+            leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().unwrap();
+            while zero.candidates().unwrap()[1].name() != id {
+                cluster.advance(MOMENT);
+            }
+        }
+        let three = listed(&cluster, &zero, "three");
+        assert_eq!(leadership.hand_over_to(&three).unwrap().name(), "three");
+        waiting.remove(2).join().unwrap().release().unwrap();
+        waiting.remove(1).join().unwrap().release().unwrap();
+        waiting.remove(0).join().unwrap().release().unwrap();
+    });
+}

@@ -198,3 +198,27 @@ impl SessionShared {
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its locks may be another's before this node learns that it is closed.
+    #[test]
+    fn a_session_that_is_given_up_is_not_surely_alive() {
+        let clock = Clock::manual();
+        let open = || {
+            let session = SessionShared::new(SessionId(1), 2, [0; 16], Duration::from_secs(1));
+            session.set_state(SessionState::Connected);
+            session.set_lease(clock.now() + Duration::from_secs(1));
+            assert!(session.is_alive(&clock));
+            session
+        };
+        let (closed, detached) = (open(), open());
+        assert!(closed.give_up() && detached.detach());
+        assert!(!closed.is_alive(&clock) && !detached.is_alive(&clock));
+        let late = open();
+        clock.advance(Duration::from_secs(1));
+        assert!(!late.is_alive(&clock));
+    }
+}

@@ -81,4 +81,12 @@ mod tests {
             assert!(files_max().is_some_and(|most| most > 0));
         }
     }
+
+    #[test]
+    #[cfg(unix)]
+    fn the_limits_of_the_process_and_of_the_system_count() {
+        let is = |code| is_exhausted(&io::Error::from_raw_os_error(code));
+        let [no_entry, of_system, of_process, no_terminal] = [2, 23, 24, 25].map(is);
+        assert!(of_system && of_process && !no_entry && !no_terminal);
+    }
 }

@@ -516,3 +516,24 @@ fn no_event_comes_after_the_reply_to_a_close() {
         }
     }
 }
+
+#[test]
+fn a_client_has_not_missed_the_change_that_it_saw_last() {
+    let (_cluster, gateway) = one();
+    let mut client = Client::open(&gateway);
+    client.ask(&create("/a", b""));
+    let seen = client.ask(&create("/a/b", b"")).header.zxid;
+    let xid = client.send(&Request::SetWatches(SetWatches {
+        relative_zxid: seen,
+        data: vec![Some("/a/b".to_owned())],
+        exist: Vec::new(),
+        child: vec![Some("/a".to_owned())],
+    }));
+    assert_eq!(client.receive().header.xid, xid);
+    // The watches are set.
+    client.send(&set("/a/b", b"new"));
+    assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a/b".to_owned()));
+    client.receive();
+    client.send(&create("/a/c", b""));
+    assert_eq!(client.receive().event(), (EventType::NodeChildrenChanged, "/a".to_owned()));
+}

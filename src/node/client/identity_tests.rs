@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Client;
 use super::choice_tests::config;
-use crate::machine::command::{Outcome, Reply};
+use crate::machine::command::{Command, Outcome, Reply, Request};
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::io::{Effects, Input, Now, RequestId, SessionHolder, Time};
 use crate::node::message::PeerMessage;
@@ -146,4 +146,25 @@ fn the_client_leaves_a_member_that_stops_sending() {
     // A serving member is asked now and then, and owes no message in between.
     seat.up_to(2, 2, vec![ToClient::Attached], 0);
     assert_eq!(seat.client.member(), Some(2));
+}
+
+/// The first session is asked for before any member has told a zxid.
+#[test]
+fn a_session_that_waited_for_a_member_rests_on_what_that_member_has() {
+    let mut seat = Seat::new();
+    let (request, timeout) = (RequestId(1), Duration::from_secs(10));
+    let open =
+        ClientRequest::Open { request, session: SESSION, holder: 9, secret: [7; 16], timeout };
+    seat.step(Input::Client(open));
+    seat.reach(1);
+    let effects = seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 5);
+    let sent = effects.messages.iter().flat_map(|(_, message)| match message {
+        PeerMessage::FromClient { messages, .. } => &messages[..],
+        _ => &[],
+    });
+    let mut bases = sent.filter_map(|message| match message {
+        FromClient::Write(Request { command: Command::Open { base, .. }, .. }) => Some(*base),
+        _ => None,
+    });
+    assert_eq!(bases.next(), Some(5));
 }

@@ -227,3 +227,15 @@ fn plain_refusals_are_reported() {
     let result = client.receive(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(matches!(result, Err(SecurityError::Refused(_))), "{result:?}");
 }
+
+/// Whoever has made the connection.
+#[test]
+fn a_connection_whose_secret_was_replaced_has_no_right_at_either_end() {
+    let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+    client.send(b"hello");
+    carry(&mut client, &mut server, 1000).unwrap();
+    for end in [&client, &server] {
+        assert_eq!(end.channel.right(&secret(ONE)), Ok(Right::Member));
+        end.channel.right(&secret(OTHER)).unwrap_err();
+    }
+}

@@ -256,8 +256,6 @@ impl Drop for Joined<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::recipes::RateLimiter;
     use crate::testing::Cluster;

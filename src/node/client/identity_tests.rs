@@ -152,10 +152,9 @@ fn the_client_leaves_a_member_that_stops_sending() {
 #[test]
 fn a_session_that_waited_for_a_member_rests_on_what_that_member_has() {
     let mut seat = Seat::new();
-    let (request, timeout) = (RequestId(1), Duration::from_secs(10));
-    let open =
-        ClientRequest::Open { request, session: SESSION, holder: 9, secret: [7; 16], timeout };
-    seat.step(Input::Client(open));
+    let (id, session) = (RequestId(1), SESSION);
+    let body = RequestBody::open(9, [7; 16], Duration::from_secs(10));
+    seat.step(Input::Client(ClientRequest { id, session, body }));
     seat.reach(1);
     let effects = seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 5);
     let sent = effects.messages.iter().flat_map(|(_, message)| match message {

@@ -164,7 +164,12 @@ impl Host {
 
     /// Whether there is nothing to step for now.
     pub(crate) fn is_idle(&self) -> bool {
-        self.inputs.is_empty() && self.calls.is_empty()
+        !self.has_inputs() && self.calls.is_empty()
+    }
+
+    /// Whether there is something to step for besides calls.
+    pub(crate) fn has_inputs(&self) -> bool {
+        !self.inputs.is_empty()
     }
 
     /// The first time at which it does anything by itself but exchange heartbeats; `None`: it has something to do.

@@ -308,9 +308,9 @@ bugs! {
     MovesUnbounded: "a plan moves as many partitions as it likes";
         ["moves are bounded"],
     OldestPlansAlone: "no member plans partitions in the place of the oldest one, which hangs";
-        ["every partition has an owner"],
+        [],
     HungBlocks: "a member that hangs keeps what is planned for it, and what is planned for others";
-        ["every partition has an owner"],
+        [],
     SilentKeeps: "a member whose share is in no call keeps its partitions";
         ["a silent member owns nothing"],
     EndedUnfenced: "the claims of another member are ended although others have them now";

@@ -562,10 +562,10 @@ mod tests {
             nodes.clock.advance(2 * SECOND);
             let (there, _moving) = open(&shared[1], 2, true);
             for step in 0..moment {
-                nodes.step(step % 3);
+                nodes.step(step % 3, true);
             }
             let (here, _resumed) = open(&shared[0], 3, true);
-            nodes.step(0);
+            nodes.step(0, true);
             assert!(!here.is_alive(&nodes.clock) || here.state() == SessionState::Connected);
             nodes.run_until_idle();
             let machine = nodes.slots[0].running.as_ref().unwrap().host.node().machine();

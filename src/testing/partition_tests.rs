@@ -1,5 +1,5 @@
-//! A bug that is planted against ending the claims of a member that hangs. In the simulator, such a member seldom goes on
-//! just when another one ends its claims.
+//! Bugs that are planted against what others do for a member that hangs. Worlds of the simulator seldom let one hang for
+//! that long, or go on just when another one ends its claims.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,22 +24,49 @@ fn turn(share: &mut Share, owned: &mut Vec<Partition>) {
     }
 }
 
+type Member = (Share, Vec<Partition>);
+
+fn join(cluster: &Cluster, node: usize, name: &str) -> Member {
+    let of = Partitions::new(&cluster.node(node).session(), "/p", 2).unwrap();
+    let of = of.with_max_silence(None).with_drain_limit(10 * SECOND);
+    (of.join(name).unwrap(), Vec::new())
+}
+
+fn go_on(cluster: &Cluster, member: &mut Member, seconds: u32) {
+    for _ in 0..seconds * 10 {
+        turn(&mut member.0, &mut member.1);
+        cluster.advance(SECOND / 10);
+    }
+}
+
+/// Whether a member gets all that the oldest one does not work on.
+fn is_taken() -> bool {
+    let cluster = Cluster::with_settings(2, Coordinator::builder().session_timeout(60 * SECOND));
+    let mut hung = join(&cluster, 0, "hung");
+    go_on(&cluster, &mut hung, 1);
+    let mut next = join(&cluster, 1, "next");
+    go_on(&cluster, &mut next, 60);
+    next.1.len() == 2
+}
+
+#[test]
+fn a_member_that_hangs_is_not_waited_for() {
+    assert!(is_taken());
+    for bug in [Bug::OldestPlansAlone, Bug::HungBlocks] {
+        plant(Some(bug));
+        let is_taken = is_taken();
+        plant(None);
+        assert!(!is_taken, "{bug:?} has an effect");
+    }
+}
+
 /// Whether a member keeps what another one, which has hung, has handed over to it, although a third one ends the claims of
 /// that one by what it had seen before.
 fn is_kept() -> bool {
     let settings = Coordinator::builder().session_timeout(60 * SECOND);
     let cluster = Cluster::with_settings(3, settings);
-    let join = |node: usize, name: &str| {
-        let of = Partitions::new(&cluster.node(node).session(), "/p", 2).unwrap();
-        let of = of.with_max_silence(None).with_drain_limit(10 * SECOND);
-        (of.join(name).unwrap(), Vec::new())
-    };
-    let go_on = |member: &mut (Share, Vec<Partition>), seconds: u32| {
-        for _ in 0..seconds * 10 {
-            turn(&mut member.0, &mut member.1);
-            cluster.advance(SECOND / 10);
-        }
-    };
+    let join = |node, name| join(&cluster, node, name);
+    let go_on = |member: &mut Member, seconds| go_on(&cluster, member, seconds);
     let mut hung = join(0, "hung");
     go_on(&mut hung, 1);
     let (mut next, mut stale) = (join(1, "next"), join(2, "stale"));

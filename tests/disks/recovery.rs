@@ -72,7 +72,8 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     let backup = cluster.node(0).backup(&file).unwrap();
     fill(&session, 20..30);
     assert_eq!(recovery::verify(&file).unwrap(), backup);
-    assert_eq!((backup.sessions, backup.cluster), (1, 1));
+    assert_eq!(backup.sessions, 1);
+    assert_ne!(backup.cluster, 0);
     assert_eq!(backup.bytes, fs::metadata(&file).unwrap().len());
     let names: Vec<_> =
         fs::read_dir(work.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

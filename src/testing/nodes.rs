@@ -445,6 +445,7 @@ impl Nodes {
         }
         true
     }
+
     fn cluster_of(&self, node: usize) -> u64 {
         let running = self.slots[node].running.as_ref();
         running.map_or(0, |running| running.host.engine().cluster())

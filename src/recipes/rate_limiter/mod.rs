@@ -55,8 +55,9 @@ use crate::types::path;
 /// busy one does not keep others waiting for longer. Callers of one instance have no order.
 ///
 /// Permits that are not used within that time, or whose instance dies, are lost: up to one block for each instance.
-/// All users of a path need the same rate and burst. For a limit of each user or tenant, see [`RateLimiter::keyed`]. If the cluster takes more than 0.8 s for an answer, its permits are
-/// lost, too.
+/// If the cluster takes more than 0.8 s for an answer, its permits are lost, too.
+///
+/// All users of a path need the same rate and burst. For a limit of each user or tenant, see [`RateLimiter::keyed`].
 ///
 /// ```
 /// use std::time::Duration;

@@ -107,9 +107,9 @@ impl Share {
         /// long as the session lives.
         ///
         /// # Errors
-        /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted the member's znode, and
-        /// [`Error::InvalidData`] if the plan or a member's data are damaged; the errors of [`Session::create`], after
-        /// which the next call tries again.
+        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody has deleted the
+        /// member's znode, and [`Error::InvalidData`](crate::Error::InvalidData) if the plan or a member's data are
+        /// damaged; the errors of [`Session::create`], after which the next call tries again.
         pub fn take / take_timeout / take_async(&mut self) -> Result<Partition> = forever(self.taking());
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod calls;
 pub(crate) mod causal;
 pub(crate) mod changes;
 pub(crate) mod coordinator;
+pub(crate) mod group_commit;
 pub(crate) mod multi;
 pub(crate) mod multi_read;
 pub(crate) mod nonblocking;

@@ -424,7 +424,7 @@ impl ShareDriver {
             // Their drop deletes the znodes.
             drop(unwanted);
             holdings.mark_silent();
-            holdings.write();
+            holdings.writes.send();
         });
     }
 
@@ -436,7 +436,7 @@ impl ShareDriver {
         {
             let state = self.holdings.lock();
             let is_idle = state.owned.is_empty() && state.claiming.is_empty();
-            if !is_idle || state.is_writing || !state.writes.is_empty() {
+            if !is_idle || !self.holdings.writes.is_idle() {
                 return Ok(());
             }
         }

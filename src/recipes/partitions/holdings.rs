@@ -6,19 +6,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::silence::SilenceTimer;
-use super::writes::PartitionWrite;
+use crate::api::group_commit::GroupCommit;
+use crate::api::part::Part;
 use crate::api::session::Session;
+use crate::recipes::errors::{gone, inner};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{Held, Lost, Membership};
 use crate::runtime::pending::Pending;
 use crate::sync::slot::Slot;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
-use crate::types::znode::Zxid;
+use crate::types::znode::{Condition, CreateMode, Zxid};
 
 #[derive(Debug)]
 pub(super) struct Holdings {
@@ -27,26 +29,14 @@ pub(super) struct Holdings {
     state: Mutex<OwnedPartitions>,
     /// Those who wait for a change of this.
     changed: Arc<Wakers>,
-    /// Where `session_waker` waits for the end of the session.
-    session_place: Mutex<Place>,
-    session_waker: Waker,
+    /// Positions, releases, and the mark that the member is silent.
+    pub(super) writes: Arc<GroupCommit>,
     /// For how long the share may be in none of its calls.
     pub(super) max_silence: Option<Duration>,
     /// The data of the member's znode that say that it is silent.
     pub(super) silent_member: Vec<u8>,
     pub(super) silence_timer: Mutex<Option<Pending<()>>>,
     pub(super) silence_waker: Waker,
-}
-
-/// When the session ends, fails the writes that wait.
-struct SessionEnd(Weak<Holdings>);
-
-impl Wake for SessionEnd {
-    fn wake(self: Arc<Self>) {
-        if let Some(holdings) = self.0.upgrade() {
-            holdings.end_with_session();
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -62,8 +52,6 @@ pub(super) struct OwnedPartitions {
     pub(super) arriving: Option<(usize, (String, Zxid))>,
     /// Why the last claim has failed, if the share has to tell.
     pub(super) failure: Option<Error>,
-    pub(super) writes: VecDeque<PartitionWrite>,
-    pub(super) is_writing: bool,
     /// Whether the share leaves.
     pub(super) leaves: bool,
     /// Whether the share is gone.
@@ -132,20 +120,12 @@ impl Holdings {
             membership,
             state: Mutex::default(),
             changed: Arc::default(),
-            session_place: Mutex::new(Place::new(session.state_wakers())),
-            session_waker: Waker::from(Arc::new(SessionEnd(Weak::clone(holdings)))),
+            writes: GroupCommit::new(session),
             max_silence,
             silent_member,
             silence_timer: Mutex::default(),
             silence_waker: Waker::from(Arc::new(SilenceTimer(Weak::clone(holdings)))),
         })
-    }
-
-    /// Whether the session is over. If it is not, `session_waker` is woken when its state changes.
-    pub(super) fn is_session_over(&self) -> bool {
-        let mut place = self.session_place.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = || self.session.is_over().then_some(());
-        place.poll(&self.session_waker, is_over).is_ready()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OwnedPartitions> {
@@ -192,9 +172,42 @@ impl Holdings {
             }
             owned.held.ephemeral.forget();
             let position = position.map(|position| (owned.position_path.clone(), position));
-            Some(PartitionWrite::queue(state, owned.znode(), position, true))
+            Some(self.write(owned.znode(), position, true))
         });
-        self.write();
+        self.writes.send();
+        done
+    }
+
+    /// Adds a write to those that go together: a position, the release of an owner's znode, or both in one; or the mark
+    /// of a member. Each replica checks as it applies it that the znode, of the owner or the member, is still the same.
+    pub(super) fn write(
+        self: &Arc<Self>,
+        (path, czxid): (String, Zxid),
+        position: Option<(String, Vec<u8>)>,
+        releases: bool,
+    ) -> Arc<Slot<Result<()>>> {
+        let held = unless!(PositionUnfenced, Condition::Czxid(czxid), Condition::Exists);
+        let mut multi = self.session.multi().require(&path, held);
+        if let Some((path, data)) = position {
+            multi = multi.create_or_set(&path, data, CreateMode::Persistent);
+        }
+        if releases {
+            multi = multi.delete(&path);
+        }
+        let done = Arc::new(Slot::default());
+        let (holdings, slot) = (Arc::clone(self), Arc::clone(&done));
+        self.writes.add(Part::of(Ok(multi)), move |result| {
+            if releases && result.as_ref().is_err_and(|error| !error.is_session_lost()) {
+                // It is given up in any case, without its position.
+                let full = holdings.session.root.full(&path).into_owned();
+                holdings.session.discarding()(full, czxid);
+            }
+            slot.complete(inner(result).map_err(gone));
+            // The share waits for the end of releases, and of all writes when it leaves.
+            if releases || holdings.lock().leaves {
+                holdings.change(|_| ());
+            }
+        });
         done
     }
 

@@ -20,7 +20,7 @@
 //!
 //! `plan` has the function that makes plans, `settings` the partitions' names, `share` a member's calls, `driver` what it
 //! does in turn, `upkeep` what it does for others, `silence` what happens when it does nothing, `holdings` what it has,
-//! `partition` the guard, `writes` how the writes of several partitions become one, and `status` what operators see.
+//! `partition` the guard, and `status` what operators see.
 //!
 //! Sources: Apache Helix (Gopalakrishna et al., "Untangling Cluster Management with Helix", SoCC 2012); Kafka's consumer
 //! groups, cooperative rebalancing (KIP-429); Adya et al., "Slicer: Auto-Sharding for Datacenter Applications", OSDI 2016.
@@ -36,7 +36,6 @@ mod silence;
 mod status;
 mod table;
 mod upkeep;
-mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;

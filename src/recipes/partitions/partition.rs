@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::Poll;
 
 use super::holdings::{Holdings, OwnedPartition};
-use super::writes::{self, PartitionWrite};
 use crate::api::multi::Multi;
 use crate::api::part::Part;
 use crate::api::session::Session;
@@ -13,6 +13,7 @@ use crate::recipes::Held;
 use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
 use crate::runtime::either::either;
+use crate::sync::slot::Slot;
 use crate::types::error::{Error, Result};
 use crate::types::znode::CreateMode;
 
@@ -136,11 +137,10 @@ impl Partition {
     }
 
     async fn committing(&self, position: Vec<u8>) -> Result<()> {
-        let (owner, position) =
-            (self.owned.znode(), Some((self.owned.position_path.clone(), position)));
-        let stored = PartitionWrite::queue(&mut self.holdings.lock(), owner, position, false);
-        self.holdings.write();
-        writes::done(&stored).await
+        let position = Some((self.owned.position_path.clone(), position));
+        let stored = self.holdings.write(self.owned.znode(), position, false);
+        self.holdings.writes.send();
+        done(&stored).await
     }
 
     /// [`Partition::commit`] as a part of another write, which has no effect if the partition was lost: see [`Part`]. So a
@@ -189,7 +189,7 @@ impl Partition {
 
     async fn handing_over(self, position: Vec<u8>) -> Result<()> {
         match self.holdings.end(&self.owned, Some(position)) {
-            Some(written) => writes::done(&written).await,
+            Some(written) => done(&written).await,
             None => Err(Error::NoNode { path: self.path().to_owned() }),
         }
     }
@@ -205,8 +205,13 @@ impl Partition {
 
     async fn releasing(self) -> Result<()> {
         match self.holdings.end(&self.owned, None) {
-            Some(released) => lost_anyway(writes::done(&released).await),
+            Some(released) => lost_anyway(done(&released).await),
             None => Ok(()),
         }
     }
+}
+
+/// Waits for the result of a write.
+async fn done(slot: &Slot<Result<()>>) -> Result<()> {
+    std::future::poll_fn(|task| slot.poll(task.waker()).map_or(Poll::Pending, Poll::Ready)).await
 }

@@ -12,7 +12,6 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use super::holdings::Holdings;
-use super::writes::PartitionWrite;
 
 /// Looks whether the share is silent, when that may be so.
 pub(super) struct SilenceTimer(pub(super) Weak<Holdings>);
@@ -85,29 +84,29 @@ impl Holdings {
                 state.claiming.remove(&number);
             }
             if let Some((_, owner)) = arriving {
-                PartitionWrite::queue(state, owner, None, true);
+                drop(self.write(owner, None, true));
             }
             let owned = std::mem::take(&mut state.owned);
             for owned in owned.values().filter(|owned| !owned.held.ephemeral.is_given_up()) {
                 owned.held.ephemeral.forget();
-                PartitionWrite::queue(state, owned.znode(), None, true);
+                drop(self.write(owned.znode(), None, true));
             }
             Some((owned, claimed))
         });
         // Their drops may delete znodes, before the mark is made.
         if given_up.map(drop).is_some() {
             self.mark_silent();
-            self.write();
+            self.writes.send();
         }
     }
 
     /// Shows others that this member is silent, once it certainly has nothing: so they plan its partitions at once.
-    pub(super) fn mark_silent(&self) {
-        let mut state = self.lock();
+    pub(super) fn mark_silent(self: &Arc<Self>) {
+        let state = self.lock();
         if state.is_silent && state.claiming.is_empty() {
             let mark = (self.membership.path().to_owned(), self.silent_member.clone());
             let member = (mark.0.clone(), self.membership.fencing_token());
-            PartitionWrite::queue(&mut state, member, Some(mark), false);
+            drop(self.write(member, Some(mark), false));
         }
     }
 }

@@ -212,12 +212,6 @@ impl Plan {
             // Small enough that clients often ask for changes that are no longer kept.
             plan.log.history_changes = random.within(1..200) as usize;
         }
-        let past = random.fork(290);
-        if past.percent(50) {
-            plan.log.past_bytes = past.within(1..100_000) as usize;
-        } else if past.percent(80) {
-            plan.log.past_bytes = 16 << 20;
-        }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));
         plan.draw_client_instances(&random.fork(9));

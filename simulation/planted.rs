@@ -193,8 +193,6 @@ bugs! {
         ["W2 W3 the event that is due"],
     EventDataLate: "an event carries the znode as a later write has left it";
         ["W8 an event brings its znode"],
-    PastOneLate: "a state of the past shows the write after it, too";
-        ["I3 a state of the past is the one that was"],
     BeforeIsAfter: "an event carries the znode as its write has left it for the znode before the write";
         ["W8 an event brings its znode as it was before"],
     PositionForgotten: "an event does not carry the position of its change in the write";

@@ -394,9 +394,8 @@ impl<'a> World<'a> {
             4 => RequestBody::Command(Command::Close),
             5 => RequestBody::Abandon(SessionState::Detached),
             6 if self.choices.below(2) == 0 => {
-                let zxid = u64::from(self.choices.below(64));
                 let read = Read::Below { path: self.path().into() };
-                RequestBody::Query(Query::At { zxid, read })
+                RequestBody::Query(Query::Read { read, watch: None })
             }
             6 => RequestBody::Query(Query::Sync),
             7 => {
@@ -640,7 +639,6 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
         retained_bytes_min: 400,
         retained_bytes_max: 400,
         catch_up_bytes: 800,
-        past_bytes: 1 << 16,
         ..LogLimits::default()
     };
     let (version, container_period) = (u16::from(VERSIONS) - 1, Time::from_secs(5));

@@ -258,22 +258,6 @@ impl Handle {
         self.kernel.check(begun.and(shown));
     }
 
-    /// Reads the state right after a write, and checks it, if the replica or the client's member still knows it.
-    pub(crate) async fn check_past(&self, path: &str, zxid: Zxid) {
-        let calls = self.session.nonblocking();
-        let past = match calls.snapshot_at(path, zxid).await {
-            Ok(past) => past,
-            Err(Error::TooOld { .. }) => return self.kernel.count("snapshot of the past, too old"),
-            Err(_) => return,
-        };
-        self.kernel.count("snapshot of the past");
-        let odd = self.oddity(path, &past);
-        let checked = require(odd.is_none(), "I3 a state of the past is the one that was", || {
-            format!("{odd:?}")
-        });
-        self.kernel.check(checked);
-    }
-
     /// What a snapshot shows below a path that did not exist like that at its zxid.
     fn oddity(&self, path: &str, snapshot: &Snapshot) -> Option<String> {
         let checks = self.kernel.checks.borrow();

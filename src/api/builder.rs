@@ -56,7 +56,6 @@ pub struct Builder {
     pub(crate) audit: bool,
     majority_after: Option<Duration>,
     disk_low: Option<u64>,
-    pub(crate) snapshot_history: usize,
     client: bool,
     pub(crate) security: Security,
     pub(crate) encryption: Option<AtRest>,
@@ -90,7 +89,6 @@ impl Default for Builder {
             audit: false,
             majority_after: None,
             disk_low: None,
-            snapshot_history: 0,
             client: false,
             security: Security::default(),
             encryption: None,
@@ -376,27 +374,6 @@ impl Builder {
     #[must_use]
     pub fn disk_low(mut self, bytes: u64) -> Builder {
         self.disk_low = Some(bytes);
-        self
-    }
-
-    /// How many bytes this instance's replica uses at most to remember what its latest writes have replaced, for
-    /// [`Session::snapshot_at`](crate::Session::snapshot_at) and the like. By default 0: then only the present is
-    /// known. At most 65,536 changes of znodes are kept, however small they are.
-    ///
-    /// It costs a fifth of a microsecond for each write at each replica: nothing that a caller of single writes would
-    /// notice, and 12 to 30 % of the most pipelined writes that a cluster takes.
-    ///
-    /// A write of a small znode takes about 250 bytes and the length of its path, and as many bytes as the data that
-    /// it has replaced or deleted. So 16 MiB are about 50,000 writes of small znodes, or 15 of 1 MiB. A write that
-    /// replaces more than that (the deletion of a large subtree) cannot be undone: what is known begins with it.
-    ///
-    /// ```
-    /// let builder = quorate::Coordinator::builder().snapshot_history(16 << 20);
-    /// # let _ = builder;
-    /// ```
-    #[must_use]
-    pub fn snapshot_history(mut self, bytes: usize) -> Builder {
-        self.snapshot_history = bytes;
         self
     }
 

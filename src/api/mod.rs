@@ -18,7 +18,6 @@ pub(crate) mod operate;
 pub(crate) mod ops;
 pub(crate) mod owner;
 pub(crate) mod part;
-mod past;
 #[cfg(feature = "metrics")]
 mod publish;
 pub(crate) mod session;

@@ -73,7 +73,7 @@ use self::prepare::Prepared;
 use self::sessions::{DuplicateCheck, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
-use self::tree::{KEPT_MAX, hash_words};
+use self::tree::hash_words;
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -81,10 +81,12 @@ use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::{DATA_BYTES_MAX, RESULTS_BYTES_MAX};
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{PastTree, Tree, TreePart, Undo, Znode};
+pub(crate) use self::tree::{Tree, Znode};
 
 /// How many operations of a batch have what they need read together: as much as stays in a processor's own cache.
 const WARMED: usize = 32;
+/// A longer empty list of changes is not kept for the next write.
+const CHANGES_KEPT_MAX: usize = 4096;
 
 /// The state, and its changes since it was last saved.
 #[derive(Debug)]
@@ -94,8 +96,6 @@ pub(crate) struct Machine {
     prepared: Option<Box<Prepared>>,
     /// See [`Machine::take_changed`].
     changed: Option<(Zxid, Vec<Znode>)>,
-    /// See [`Machine::take_undos`].
-    undos: Vec<Undo>,
     /// Empty: the memory for the changes of the next write.
     changes: Vec<Change>,
 }
@@ -181,15 +181,12 @@ impl Machine {
 
     pub(crate) fn from_state(mut state: State) -> Machine {
         state.dirty_epoch += 1;
-        let (undos, changes) = (Vec::new(), Vec::new());
-        Machine { state, dirty: Dirty::default(), prepared: None, changed: None, undos, changes }
+        let changes = Vec::new();
+        Machine { state, dirty: Dirty::default(), prepared: None, changed: None, changes }
     }
 
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
-        if self.undos.is_empty() && self.undos.capacity() > KEPT_MAX {
-            self.undos = Vec::new();
-        }
         self.state.time = self.state.time.max(batch.time);
         self.state.time += u64::from(strikes!(NotDeterministic, 50));
         let mut applied =
@@ -212,17 +209,6 @@ impl Machine {
         // Left over if the request was refused.
         self.prepared = None;
         applied
-    }
-
-    /// From now on, each write leaves what undoes it, of at most so many bytes; 0: no longer.
-    pub(crate) fn record_undos(&mut self, bytes_max: usize) {
-        self.state.tree.record(bytes_max);
-    }
-
-    /// What undoes the writes since the last call, oldest first. If they are recorded, this must be called
-    /// regularly.
-    pub(crate) fn take_undos(&mut self) -> impl Iterator<Item = Undo> {
-        self.undos.drain(..)
     }
 
     /// The current tree, which readers may keep.
@@ -617,7 +603,6 @@ impl Machine {
     /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
     fn commit(&mut self, mut write: WriteInProgress, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
-        self.state.tree.take_undos(write.zxid, &mut self.undos);
         for change in &write.ephemerals {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);
@@ -638,7 +623,7 @@ impl Machine {
         } else {
             applied.changes.append(&mut write.changes);
         }
-        if write.changes.capacity() <= KEPT_MAX {
+        if write.changes.capacity() <= CHANGES_KEPT_MAX {
             self.changes = write.changes;
         }
     }

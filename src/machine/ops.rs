@@ -250,12 +250,12 @@ impl WriteInProgress {
         tree: &mut Tree,
         part: impl FnOnce(&mut WriteInProgress, &mut Tree) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
-        let (before, formers) = (tree.clone(), tree.mark_formers());
+        let before = tree.clone();
         let (changes, unwatched) = (self.changes.len(), self.unwatched.len());
         let ephemerals = self.ephemerals.len();
         let done = part(self, tree);
         if done.is_err() {
-            tree.roll_back(before, formers);
+            *tree = before;
             self.changes.truncate(changes);
             self.unwatched.truncate(unwatched);
             self.ephemerals.truncate(ephemerals);

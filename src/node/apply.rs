@@ -93,7 +93,6 @@ impl Node {
         // The host has published the former state. Dropping the last reference to it takes long.
         self.raft.persistence.former = Some(self.machine.state());
         self.machine = machine;
-        self.machine.record_undos(self.replica.history.past.bytes_max());
         self.cx.effects.zxid = self.machine.zxid();
         (self.applying.preparing, self.applying.goes_on) = (None, false);
         // The disk gets the whole state; deltas count from here.
@@ -369,7 +368,6 @@ impl Node {
         }
         self.deliver(fired, before);
         self.replica.history.note(applied.changes);
-        self.replica.history.past.note(self.machine.take_undos());
         for outcome in applied.outcomes.into_iter().filter(|_| !strikes!(OutcomeLost, 97)) {
             let session = outcome.session;
             // Only on the leader, so once in the cluster: other members may apply it much later, or

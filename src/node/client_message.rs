@@ -228,7 +228,6 @@ impl ToClient {
                 | Answer::Ids(_)
                 | Answer::Watching
                 | Answer::Tree(_)
-                | Answer::Past(_)
                 | Answer::Count(_)
                 | Answer::Admin(_) => 0,
             },
@@ -249,9 +248,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
             let piece = |znodes| updates.push(ToClient::Znodes { request, znodes });
             Ok(Answer::Below(zxid, in_pieces(znodes, ZnodeRead::size, piece)))
         }
-        Ok(Answer::Tree(_) | Answer::Past(_)) => {
-            Err(QueryError::Other { reason: "a whole tree".to_owned() })
-        }
+        Ok(Answer::Tree(_)) => Err(QueryError::Other { reason: "a whole tree".to_owned() }),
         answer => answer.map_err(QueryError::of),
     };
     updates.push(ToClient::Answer { request, answer });
@@ -332,7 +329,6 @@ impl ToClient {
                     | Answer::Watching
                     | Answer::Synced(_)
                     | Answer::Tree(_)
-                    | Answer::Past(_)
                     | Answer::Count(_)
                     | Answer::Admin(_) => FIXED,
                 },

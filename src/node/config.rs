@@ -117,8 +117,6 @@ pub(crate) struct LogLimits {
     pub(crate) catch_up_bytes: u64,
     pub(crate) history_changes: usize,
     pub(crate) history_bytes: usize,
-    /// The bytes of what undoes the latest writes, for snapshots of the past; 0: none.
-    pub(crate) past_bytes: usize,
 }
 
 impl Default for LogLimits {
@@ -135,7 +133,6 @@ impl Default for LogLimits {
             catch_up_bytes: 2 << 30,
             history_changes: HISTORY_CHANGES,
             history_bytes: HISTORY_BYTES,
-            past_bytes: 0,
         }
     }
 }

@@ -305,7 +305,6 @@ fn client_messages(request: &Request) -> Vec<FromClient> {
         },
         Query::RemoveWatches { path: path(), which: WatcherType::Any },
         Query::Sync,
-        Query::At { zxid: 350, read: Read::Get { path: "/a".into() } },
     ];
     let queries = reads.into_iter().chain(others);
     messages.extend(queries.map(|query| FromClient::Query { call, query, read_index: 2 }));

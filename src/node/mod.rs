@@ -161,7 +161,7 @@ impl Node {
         config: NodeConfig,
         origin: Origin,
         boot: Boot,
-        mut machine: Machine,
+        machine: Machine,
         now: Now,
     ) -> Result<Node, String> {
         let Origin { identity, promise } = origin;
@@ -185,8 +185,7 @@ impl Node {
         });
         let others = members.into_iter().filter(|member| *member != id);
         let (changes, bytes) = (config.log.history_changes, config.log.history_bytes);
-        let history = History::new(machine.zxid(), changes, bytes).with_past(config.log.past_bytes);
-        machine.record_undos(config.log.past_bytes);
+        let history = History::new(machine.zxid(), changes, bytes);
         let mut node = Node {
             ticks: Ticks::new(config.heartbeat, mixed(config.seed), now.mono),
             local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
@@ -406,7 +405,6 @@ impl Node {
         let boot = Boot::without_log(hard_state, meta.clone());
         self.raft.restart(&boot, self.cx.now.mono)?;
         self.machine = Machine::from_state(state.clone());
-        self.machine.record_undos(self.replica.history.past.bytes_max());
         self.leading = None;
         self.replica.history.begin_after(self.machine.zxid());
         self.replica.published = None;

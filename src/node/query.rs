@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Tree;
 use crate::machine::command::Reply;
-use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
 pub(crate) use crate::node::replica::watch_kind::EventData;
@@ -49,9 +49,6 @@ pub(crate) enum Query {
     /// Answered with [`Answer::Synced`] when the replica has every write completed anywhere before
     /// the query was made.
     Sync,
-    /// A read of the state after a write, which this replica waits for. Handles in its process ask for the tree, and
-    /// read a part themselves. Ids and ephemerals are the present ones.
-    At { zxid: Zxid, read: Read },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,8 +108,6 @@ pub(crate) enum Answer {
     Tree(#[serde(with = "in_process")] Tree),
     /// Each reply with its member. It answers no session's query.
     Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
-    /// As [`Answer::Tree`], of the past. The receiver undoes the later writes.
-    Past(#[serde(with = "in_process")] PastTree),
     Count(u64),
 }
 
@@ -183,7 +178,7 @@ impl Query {
     /// Its name for users.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Query::Read { read, .. } | Query::At { read, .. } => match read {
+            Query::Read { read, .. } => match read {
                 Read::Get { .. } => "get",
                 Read::Exists { .. } => "exists",
                 Read::Children { .. } => "children",
@@ -202,7 +197,7 @@ impl Query {
 
     pub(crate) fn path(&self) -> Option<&str> {
         match self {
-            Query::Read { read, .. } | Query::At { read, .. } => read.path().map(|path| &**path),
+            Query::Read { read, .. } => read.path().map(|path| &**path),
             Query::Watch { path, .. } => Some(path),
             Query::RemoveWatches { path, .. } => Some(path),
             Query::Sync => None,
@@ -217,7 +212,7 @@ impl Query {
                 let kind = if *recursive { WatchKind::Recursive } else { WatchKind::Persistent };
                 Some((*watch, path, kind))
             }
-            Query::RemoveWatches { .. } | Query::Sync | Query::At { .. } => None,
+            Query::RemoveWatches { .. } | Query::Sync => None,
         }
     }
 

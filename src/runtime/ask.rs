@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::machine::Tree;
 use crate::machine::command::{Command, Op, Reply};
-use crate::machine::{PastTree, Tree};
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::WatchId;
 use crate::node::query::{Answer, EventData, Query, Read, ZnodeRead};
@@ -226,41 +226,6 @@ impl Ask<Arc<Tree>> {
     /// What the session may read at this path and below.
     pub(crate) fn below(path: Arc<str>) -> Ask<Arc<Tree>> {
         Ask::read(Read::Below { path }, when!(Answer::Below(zxid, znodes) => excerpt(zxid, znodes)))
-    }
-}
-
-/// What the replica in this process knows of the state after the write `zxid`.
-impl Ask<PastTree> {
-    pub(crate) fn past(zxid: Zxid) -> Ask<PastTree> {
-        Ask::query(Query::At { zxid, read: Read::Tree }, when!(Answer::Past(past) => past))
-    }
-}
-
-/// Parts of that state, for clients.
-impl Ask<Arc<Tree>> {
-    pub(crate) fn below_at(path: Arc<str>, zxid: Zxid) -> Ask<Arc<Tree>> {
-        Ask::query(
-            Query::At { zxid, read: Read::Below { path } },
-            when!(Answer::Below(zxid, znodes) => excerpt(zxid, znodes)),
-        )
-    }
-}
-
-impl Ask<(Arc<[u8]>, Stat)> {
-    pub(crate) fn get_at(path: Arc<str>, zxid: Zxid) -> Ask<(Arc<[u8]>, Stat)> {
-        Ask::query(
-            Query::At { zxid, read: Read::Get { path } },
-            when!(Answer::Data { data, stat, .. } => (data, stat)),
-        )
-    }
-}
-
-impl Ask<(Vec<String>, Stat)> {
-    pub(crate) fn children_at(path: Arc<str>, zxid: Zxid) -> Ask<(Vec<String>, Stat)> {
-        Ask::query(
-            Query::At { zxid, read: Read::Children { path } },
-            when!(Answer::Children(names, Some(stat)) => (names, stat)),
-        )
     }
 }
 

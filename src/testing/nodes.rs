@@ -142,7 +142,6 @@ impl Nodes {
                 retained_bytes_min: 4 << 20,
                 retained_bytes_max: 4 << 20,
                 catch_up_bytes: 64 << 20,
-                past_bytes: self.settings.snapshot_history,
                 ..LogLimits::default()
             },
             policy: self.settings.policy,

@@ -179,18 +179,16 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// A watch cannot start so far in the past, or a state so far in the past cannot be shown: this replica no longer
-    /// has all changes since then, see [`Session::watch_from`](crate::Session::watch_from) and
-    /// [`Session::snapshot_at`](crate::Session::snapshot_at).
+    /// A watch cannot start so far in the past: this replica no longer has all changes since then, see
+    /// [`Session::watch_from`](crate::Session::watch_from).
     #[error(
         "the changes of {path} since zxid {zxid} are not all known here any more, only those since \
-         {oldest}; for a watch, set one from now, and then read again what it watches; for a state of the past, \
-         Builder::snapshot_history says how much is kept (0 by default)"
+         {oldest}; set a watch from now, and then read again what it watches"
     )]
     TooOld {
-        /// The path to be watched or read.
+        /// The path to be watched.
         path: String,
-        /// The zxid after which the watch was to start, or whose state was to be read.
+        /// The zxid after which the watch was to start.
         zxid: Zxid,
         /// The oldest zxid for which that is possible, on this instance at this moment.
         oldest: Zxid,

@@ -106,42 +106,6 @@ fn what_has_changed_since_a_backup_is_told() {
     assert_eq!(cluster.run(&["diff", &file("one"), &file("two"), "--path", "/nowhere"]).0, 3);
     std::fs::write(file("bad"), b"no backup").unwrap();
     assert_eq!(cluster.run(&["diff", &file("bad"), &file("two")]).0, 1);
-}
-
-/// What was the configuration when a request failed?
-#[test]
-fn a_moment_of_the_past_is_shown() {
-    let cluster = Cluster::new(1);
-    let session = cluster.members[0].session();
-    session.create("/app", "x", CreateMode::Persistent).unwrap();
-    session.create("/app/limit", "10", CreateMode::Persistent).unwrap();
-    let then = session.create("/app/gone", "2", CreateMode::Persistent).unwrap().stat.czxid;
-    session.delete("/app/gone").unwrap();
-    session.set("/app/limit", "200").unwrap();
-    let last = session.create("/app/new", "", CreateMode::Persistent).unwrap().stat.czxid;
-    session.set("/app", "y").unwrap();
-    let (at, until) = (then.to_string(), last.to_string());
-    assert_eq!(cluster.well(&["get", "/app/limit", "--at", &at]), "10");
-    assert_eq!(cluster.well(&["get", "/app/limit"]), "200");
-    assert_eq!(cluster.well(&["ls", "/app", "--at", &at]), "gone\nlimit\n");
-    assert_eq!(cluster.well(&["ls", "-R", "/app", "--at", &at]), "/app\n/app/gone\n/app/limit\n");
-    let stat = cluster.json(&["stat", "/app", "--at", &at]);
-    assert_eq!((&stat["num_children"], &stat["version"]), (&2.into(), &0.into()));
-    assert_eq!(cluster.run(&["get", "/app/new", "--at", &at]).0, 3);
-
-    let changed = "- /app/gone  (1 B)\n~ /app/limit  (3 B, was 2 B)\n+ /app/new  (0 B)\n";
-    let (code, out, error) = cluster.run(&["diff", "--at", &at, "--at", &until]);
-    assert_eq!((code, &*out, &*error), (1, changed, ""));
-    let (_, out, _) = cluster.run(&["diff", "--at", &at, "--path", "/app"]);
-    assert_eq!(out, format!("~ /app  (1 B, was 1 B)\n{changed}"));
-    let (code, out, _) = cluster.run(&["diff", "--at", &at, "--at", &at]);
-    assert_eq!((code, &*out), (0, ""));
-
-    // No such write, and one before what is known.
-    let (code, _, error) = cluster.run(&["get", "/app", "--at", "1000000"]);
-    assert!(code != 0 && error.contains("no write has zxid 1000000"), "{code} {error}");
-    assert_eq!(cluster.run(&["diff", "--at", &at, "file"]).0, 2);
-    assert_eq!(cluster.run(&["diff", "--at", &at, "--at", &at, "--at", &at]).0, 2);
     assert_eq!(cluster.run(&["diff"]).0, 2);
 }
 

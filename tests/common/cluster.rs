@@ -23,7 +23,7 @@ impl Cluster {
         let start = |address: &String| {
             let dir = data.path().join(address.replace(':', "_"));
             let builder = Coordinator::builder().advertise(address).data_dir(dir);
-            builder.snapshot_history(1 << 20).join(&addresses).unwrap()
+            builder.join(&addresses).unwrap()
         };
         let members: Vec<_> = addresses.iter().map(start).collect();
         for member in &members {

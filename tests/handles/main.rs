@@ -19,7 +19,6 @@ mod metrics_facade;
 mod operate;
 mod parents;
 mod partition;
-mod past;
 mod quota;
 mod reads;
 mod scenarios;

@@ -69,7 +69,7 @@ impl Builder {
             container_period: self.container_period,
             version: self.version,
             seed: entropy::number()?,
-            log: LogLimits { past_bytes: self.snapshot_history, ..LogLimits::default() },
+            log: LogLimits::default(),
             policy: self.policy,
             peers: peers.addresses().map(str::to_owned).collect(),
             majority_after: self.majority_after,

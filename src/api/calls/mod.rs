@@ -1,7 +1,6 @@
 //! A session's calls, by topic.
 
 mod acl;
-mod past;
 mod quota;
 mod transact;
 mod watch;

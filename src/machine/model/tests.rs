@@ -14,7 +14,7 @@ use super::*;
 use crate::machine::command::{Batch, Outcome};
 use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::machine::{DATA_BYTES_MAX, Machine, PastTree, Tree, TreePart, Undo};
+use crate::machine::{DATA_BYTES_MAX, Machine};
 use crate::types::acl::Permissions;
 use crate::types::counter::CounterForm;
 use crate::types::queue::{CLAIMS, DELAYED, ITEMS, QueueOrder, TAKEN};
@@ -328,9 +328,6 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut restored = Machine::new();
     let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
     let mut published = machine.tree();
-    // What the past was, and what leads back to it.
-    machine.record_undos(usize::MAX);
-    let (mut past, mut undos) = (vec![published.clone()], Vec::new());
     for (drafts, time, save) in steps {
         let mut batch = Batch { time: model.time + time - 1.min(model.time), requests: Vec::new() };
         model.time = model.time.max(batch.time);
@@ -354,7 +351,6 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
         prop_assert_eq!(before, (published.hash(), published.len()));
         published.check().unwrap();
         published = machine.tree();
-        undos.push(Arc::new(machine.take_undos().collect::<Vec<Undo>>()));
 
         prop_assert_eq!(&applied.outcomes, &outcomes);
         prop_assert_eq!(&applied.changes, &model.changes);
@@ -372,14 +368,6 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
             prop_assert_eq!(children, model.children(path));
         }
         machine.check_invariants().unwrap();
-        let any = past.len() * (model.zxid as usize + 1) / 7;
-        for then in [past.last().unwrap(), &past[any % past.len()]] {
-            look_back(then, &published, &undos)?;
-        }
-        if past.last().is_some_and(|last| last.zxid() < published.zxid()) {
-            past.push(published.clone());
-        }
-
         while !replica.prepare(&batch) {}
         prop_assert_eq!(&replica.apply(1, &batch), &applied);
         prop_assert_eq!(&restored.apply(1, &batch), &applied);
@@ -393,24 +381,6 @@ fn agree(steps: Vec<Step>) -> Result<(), TestCaseError> {
             prop_assert_eq!(full(&restored), full(&machine));
             prop_assert_eq!(full(&replica), full(&machine));
         }
-    }
-    Ok(())
-}
-
-/// The present tree, with all later changes undone, is that of the past.
-fn look_back(then: &Tree, now: &Tree, undos: &[Arc<Vec<Undo>>]) -> Result<(), TestCaseError> {
-    let past = PastTree { present: now.clone(), zxid: then.zxid(), chunks: undos.to_vec() };
-    let seen = past.tree(TreePart::All);
-    prop_assert_eq!(&seen, then);
-    prop_assert_eq!(seen.len(), then.len());
-    seen.check().unwrap();
-    for path in ["/", "/a", "/a/items", "/a/taken"] {
-        let shown = |tree: &Tree| {
-            let znode = tree.get(path)?;
-            let children = znode.children().map(str::to_owned);
-            Some((znode.stat(), znode.data().to_vec(), children.collect::<Vec<String>>()))
-        };
-        prop_assert_eq!(shown(&past.tree(TreePart::Znode(path))), shown(then));
     }
     Ok(())
 }

@@ -30,7 +30,6 @@
 
 mod check;
 mod children;
-mod former;
 mod image;
 mod trie;
 mod znode;
@@ -47,9 +46,6 @@ use crate::types::quota::Usage;
 use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
 use children::Children;
-pub(super) use former::KEPT_MAX;
-use former::Recorder;
-pub(crate) use former::{PastTree, TreePart, Undo};
 pub(super) use image::Image;
 #[cfg(test)]
 pub(super) use trie::LOOKUPS;
@@ -87,8 +83,6 @@ pub(crate) struct Tree {
     unsound: usize,
     zxid: Zxid,
     hash: u64,
-    /// If it is on: see [`former`].
-    recorder: Option<Recorder>,
 }
 
 /// Trees with the same hash are equal, as far as replicas can determine.
@@ -127,7 +121,6 @@ impl Tree {
             unsound: 0,
             zxid: 0,
             hash: 0,
-            recorder: None,
         }
     }
 
@@ -268,22 +261,19 @@ impl Tree {
         self.znodes.insert(znode);
         self.index_counted(path, true);
         self.index_unclaimed(path);
-        let mut parent = None;
         self.change_parent(path, |Parts { fields, children, .. }| {
-            parent = Some(*fields);
             children.insert(path::name(path));
             fields.pzxid = zxid;
             // Counters wrap, as a snapshot may hold any number.
             fields.cversion = fields.cversion.wrapping_add(1);
             fields.creates = fields.creates.wrapping_add(1);
         });
-        self.note_created(path, parent);
         stat
     }
 
     /// Replaces a znode's data; `None` if there is no such znode.
     pub(super) fn set(&mut self, path: &str, data: &Data, zxid: Zxid, time: u64) -> Option<Stat> {
-        self.change_znode(path, |znode| {
+        self.update(path, |znode| {
             znode.set_data(data, |fields| {
                 let more = if planted!(VersionStands) { 0 } else { 1 };
                 fields.version = fields.version.wrapping_add(more);
@@ -298,7 +288,7 @@ impl Tree {
     /// znode.
     pub(super) fn set_acl(&mut self, path: &str, acl: Option<AccessList>) -> Option<Stat> {
         let acl = acl.map(|acl| self.shared(path, acl));
-        self.change_znode(path, |znode| {
+        self.update(path, |znode| {
             znode.change(|parts| {
                 parts.acl = acl;
                 parts.fields.aversion = parts.fields.aversion.wrapping_add(1);
@@ -317,15 +307,10 @@ impl Tree {
 
     /// Deletes a znode without children, and updates the parent's counters.
     pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
-        let mut parent = None;
-        let deleted = self.take(path, |fields| {
-            parent = Some(*fields);
+        self.take(path, |fields| {
             fields.pzxid = zxid;
             fields.cversion = fields.cversion.wrapping_add(1);
         });
-        if let Some(znode) = deleted {
-            self.note_deleted(znode, parent);
-        }
     }
 
     /// Puts a znode at a path, and its name into the parent's set of children. Nothing else of the parent changes.
@@ -453,12 +438,12 @@ impl Tree {
 
     /// Replaces a znode's data but leaves its stat unchanged, unlike a user's write.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
-        self.change_znode(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
+        self.update(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
     }
 
     /// Changes the times in a znode's stat, and nothing else.
     pub(super) fn move_times(&mut self, path: &str, moved: impl Fn(u64) -> u64) {
-        self.change_znode(path, |znode| {
+        self.update(path, |znode| {
             znode.change(|Parts { fields, .. }| {
                 (fields.ctime, fields.mtime) = (moved(fields.ctime), moved(fields.mtime));
             });

@@ -137,37 +137,8 @@ impl Znode {
         *self = Znode::of(self.key(), self.data(), self.long(), parts, self.head().mark);
     }
 
-    /// Makes it as it was, but with its present children.
-    pub(super) fn revert(&mut self, former: &Znode) {
-        let children = self.take_parts().children;
-        let parts = Parts { fields: former.fields(), acl: former.acl().cloned(), children };
-        *self = Znode::of(former.key(), former.data(), former.long(), parts, self.head().mark);
-    }
-
-    /// The same without its children, which stay what they are. Usually there are none, and this is a clone.
-    pub(super) fn without_children(&self) -> Znode {
-        if !self.has_children() {
-            return self.clone();
-        }
-        let (fields, acl, children) = (self.fields(), self.acl().cloned(), Children::default());
-        let parts = Parts { fields, acl, children };
-        Znode::of(self.key(), self.data(), self.long(), parts, self.head().mark)
-    }
-
     fn long(&self) -> Option<Long> {
         self.head().more.as_ref().and_then(|more| more.long.clone())
-    }
-
-    /// About how many bytes it takes, without its children.
-    pub(super) fn footprint(&self) -> usize {
-        /// The counters and the size of an allocation.
-        const ALLOCATION: usize = 24;
-        let more = self.head().more.as_ref().map_or(0, |more| {
-            let acl = more.acl.as_ref().map_or(0, |acl| acl.bytes());
-            let long = more.long.as_ref().map_or(0, |(data, _)| data.len() + ALLOCATION);
-            size_of::<More>() + ALLOCATION + acl + long
-        });
-        size_of::<ZnodeHeader>() + ALLOCATION + self.0.slice.len() + more
     }
 
     pub(super) fn has_mark(&self, mark: u32) -> bool {

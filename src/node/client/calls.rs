@@ -36,11 +36,6 @@ impl Client {
             let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
             return self.effects.reply(id, Err(error));
         }
-        if matches!(query, Query::At { read: Read::Tree, .. }) {
-            let error =
-                Error::NeedsReplica { operation: "a whole snapshot of the past".to_owned() };
-            return self.effects.reply(id, Err(error));
-        }
         self.next_call += 1;
         let session_holder = SessionHolder { session, holder };
         let place = RequestHeader { request: self.next_call, session_holder, after };

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use crate::machine::command::Change;
-use crate::node::replica::past::PastStates;
 use crate::types::znode::Zxid;
 
 #[derive(Debug)]
@@ -19,8 +18,6 @@ pub(crate) struct History {
     oldest: Zxid,
     changes_max: usize,
     bytes_max: usize,
-    /// For snapshots of the past.
-    pub(in crate::node) past: PastStates,
 }
 
 fn size(change: &Change) -> usize {
@@ -34,13 +31,7 @@ fn size(change: &Change) -> usize {
 impl History {
     /// A history that begins after this zxid.
     pub(crate) fn new(oldest: Zxid, changes_max: usize, bytes_max: usize) -> History {
-        let past = PastStates::new(oldest, 0);
-        History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max, past }
-    }
-
-    /// The same, with snapshots of the past in so many bytes.
-    pub(crate) fn with_past(self, bytes_max: usize) -> History {
-        History { past: PastStates::new(self.oldest, bytes_max), ..self }
+        History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max }
     }
 
     /// Adds the changes of applied writes.
@@ -63,7 +54,6 @@ impl History {
     /// The changes up to this zxid are not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
         self.changes.clear();
-        self.past.begin_with(zxid);
         let zxid = unless!(HistoryBeginsEarly, zxid, zxid.saturating_sub(1));
         (self.bytes, self.oldest) = (0, unless!(HistoryKeptAtSnapshot, zxid, self.oldest));
     }

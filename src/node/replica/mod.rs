@@ -4,7 +4,6 @@
 pub(crate) mod history;
 pub(crate) mod net_changes;
 pub(crate) mod notification;
-pub(crate) mod past;
 pub(crate) mod path_filter;
 pub(crate) mod server;
 pub(crate) mod watch_kind;

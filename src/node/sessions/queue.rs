@@ -3,14 +3,14 @@
 //!
 //! A query is answered after the writes of its session that were made before it. A sync waits for a
 //! ReadIndex request that was made after it, and then for this replica to reach the confirmed index. So
-//! does a watch from a zxid that this replica has not reached, and a read of the state at it. At that index the replica has everything
-//! written before the query, so if it still does not know the zxid, no replica has reached it.
+//! does a watch from a zxid that this replica has not reached. At that index the replica has everything written before
+//! the query, so if it still does not know the zxid, no replica has reached it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::command::Reply;
-use crate::machine::{CONFIG, Machine, Tree, TreePart, Znode};
+use crate::machine::{CONFIG, Machine, Tree, Znode};
 use crate::node::io::{Effects, RequestId, WatchId};
 use crate::node::query::{Answer, EventData, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
@@ -28,8 +28,6 @@ use crate::types::znode::{SessionId, Zxid};
 pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
 /// The most znodes that are counted for a client: about as many as could be read.
 const COUNTED_MAX: usize = BELOW_BYTES_MAX / ZNODE_BYTES;
-/// The most changes that are undone for a client's read of the past: about ten milliseconds' work.
-const UNDONE_MAX: usize = 10_000;
 /// About how many bytes a znode takes besides its path and its data.
 const ZNODE_BYTES: usize = 64;
 
@@ -118,7 +116,7 @@ impl<T> QueryQueue<T> {
     pub(crate) fn is_catching_up(&self) -> bool {
         self.waits.front().is_some_and(|first| match first.query {
             Some(Query::Sync) => first.confirming.is_some_and(|it| it.index.is_some()),
-            Some(Query::Watch { .. } | Query::At { .. }) => first.confirming.is_some(),
+            Some(Query::Watch { .. }) => first.confirming.is_some(),
             _ => false,
         })
     }
@@ -147,7 +145,6 @@ impl<T> Wait<T> {
                 Some(Query::Watch { from: Some(from), .. }) => {
                     *from <= progress.zxid || reached || planted!(WatchBeforeItsZxid)
                 }
-                Some(Query::At { zxid, .. }) => *zxid <= progress.zxid || reached,
                 _ => true,
             }
     }
@@ -196,27 +193,7 @@ impl Answering<'_> {
                 }
             }
             Query::Sync => Ok(Answer::Synced(self.tree.zxid())),
-            Query::At { zxid, read } => self.read_at(*zxid, read, viewer),
         }
-    }
-
-    /// Answers a read of the state after a write. A handle in this process makes that state in its own thread. Of a
-    /// client's, only the part that is read is made here, and only if that does not take long.
-    fn read_at(&self, zxid: Zxid, read: &Read, viewer: Viewer<'_>) -> Result<Answer, Error> {
-        let path = read.path().map_or("/", |path| path);
-        let last = self.tree.zxid();
-        if zxid > last {
-            return Err(Error::FutureZxid { path: path.to_owned(), zxid, last });
-        }
-        let too_old = |oldest| Error::TooOld { path: path.to_owned(), zxid, oldest };
-        let past = self.history.past.at(zxid, self.tree).map_err(too_old)?;
-        let part = match read {
-            Read::Tree => return Ok(Answer::Past(past)),
-            Read::Below { .. } | Read::Count { .. } => TreePart::Below(path),
-            _ => TreePart::Znode(path),
-        };
-        let tree = past.tree_within(part, UNDONE_MAX).map_err(too_old)?;
-        answer_read(&tree, read, viewer, Vec::new)
     }
 
     fn watch(
@@ -254,7 +231,6 @@ pub(in crate::node) fn waits_for_others(query: &Query, applied: Zxid) -> bool {
     match query {
         Query::Sync => true,
         Query::Watch { from, .. } => from.is_some_and(|from| from > applied),
-        Query::At { zxid, .. } => *zxid > applied,
         _ => false,
     }
 }

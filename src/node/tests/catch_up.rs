@@ -5,10 +5,7 @@ use std::time::Duration;
 use crate::machine::command::{Command, Op};
 use crate::node::LogLimits;
 use crate::node::io::Input;
-use crate::node::query::{Answer, Query, Read};
-use crate::node::request::RequestBody;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
-use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::znode::{CreateMode, SessionId};
 
@@ -218,38 +215,4 @@ fn a_state_and_the_log_behind_it_may_come_in_one_step() {
     assert_eq!(cluster.stopped.len(), 0, "{:?}", cluster.stopped);
     cluster.check_equal();
     assert_eq!(sent_snapshots(&cluster, leader), 1);
-}
-
-/// The states after a snapshot are kept as those after a start.
-#[test]
-fn a_member_knows_the_states_since_its_last_snapshot() {
-    let limits = LogLimits {
-        retained_bytes_min: 0,
-        retained_bytes_max: 0,
-        past_bytes: 1 << 20,
-        ..LogLimits::default()
-    };
-    let (mut cluster, leader, session, follower) = cluster(limits);
-    cluster.start(follower);
-    cluster.advance(HEARTBEAT * 20);
-    assert_eq!(cluster.node(follower).metrics().snapshots_installed, 1);
-    let before = cluster.node(follower).machine().zxid();
-    let reader = cluster.open(follower, 2, TIMEOUT);
-    let mut known = Vec::new();
-    for number in 0..4 {
-        let data = number.to_string();
-        let set = cluster.set(leader, session, "/", &data);
-        cluster.answer(set).unwrap();
-        known.push((cluster.node(leader).machine().zxid(), data));
-    }
-    let mut at = |zxid| {
-        let query = Query::At { zxid, read: Read::Get { path: "/".into() } };
-        let asked = cluster.ask(follower, reader, RequestBody::Query(query));
-        cluster.answer(asked)
-    };
-    for (zxid, expected) in known {
-        let Ok(Answer::Data { data, .. }) = at(zxid) else { panic!("{zxid} is not known") };
-        assert_eq!(&*data, expected.as_bytes());
-    }
-    assert!(matches!(at(before - 1), Err(Error::TooOld { .. })));
 }

@@ -1,4 +1,4 @@
-//! `diff`: what differs between two backups, between a backup and the running cluster, or between two moments of it.
+//! `diff`: what differs between two backups, or between a backup and the running cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,6 @@ use std::fs::DirBuilder;
 use std::path::PathBuf;
 
 use clap::Args;
-use quorate::session::Zxid;
 use quorate::{Error, Result, Snapshot, Stat};
 use serde_json::{Value, json};
 
@@ -20,14 +19,9 @@ use crate::text::line;
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
     /// A backup: the state before.
-    #[arg(required_unless_present = "at")]
-    before: Option<PathBuf>,
+    before: PathBuf,
     /// Another one: the state after. Without it, that is the running cluster, of which a backup is taken for this.
     after: Option<PathBuf>,
-    /// In place of backups: the running cluster right after the write with this zxid. A second one is the state
-    /// after; without it, that is the present one.
-    #[arg(long, value_name = "ZXID", conflicts_with = "before")]
-    at: Vec<Zxid>,
     /// Only this znode and what is below it.
     #[arg(long, default_value = "/")]
     path: String,
@@ -77,33 +71,12 @@ impl ComparedZnode<'_> {
 
 impl DiffArgs {
     pub(super) fn run(&self, cluster: &ClusterArgs) -> Result<Exit> {
-        let Some(before) = &self.before else {
-            return self.between(cluster);
-        };
-        let before = self.keys.read_backup(before)?;
+        let before = self.keys.read_backup(&self.before)?;
         let after = match &self.after {
             Some(file) => self.keys.read_backup(file)?,
             None => self.running(cluster)?,
         };
         cluster.print(self.compare(&before, &after)?)
-    }
-
-    /// Compares two moments of the running cluster.
-    fn between(&self, cluster: &ClusterArgs) -> Result<Exit> {
-        is_named(cluster)?;
-        let (before, after) = match *self.at {
-            [before] => (before, None),
-            [before, after] => (before, Some(after)),
-            _ => {
-                let reason = "give it once or twice: the moments before and after".to_owned();
-                return Err(Error::InvalidSetting { setting: "--at", reason });
-            }
-        };
-        cluster.run(|session| {
-            let after = after.map_or_else(|| session.sync(), Ok)?;
-            let at = |zxid| session.snapshot_at(&self.path, zxid);
-            self.compare(&at(before)?, &at(after)?)
-        })
     }
 
     /// The state of the running cluster, of one moment.

@@ -9,7 +9,7 @@ use clap::Args;
 use crossbeam_channel::RecvTimeoutError;
 use quorate::acl::{Acl, Id, Permissions};
 use quorate::quota::Quota;
-use quorate::session::{SessionId, Zxid};
+use quorate::session::SessionId;
 use quorate::{Coordinator, CreateMode, Created, Error, Result, Session, Stat, WatchMode};
 use serde_json::{Value, json};
 
@@ -34,9 +34,6 @@ pub(crate) struct LsArgs {
     /// Lists the znode and all below it, by their paths.
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// As it was right after the write with this zxid.
-    #[arg(long, value_name = "ZXID")]
-    at: Option<Zxid>,
 }
 
 /// What to draw.
@@ -52,9 +49,6 @@ pub(crate) struct TreeArgs {
 pub(crate) struct ZnodeArgs {
     /// The znode.
     path: String,
-    /// As it was right after the write with this zxid.
-    #[arg(long, value_name = "ZXID")]
-    at: Option<Zxid>,
 }
 
 /// What to write.
@@ -176,17 +170,12 @@ pub(super) fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>
 
 impl LsArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let names: Vec<String> = match (self.recursive, self.at) {
-            (true, None) => walk(session, &self.path)?
+        let names: Vec<String> = match self.recursive {
+            true => walk(session, &self.path)?
                 .into_keys()
                 .map(|names| format!("/{}", names.join("/")))
                 .collect(),
-            (true, Some(zxid)) => {
-                let then = session.snapshot_at(&self.path, zxid)?;
-                then.walk(&self.path)?.map(|(path, _, _)| path.to_owned()).collect()
-            }
-            (false, None) => session.children(&self.path)?,
-            (false, Some(zxid)) => session.children_at(&self.path, zxid)?.0,
+            false => session.children(&self.path)?,
         };
         let text = names.iter().map(|name| format!("{}\n", line(name))).collect::<String>();
         Ok(Shown::new(text, json(&names)))
@@ -267,10 +256,7 @@ impl TreeArgs {
 
 impl ZnodeArgs {
     pub(super) fn get(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let (data, stat) = match self.at {
-            None => session.get(&self.path)?,
-            Some(zxid) => session.get_at(&self.path, zxid)?,
-        };
+        let (data, stat) = session.get(&self.path)?;
         let stat = with_holder(&stat, holders([&stat], coordinator).as_ref());
         let json = json!({ "path": self.path, "data": json_data(&data), "stat": stat });
         Ok(Shown::data(data.to_vec(), json))
@@ -278,10 +264,7 @@ impl ZnodeArgs {
 
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
     pub(super) fn stat(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let stat = match self.at {
-            None => session.exists(&self.path)?,
-            Some(zxid) => Some(session.get_at(&self.path, zxid)?.1),
-        };
+        let stat = session.exists(&self.path)?;
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let holders = holders([&stat], coordinator);

@@ -134,9 +134,6 @@ pub(crate) struct ServeArgs {
     /// How much this member is wanted as the leader: before long, a voter of the highest priority leads.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     leader_priority: i32,
-    /// How many bytes may remember what the latest writes have replaced, for `quorate get --at` and the like.
-    #[arg(long, default_value_t = 0)]
-    snapshot_history: usize,
     /// Whether who changed what is written to the log, with the target `quorate::audit`.
     #[arg(long, alias = "audit.enable", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
@@ -289,7 +286,6 @@ impl ServeArgs {
         builder = builder.audit(self.audit || self.audit_file.is_some());
         builder = self.keys.encrypted(builder)?;
         builder = builder.zone(&self.zone).leader_priority(self.leader_priority);
-        builder = builder.snapshot_history(self.snapshot_history);
         if let Some(digest) = &self.super_digest {
             builder = builder.super_user(Id::new("digest", digest));
         }

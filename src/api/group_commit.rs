@@ -8,6 +8,7 @@ use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::sync::wakers::Place;
 use crate::types::error::{Error, Result};
+use crate::types::znode::OpResult;
 
 /// One write has at most so many operations, and about so many bytes.
 const OPERATIONS_MAX: usize = 300;
@@ -90,7 +91,7 @@ impl GroupCommit {
     }
 
     /// Sends the next writes. Returns them if they are answered already.
-    fn send_next(self: &Arc<Self>) -> Option<(Vec<Write>, Result<()>)> {
+    fn send_next(self: &Arc<Self>) -> Option<(Vec<Write>, Result<Vec<OpResult>>)> {
         let writes = {
             let mut gathered = self.lock();
             if gathered.is_in_flight || gathered.writes.is_empty() {
@@ -102,16 +103,14 @@ impl GroupCommit {
         let multi =
             writes.iter().fold(self.session.multi(), |multi, write| multi.with(&write.part));
         let group = Arc::clone(self);
-        let answered = multi.submit().take_or_then(writes, move |writes, answer| {
-            group.answered(writes, answer.map(drop));
+        multi.submit().take_or_then(writes, move |writes, answer| {
+            group.answered(writes, answer);
             group.send();
-        });
-        answered.map(|(writes, answer)| (writes, answer.map(drop)))
+        })
     }
 
     /// The answer to these writes. If one of them has failed, nothing was written: the others have to be sent again.
-    fn answered(&self, mut writes: Vec<Write>, answer: Result<()>) {
-        let answer = answer.map_err(|error| self.session.root.error(error));
+    fn answered(&self, mut writes: Vec<Write>, answer: Result<Vec<OpResult>>) {
         let mut again = Vec::new();
         let answer = match answer {
             Err(Error::Multi { mut index, error }) if writes.len() > 1 => {
@@ -130,7 +129,7 @@ impl GroupCommit {
                 }
                 Err(Error::Multi { index, error })
             }
-            answer => answer,
+            answer => answer.map(drop),
         };
         {
             let mut gathered = self.lock();

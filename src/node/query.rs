@@ -19,7 +19,7 @@ use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::NodeId;
 use crate::types::watch::WatcherType;
-use crate::types::znode::{OpResult, Stat, Zxid};
+use crate::types::znode::{Stat, Zxid};
 
 /// Queries of one session are answered in the order in which they were made, each after the writes
 /// that were made before it.
@@ -162,16 +162,6 @@ refusals! {
     TooOld { path: String, zxid: Zxid, oldest: Zxid, },
     FutureZxid { path: String, zxid: Zxid, last: Zxid, },
     TooLarge { path: String, size: u64, limit: u64, },
-}
-
-impl Answer {
-    /// The results of the operations of a multi.
-    pub(crate) fn results(self) -> Vec<OpResult> {
-        match self {
-            Answer::Reply(Reply::Multi(results)) => results,
-            _ => Vec::new(),
-        }
-    }
 }
 
 impl Query {

@@ -2,23 +2,27 @@
 //! as soon as it exists.
 
 use crate::api::session::Session;
-use crate::machine::command::Reply;
-use crate::node::query::Answer;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult};
 
 /// A write in flight that creates one znode: a create, or a multi with one.
-struct Creating<T> {
+struct Creating<T: 'static> {
     session: Session,
     /// `None` once the reply has arrived.
     pending: Option<Pending<T>>,
+    /// What it has created.
+    created: fn(T) -> Result<Created>,
 }
 
-impl<T> Creating<T> {
-    fn new(session: &Session, pending: Pending<T>) -> Creating<T> {
-        Creating { session: session.clone(), pending: Some(pending) }
+impl<T: 'static> Creating<T> {
+    fn new(
+        session: &Session,
+        pending: Pending<T>,
+        created: fn(T) -> Result<Created>,
+    ) -> Creating<T> {
+        Creating { session: session.clone(), pending: Some(pending), created }
     }
 
     /// Waits for the reply. From then on, the caller is responsible for deleting the znode.
@@ -33,13 +37,14 @@ impl<T> Creating<T> {
     }
 }
 
-impl<T> Drop for Creating<T> {
+impl<T: 'static> Drop for Creating<T> {
     fn drop(&mut self) {
         let Some(pending) = self.pending.take() else { return };
-        let discard = self.session.discarding();
+        let (discard, root, created) =
+            (self.session.discarding(), self.session.root.clone(), self.created);
         pending.then(move |answer| {
-            if let Ok(created) = created_by(answer) {
-                discard(created.path, created.stat.czxid);
+            if let Ok(created) = answer.and_then(created) {
+                discard(root.full(&created.path).into_owned(), created.stat.czxid);
             }
         });
     }
@@ -53,7 +58,7 @@ pub(super) async fn create_ephemeral(
     mode: CreateMode,
 ) -> Result<OwnedEphemeral> {
     let pending = session.nonblocking().create(path, data, mode);
-    let Created { path, stat } = Creating::new(session, pending).answer().await?;
+    let Created { path, stat } = Creating::new(session, pending, Ok).answer().await?;
     Ok(OwnedEphemeral::new(session, &path, &stat))
 }
 
@@ -62,7 +67,8 @@ pub(super) async fn created_in_multi(
     session: &Session,
     pending: Pending<Vec<OpResult>>,
 ) -> Result<OwnedEphemeral> {
-    let Created { path, stat } = created_among(Creating::new(session, pending).answer().await?)?;
+    let Created { path, stat } =
+        created_among(Creating::new(session, pending, created_among).answer().await?)?;
     Ok(OwnedEphemeral::new(session, &path, &stat))
 }
 
@@ -71,7 +77,7 @@ pub(super) async fn claimed_in_multi(
     session: &Session,
     pending: Pending<Vec<OpResult>>,
 ) -> Result<(String, Vec<u8>, OwnedEphemeral)> {
-    let results = Creating::new(session, pending).answer().await?;
+    let results = Creating::new(session, pending, created_among).answer().await?;
     let taken = results.into_iter().find_map(|result| match result {
         OpResult::Taken { path, data, claim: Some(claim) } => Some((path, data, claim)),
         _ => None,
@@ -82,15 +88,8 @@ pub(super) async fn claimed_in_multi(
     Ok((path, data, OwnedEphemeral::new(session, &claim, &stat)))
 }
 
-/// The znode that a create, or a multi with one create, has created.
-pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
-    match answer? {
-        Answer::Reply(Reply::Created(created)) => Ok(created),
-        answer => created_among(answer.results()),
-    }
-}
-
-fn created_among(results: Vec<OpResult>) -> Result<Created> {
+/// The znode that a multi with one create has created.
+pub(super) fn created_among(results: Vec<OpResult>) -> Result<Created> {
     let created = results.into_iter().find_map(|result| match result {
         OpResult::Created(created) | OpResult::Taken { claim: Some(created), .. } => Some(created),
         _ => None,

@@ -262,7 +262,7 @@ impl PersistentEphemeral {
             })
         };
         let Some(creating) = creating else { return std::future::pending().await };
-        let answer = creating.answer().await.map_err(|error| session.root.error(error));
+        let answer = creating.answer().await;
         let Some(stat) = unless_overtaken(answer)? else { return Ok(None) };
         let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
         // If it was closed in the meantime, this deletes the znode once more.

@@ -123,24 +123,32 @@ impl<T> Pending<T> {
     }
 
     /// Passes the answer to `then`, on the node's thread, where it must not block.
-    pub(crate) fn then(self, then: impl FnOnce(Result<Answer>) + Send + 'static) {
-        self.slot.then(then);
+    pub(crate) fn then(self, then: impl FnOnce(Result<T>) + Send + 'static)
+    where
+        T: 'static,
+    {
+        let convert = self.convert;
+        self.slot.then(move |answer| then(converted(convert, answer)));
     }
 
     /// Returns the answer, if it has arrived, or passes it to `then`: see [`slot::Slot::take_or_then`].
     pub(crate) fn take_or_then<W: Send + 'static>(
         self,
         with: W,
-        then: impl FnOnce(W, Result<Answer>) + Send + 'static,
-    ) -> Option<(W, Result<Answer>)> {
-        self.slot.take_or_then(with, then)
+        then: impl FnOnce(W, Result<T>) + Send + 'static,
+    ) -> Option<(W, Result<T>)>
+    where
+        T: 'static,
+    {
+        let with = (with, self.convert);
+        let answered = self.slot.take_or_then(with, |(with, convert), answer| {
+            then(with, converted(convert, answer));
+        });
+        answered.map(|((with, convert), answer)| (with, converted(convert, answer)))
     }
 
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
-        match self.convert.take() {
-            Some(convert) => run(convert, answer),
-            None => Err(taken()),
-        }
+        converted(self.convert.take(), answer)
     }
 }
 
@@ -155,6 +163,13 @@ impl<T> Future for Pending<T> {
             Some(answer) => Poll::Ready(self.converted(answer)),
             None => Poll::Pending,
         }
+    }
+}
+
+fn converted<T>(convert: Option<Convert<T>>, answer: Result<Answer>) -> Result<T> {
+    match convert {
+        Some(convert) => run(convert, answer),
+        None => Err(taken()),
     }
 }
 
@@ -253,7 +268,7 @@ mod tests {
         for answered_first in [true, false] {
             let (slot, clock) = (Arc::new(Slot::default()), Clock::real());
             let (sender, receiver) = crossbeam_channel::unbounded();
-            let then = move |answer: Result<Answer>| sender.send(answer.is_ok()).unwrap();
+            let then = move |answer: Result<u8>| sender.send(answer).unwrap();
             if answered_first {
                 slot.complete(Ok(Answer::Watching));
             }
@@ -261,7 +276,7 @@ mod tests {
             if !answered_first {
                 slot.complete(Ok(Answer::Watching));
             }
-            assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [true]);
+            assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [Ok(7)]);
         }
     }
 }

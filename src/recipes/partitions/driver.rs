@@ -383,8 +383,7 @@ impl ShareDriver {
         }
         let (holdings, session) = (Arc::clone(&self.holdings), session.clone());
         multi.submit().then(move |answer| {
-            let results = inner(answer).map(|answer| answer.results());
-            let claimed = results.map(|results| {
+            let claimed = inner(answer).map(|results| {
                 let created = results.into_iter().filter_map(|result| match result {
                     OpResult::Created(created) => Some(created.stat),
                     _ => None,
@@ -416,7 +415,7 @@ impl ShareDriver {
                         Error::BadVersion { .. } | Error::Unmet { .. } | Error::NodeExists { .. }
                     );
                     if !is_overtaken {
-                        state.failure = Some(session.root.error(error));
+                        state.failure = Some(error);
                     }
                     Vec::new()
                 }

@@ -9,14 +9,14 @@ use super::recover;
 use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::recipes::blocking;
-use crate::recipes::creating::created_by;
+use crate::recipes::creating::created_among;
 use crate::recipes::former_run::FormerEphemeral;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
-use crate::types::znode::{CreateMode, Stat};
+use crate::types::znode::{CreateMode, Created, Stat};
 
 /// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to
 /// clone; dropping it does nothing. It keeps the session of the znode open until it has noticed that the
@@ -99,19 +99,23 @@ impl PendingCreate {
     ) -> Arc<PendingCreate> {
         let creating = Arc::new(PendingCreate::default());
         let (put, discard) = (Arc::clone(&creating), session.discarding());
-        let answered = move |answer| {
+        let full = session.root.full(path).into_owned();
+        let answered = move |created: Result<Created>| {
+            let answer = created.map(|created| created.stat);
             let mut state = lock(&put.state);
-            let answer = created_by(answer);
-            if let (true, Ok(created)) = (state.given_up, &answer) {
-                discard(created.path.clone(), created.stat.czxid);
+            if let (true, Ok(stat)) = (state.given_up, &answer) {
+                discard(full, stat.czxid);
             }
-            state.answer = Some(answer.map(|created| created.stat));
+            state.answer = Some(answer);
             drop(state);
             put.waiting.wake();
         };
         match left {
             None => session.nonblocking().create(path, data, CreateMode::Ephemeral).then(answered),
-            Some(left) => left.take_over(session, path, data).then(answered),
+            Some(left) => {
+                let taking = left.take_over(session, path, data);
+                taking.then(|results| answered(results.and_then(created_among)));
+            }
         }
         creating
     }
@@ -125,7 +129,7 @@ impl PendingCreate {
         }
     }
 
-    /// Waits for the reply. Paths in it are relative to the root of the whole tree.
+    /// Waits for the reply.
     pub(super) async fn answer(&self) -> Result<Stat> {
         let mut place = Place::new(Arc::clone(&self.waiting));
         let look = || lock(&self.state).answer.clone();

@@ -8,7 +8,6 @@ use super::agreement::Agreement;
 use super::blocks::{Block, CallerStep, Grant, LimiterState, NoPermits, RESERVED_MAX, RETRY_MIN};
 use super::limit::Limit;
 use crate::api::session::Session;
-use crate::node::query::Answer;
 use crate::recipes::blocking;
 use crate::recipes::errors::{inner, missing_nanos};
 use crate::recipes::parents::{create_unless_there, shows_missing};
@@ -217,9 +216,8 @@ impl Bucket {
 }
 
 /// The time in the znode after a request, and the log's time, in nanoseconds.
-fn granted(answer: Result<Answer>) -> Result<(u64, u64)> {
-    let results = inner(answer)?.results();
-    let moved = results.into_iter().find_map(|result| match result {
+fn granted(answer: Result<Vec<OpResult>>) -> Result<(u64, u64)> {
+    let moved = inner(answer)?.into_iter().find_map(|result| match result {
         OpResult::Added { after, stat } => Some((u64::try_from(after).ok()?, stat)),
         _ => None,
     });

@@ -27,7 +27,7 @@ use crate::node::io::{Dial, Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
-use crate::runtime::shared::HostMessage;
+use crate::runtime::inbox::HostMessage;
 use crate::security::auth::Schemes;
 use crate::types::membership::NodeId;
 use crate::types::version::INVENTED;

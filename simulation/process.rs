@@ -17,7 +17,7 @@ use crate::node::stored::Identity;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk_watch::DiskWatch;
 use crate::runtime::host::Host;
-use crate::runtime::shared::HostMessage;
+use crate::runtime::inbox::HostMessage;
 use crate::storage::simulated::Device;
 use crate::types::membership::{Member, NodeId};
 

@@ -32,7 +32,7 @@ impl Coordinator {
     pub fn publish_metrics(&self) {
         let shared = self.shared();
         // Two threads that publish at once must not record the same durations.
-        let mut published = shared.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = shared.figures.published.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.metrics();
         for &(name, help, ref value) in METRICS {
             match value {

@@ -18,10 +18,11 @@ mod gateway {
     #[cfg(feature = "tls")]
     pub(crate) use crate::runtime::certificates::HasCertificates;
     pub(crate) use crate::runtime::chroot::Root;
+    pub(crate) use crate::runtime::inbox::RequestOrigin;
     /// How they are sent, and where the answers arrive.
     pub(crate) use crate::runtime::mailbox::{Arrived, Delivery, Mailbox, Recipient, SharedEvent};
     pub(crate) use crate::runtime::session::SessionShared;
-    pub(crate) use crate::runtime::shared::{NodeShared, RequestOrigin};
+    pub(crate) use crate::runtime::shared::NodeShared;
     pub(crate) use crate::runtime::{entropy, holder};
     pub(crate) use crate::transport::SHORT_READ_DRAINS;
     #[cfg(feature = "tls")]

@@ -131,7 +131,7 @@ impl Clients {
     ) -> Clients {
         let endings = Endings::default();
         // So that a monitor sees the first increase of each.
-        endings.counts().for_each(|(reason, _)| shared.count_ended(reason, 0));
+        endings.counts().for_each(|(reason, _)| shared.figures.count_ended(reason, 0));
         Clients {
             zxid: shared.tree().zxid(),
             shared,
@@ -470,7 +470,7 @@ impl Clients {
         ending: &Ending,
         now: Duration,
     ) {
-        self.shared.count_ended(ending.reason(), 1);
+        self.shared.figures.count_ended(ending.reason(), 1);
         self.endings.note(from, session, ending, now);
     }
 }

@@ -155,7 +155,8 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
     found.extend(tables.read(session).await?);
     found.sort_by(|one, other| (&one.path, one.recipe).cmp(&(&other.path, other.recipe)));
     if path == "/" && session.root.is_everything() {
-        session.shared().has_looked(figures(&found, session.shared().clock.wall_ms()));
+        let (shared, clock) = (session.shared(), &session.shared().clock);
+        shared.figures.has_looked(clock.now(), figures(&found, clock.wall_ms()));
     }
     Ok(found)
 }

@@ -21,9 +21,10 @@ use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::holder;
+use crate::runtime::inbox::{Asker, HostMessage, RequestOrigin};
 use crate::runtime::mailbox::{AnswerSink, MailboxDeliveries, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, CLOSED, HostMessage, Limits, NodeShared, RequestOrigin};
+use crate::runtime::shared::{CLOSED, Limits, NodeShared};
 use crate::runtime::timers::CallerTimers;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
@@ -344,7 +345,7 @@ impl Host {
         let mut effects = self.engine.step(now, self.inputs.drain(..));
         if effects.tree.is_some() {
             let took = clock.now().saturating_sub(now.mono);
-            self.shared.measured().apply.record(took);
+            self.shared.figures.measured().apply.record(took);
         }
         let members = effects.members.take().map(Arc::new);
         let work = Work {
@@ -380,7 +381,7 @@ impl Host {
         }
         if has_events {
             let took = self.shared.clock.now().saturating_sub(now);
-            self.shared.measured().watch_delivery.record(took);
+            self.shared.figures.measured().watch_delivery.record(took);
         }
         if let Some(reason) = &effects.stopped {
             self.answers.values_mut().for_each(|asked| asked.watch = None);
@@ -441,7 +442,7 @@ impl Host {
             }
             let refused = |error: &Error| !error.is_outcome_unknown();
             if counts && answered.answer.as_ref().is_err_and(refused) {
-                self.shared.measured().requests_refused += 1;
+                self.shared.figures.measured().requests_refused += 1;
             }
             self.shared.note_answered(&sink);
             sink.complete(answered, &mut self.outgoing);

@@ -7,6 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` measures for how long they hang, and `disk_watch` decides what that means |
 //! | `shared`, `session` | the state that handles share with the host |
+//! | `inbox`, `figures` | parts of it: what handles send, and what is counted |
 //! | `ask` | what handles ask of their node, each request with the type of its answer |
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
@@ -30,8 +31,10 @@ pub(crate) mod disk_watch;
 pub(crate) mod either;
 pub(crate) mod engine;
 pub(crate) mod entropy;
+mod figures;
 pub(crate) mod holder;
 pub(crate) mod host;
+pub(crate) mod inbox;
 #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]
 pub(crate) mod mailbox;
 pub(crate) mod node_thread;

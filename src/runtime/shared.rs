@@ -1,15 +1,14 @@
-//! The state that the handles of one node share: an inbox for its [`Host`], and what the host
-//! publishes. Each session also has a [`SessionShared`].
+//! The state that the handles of one node share: the [`Inbox`] of its [`Host`], and what the host publishes. Each
+//! session also has a [`SessionShared`].
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, bounded};
 use once_cell::sync::OnceCell;
 
 use crate::addressing::listening::NotListening;
@@ -25,7 +24,9 @@ use crate::runtime::certificates::Certificates;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
+use crate::runtime::figures::Figures;
 use crate::runtime::host::Host;
+use crate::runtime::inbox::{Asker, HostMessage, Inbox, RequestOrigin};
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
@@ -40,62 +41,12 @@ use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
-use crate::types::metrics::histogram::Histogram;
-use crate::types::metrics::recipes::RecipeFigures;
 use crate::types::reason::{Reason, ReasonKind};
 use crate::types::session::SessionState;
 use crate::types::znode::{SessionId, Zxid};
 
 /// Why a node has stopped that its user has closed.
 pub(crate) const CLOSED: &str = "it was closed";
-
-/// For so long the metrics have what was found when this instance looked at all recipes.
-const LOOK_KEPT: Duration = Duration::from_secs(300);
-
-/// A message from a handle to the host.
-pub(crate) enum HostMessage {
-    Request {
-        request: ClientRequest,
-        asker: Asker,
-    },
-    /// Passes an input on to the node.
-    Input(Input),
-    /// Sets a timer.
-    Timer(CallerTimer),
-    /// Runs a function on the host's state.
-    Look(Box<dyn FnOnce(&Host) + Send>),
-    /// Stops the coordinator in an orderly way. The sender is dropped when it has stopped.
-    Close(Sender<()>),
-}
-
-/// The origin of a request.
-pub(crate) enum RequestOrigin {
-    /// A handle of the session.
-    Holder(Arc<SessionShared>),
-    /// A recipe, which expects that some of its writes fail.
-    Recipe(Arc<SessionShared>),
-    /// A handle of the session, with the request that opens or resumes it.
-    Opener(Arc<SessionShared>),
-}
-
-impl RequestOrigin {
-    pub(super) fn session(&self) -> &Arc<SessionShared> {
-        match self {
-            RequestOrigin::Holder(session)
-            | RequestOrigin::Recipe(session)
-            | RequestOrigin::Opener(session) => session,
-        }
-    }
-}
-
-/// Who has sent a request, and what they receive. If it is dropped, the node has ended and does not answer.
-pub(crate) struct Asker {
-    pub(super) origin: Option<RequestOrigin>,
-    /// Where the answer goes, if anybody waits for it.
-    pub(super) sink: Option<AnswerSink>,
-    /// The watch that the request sets.
-    pub(super) watch: Option<(WatchId, WatchSink)>,
-}
 
 /// The limits of a host.
 #[derive(Clone, Copy, Debug)]
@@ -111,23 +62,9 @@ pub(crate) struct Limits {
     pub(crate) watch_capacity: usize,
 }
 
-/// What the host measures itself.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HostMeasurements {
-    pub(super) apply: Histogram,
-    pub(super) watch_delivery: Histogram,
-    pub(super) requests_refused: u64,
-}
-
-/// Adds figures of the transport to metrics.
-type Meter = Box<dyn Fn(&mut Metrics) + Send + Sync>;
-
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
-    /// Handles -> node. Unbounded; `waiting` counts the calls in the channel and at the node.
-    calls: Sender<HostMessage>,
-    waiting: AtomicUsize,
-    next_id: AtomicU64,
+    inbox: Inbox,
     pub(super) tree: Published<Tree>,
     /// The last write that replies and events have shown.
     seen: AtomicU64,
@@ -148,20 +85,8 @@ pub(crate) struct NodeShared {
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Subscribers,
     pub(crate) not_listening: NotListening,
-    meter: OnceCell<Meter>,
     pub(crate) certificates: Certificates,
-    /// The connections of gateways that have ended, by reason.
-    ended: Mutex<BTreeMap<&'static str, u64>>,
-    measured: Mutex<HostMeasurements>,
-    /// What was found when this instance last looked at all recipes, and when that was.
-    looked: Mutex<(Duration, RecipeFigures)>,
-    /// Calls for permits of a rate limiter that got none.
-    pub(crate) permits_refused: AtomicU64,
-    /// The metrics that were last published to the facade.
-    #[cfg(feature = "metrics")]
-    pub(crate) published: Mutex<Metrics>,
-    /// Wakes the thread that takes the calls, if it needs waking.
-    wake: OnceCell<Wake>,
+    pub(crate) figures: Figures,
     /// The member's data directory, if it is on a disk.
     directory: OnceCell<Arc<DataDirectory>>,
     /// The keys for encryption at rest, if there are any.
@@ -190,11 +115,9 @@ impl NodeShared {
         members: Vec<Member>,
         schemes: Schemes,
     ) -> (NodeShared, Receiver<HostMessage>) {
-        let (sender, calls) = unbounded();
+        let (inbox, calls) = Inbox::new();
         let shared = NodeShared {
-            calls: sender,
-            waiting: AtomicUsize::new(0),
-            next_id: AtomicU64::new(1),
+            inbox,
             tree: Published::new(engine.tree()),
             seen: AtomicU64::new(0),
             status: Mutex::new(engine.status()),
@@ -209,15 +132,8 @@ impl NodeShared {
             members: ArcSwap::from_pointee(members),
             availability: Subscribers::default(),
             not_listening: NotListening::default(),
-            meter: OnceCell::new(),
             certificates: Certificates::default(),
-            ended: Mutex::default(),
-            measured: Mutex::default(),
-            looked: Mutex::default(),
-            permits_refused: AtomicU64::new(0),
-            #[cfg(feature = "metrics")]
-            published: Mutex::default(),
-            wake: OnceCell::new(),
+            figures: Figures::default(),
             directory: OnceCell::new(),
             at_rest: OnceCell::new(),
             schemes,
@@ -269,7 +185,7 @@ impl NodeShared {
     }
 
     pub(crate) fn next_watch(&self) -> WatchId {
-        WatchId(self.next_id.fetch_add(1, Ordering::Relaxed))
+        WatchId(self.inbox.next_id())
     }
 
     /// Sends a request; the answer is converted for the caller.
@@ -295,11 +211,10 @@ impl NodeShared {
         if let Some(error) = self.stop_error() {
             return Pending::failed(error, self.clock.clone());
         }
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= limit {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Pending::failed(Error::Busy { limit }, self.clock.clone());
+        if let Err(error) = self.inbox.admit(limit) {
+            return Pending::failed(error, self.clock.clone());
         }
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = RequestId(self.inbox.next_id());
         let slot = Arc::new(Slot::default());
         let origin = origin.into();
         let session = origin.as_ref().map_or(SessionId(0), |origin| origin.session().id);
@@ -314,7 +229,7 @@ impl NodeShared {
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
         };
         // If the host is gone, dropping the asker answers the request.
-        self.call(HostMessage::Request { request, asker });
+        self.inbox.put(HostMessage::Request { request, asker });
         pending
     }
 
@@ -338,16 +253,16 @@ impl NodeShared {
         if let Some(error) = self.stop_error() {
             return sink.fail(error);
         }
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = RequestId(self.inbox.next_id());
         let request = ClientRequest { id, session: origin.session().id, body };
         let asker = Asker { origin: Some(origin), sink: Some(sink), watch };
-        self.call(HostMessage::Request { request, asker });
+        self.inbox.put(HostMessage::Request { request, asker });
     }
 
     /// A request is answered whose answer goes there.
     pub(super) fn note_answered(&self, sink: &AnswerSink) {
         if matches!(sink, AnswerSink::Slot(..)) {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.inbox.answered();
         }
     }
 
@@ -364,23 +279,14 @@ impl NodeShared {
         let asker = Asker { origin: Some(origin), sink: None, watch: None };
         if !self.clock.is_forked() {
             // If the node has ended, the request is not needed.
-            self.call(HostMessage::Request { request, asker });
+            self.inbox.put(HostMessage::Request { request, asker });
         }
     }
 
     /// Passes an input on to the node. If the node has ended, it is not needed.
     pub(crate) fn input(&self, input: Input) {
         if !self.clock.is_forked() {
-            self.call(HostMessage::Input(input));
-        }
-    }
-
-    /// Puts a call into the inbox. If the host is gone, it is dropped.
-    fn call(&self, call: HostMessage) {
-        if self.calls.send(call).is_ok()
-            && let Some(wake) = self.wake.get()
-        {
-            wake.wake();
+            self.inbox.put(HostMessage::Input(input));
         }
     }
 
@@ -402,7 +308,7 @@ impl NodeShared {
         }
         let (sender, seen) = bounded(1);
         let look = move |host: &Host| drop(sender.send(look(host)));
-        self.call(HostMessage::Look(Box::new(look)));
+        self.inbox.put(HostMessage::Look(Box::new(look)));
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
@@ -418,7 +324,7 @@ impl NodeShared {
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         // If the host is gone, dropping the timer answers it.
         let answer = CallerTimer::new(Duration::ZERO, slot);
-        self.call(HostMessage::Look(Box::new(move |host| {
+        self.inbox.put(HostMessage::Look(Box::new(move |host| {
             left.store(host.has_left(session), Ordering::Release);
             answer.fire();
         })));
@@ -463,7 +369,7 @@ impl NodeShared {
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), |_| Ok(()));
         let timer = CallerTimer::new(self.clock.now().saturating_add(after), slot);
         // If the host is gone, dropping the timer answers it.
-        self.call(HostMessage::Timer(timer));
+        self.inbox.put(HostMessage::Timer(timer));
         pending
     }
 
@@ -478,7 +384,7 @@ impl NodeShared {
         if self.clock.is_forked() {
             return closes;
         }
-        self.call(HostMessage::Close(closed));
+        self.inbox.put(HostMessage::Close(closed));
         closes
     }
 
@@ -611,38 +517,9 @@ impl NodeShared {
         }
     }
 
-    /// Sets the function that adds the network's counters.
-    pub(crate) fn set_meter(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
-        let _ = self.meter.set(Box::new(meter));
-    }
-
     /// Sets how to wake the thread that takes the calls. Called once, before the first call.
     pub(crate) fn set_wake(&self, wake: Wake) {
-        let _ = self.wake.set(wake);
-    }
-
-    /// Counts a connection of a gateway that has ended for this reason, or none so far.
-    #[cfg(feature = "gateway")]
-    pub(crate) fn count_ended(&self, reason: &'static str, connections: u64) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        *ended.entry(reason).or_default() += connections;
-    }
-
-    /// What the host measures itself.
-    pub(super) fn measured(&self) -> MutexGuard<'_, HostMeasurements> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps what a look at all recipes has found, for the metrics.
-    pub(crate) fn has_looked(&self, mut found: RecipeFigures) {
-        found.shorten();
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = (self.clock.now(), found);
-    }
-
-    fn found(&self) -> RecipeFigures {
-        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_recent = self.clock.now().saturating_sub(looked.0) < LOOK_KEPT;
-        if is_recent { looked.1.clone() } else { RecipeFigures::default() }
+        self.inbox.set_wake(wake);
     }
 
     /// The metrics of the node, of its host and of the network.
@@ -651,9 +528,6 @@ impl NodeShared {
         let (counted, status) = self.look(look).unwrap_or_default();
         let unreachable = status.peers.iter().filter(|(_, problem)| problem.is_some());
         let now = self.clock.now();
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = ended.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
-        let HostMeasurements { apply, watch_delivery, requests_refused } = self.measured().clone();
         let mut metrics = Metrics {
             has_leader: status.leader.is_some(),
             is_leader: status.is_leader,
@@ -669,17 +543,9 @@ impl NodeShared {
                 all.map(|of| (of.of.to_owned(), of.after(wall_ms))).collect()
             },
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
-            requests_refused,
-            apply,
-            watch_delivery,
-            gateway_connections_ended: ended,
-            recipes: self.found(),
-            permits_refused: self.permits_refused.load(Ordering::Relaxed),
             ..counted
         };
-        if let Some(meter) = self.meter.get() {
-            meter(&mut metrics);
-        }
+        self.figures.add_to(&mut metrics, now);
         metrics
     }
 
@@ -692,17 +558,5 @@ impl NodeShared {
     pub(crate) fn waiting_for(&self) -> String {
         let ready = || self.status().waiting_for(|node| self.address(node));
         self.not_ready().map_or_else(ready, |reason| reason.text)
-    }
-}
-
-impl Drop for Asker {
-    fn drop(&mut self) {
-        // The request was never handled: the inbox was dropped with the host.
-        if let Some(RequestOrigin::Opener(session)) = self.origin.take() {
-            session.set_state(SessionState::Expired);
-        }
-        if let Some(sink) = self.sink.take() {
-            sink.fail(Error::Stopped { reason: CLOSED.to_owned() });
-        }
     }
 }

@@ -24,7 +24,8 @@ use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::disk::InlineDisk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::shared::{HostMessage, Limits, NodeShared};
+use crate::runtime::inbox::HostMessage;
+use crate::runtime::shared::{Limits, NodeShared};
 use crate::runtime::{boot, entropy, own_thread};
 use crate::storage::{LogStore, MemoryDisk, StorageError};
 use crate::types::acl::Id;
@@ -486,9 +487,9 @@ mod tests {
     use crate::node::query::EventData;
     use crate::runtime::ask::Ask;
     use crate::runtime::chroot::Root;
+    use crate::runtime::inbox::RequestOrigin;
     use crate::runtime::pending::Pending;
     use crate::runtime::session::SessionShared;
-    use crate::runtime::shared::RequestOrigin;
     use crate::types::session::SessionState;
     use crate::types::znode::SessionId;
 

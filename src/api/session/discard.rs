@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::runtime::ask::Ask;
+use crate::runtime::inbox::RequestOrigin;
 use crate::runtime::pending::Pending;
-use crate::runtime::shared::RequestOrigin;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, OpResult, Zxid};
 

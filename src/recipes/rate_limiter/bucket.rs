@@ -62,7 +62,7 @@ impl Bucket {
     /// Whether there are permits; if not, the metrics count that.
     fn counted(&self, granted: Option<Grant>) -> bool {
         if granted.is_none() {
-            self.session.shared().permits_refused.fetch_add(1, Ordering::Relaxed);
+            self.session.shared().figures.permits_refused.fetch_add(1, Ordering::Relaxed);
         }
         granted.is_some()
     }

@@ -403,9 +403,11 @@ fn queue_step() -> impl Strategy<Value = Step> {
     let lost = (prop::sample::select(vec![TAKEN, CLAIMS]), child());
     let delete = lost.prop_map(|(part, child)| format!("/a/{part}{child}"));
     let delete = delete.prop_map(|path| Op::Delete { path: path.into(), version: None });
-    let put = order().prop_map(move |order| Op::Put {
+    // An item keeps its data wherever it moves, null or empty.
+    let data = prop::sample::select(vec![Data::from(None), Data::default()]);
+    let put = (data, order()).prop_map(move |(data, order)| Op::Put {
         path: queue(),
-        data: "".into(),
+        data,
         order: Box::new(QueueOrder { max: None, ..order }),
     });
     let take = any::<bool>().prop_map(move |claims| Op::Take { path: queue(), claims });

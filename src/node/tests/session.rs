@@ -10,8 +10,11 @@ use crate::node::query::Answer;
 use crate::node::request::RequestBody;
 use crate::node::sessions::WINDOW;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
+use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
+use crate::types::watch::{EventKind, WatchMode};
 use crate::types::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -333,13 +336,7 @@ fn resumed_behind_a_snapshot(closed: bool) {
         let close = cluster.write(holder, session, Command::Close);
         cluster.answer(close).unwrap();
     }
-    for n in 0..600 {
-        let data = vec![n as u8; 40_000].into();
-        let op = Op::Set { path: "/".into(), data, version: None };
-        cluster.write(leader, other, Command::Op(op));
-        cluster.settle();
-    }
-    cluster.advance(HEARTBEAT * 4);
+    outgrow_the_log(&mut cluster, leader, other);
     cluster.heal();
     let resumed = cluster.answer(resume);
     let is_notified = match resumed {
@@ -350,6 +347,46 @@ fn resumed_behind_a_snapshot(closed: bool) {
     assert!(is_notified, "{resumed:?}");
     assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
     assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
+}
+
+/// Writes so much that a member which has received none of it needs a snapshot.
+fn outgrow_the_log(cluster: &mut Cluster, leader: NodeId, session: SessionId) {
+    for n in 0..600 {
+        let data = vec![n as u8; 40_000].into();
+        let op = Op::Set { path: "/".into(), data, version: None };
+        cluster.write(leader, session, Command::Op(op));
+        cluster.settle();
+    }
+    cluster.advance(HEARTBEAT * 4);
+}
+
+/// A session gets an id, which lets it see a znode, and the znode changes. One snapshot brings both to its replica.
+#[test]
+fn an_event_within_a_snapshot_comes_to_who_was_authenticated_within_it() {
+    let (mut cluster, leader, [laggard, other]) = Cluster::of_three();
+    let timeout = Duration::from_secs(40);
+    let [watcher, writer] = [(laggard, 1), (leader, 2)].map(|(id, n)| cluster.open(id, n, timeout));
+    let id = Id::new("digest", "alice:h");
+    let acl =
+        vec![Acl::new(Permissions::READ, id.clone()), Acl::new(Permissions::WRITE, Id::anyone())];
+    let (path, mode) = ("/secret".into(), CreateMode::Persistent);
+    let create = Op::CreateWithAcl { path, data: "".into(), mode, acl };
+    let created = cluster.write(leader, writer, Command::Op(create));
+    cluster.answer(created).unwrap();
+    cluster.watch(laggard, watcher, 1, "/secret", WatchMode::Persistent);
+    // The laggard's messages arrive, and it receives none.
+    cluster.cut.extend([(leader, laggard), (other, laggard)]);
+    let authenticated = cluster.write(laggard, watcher, Command::Authenticate { ids: vec![id] });
+    cluster.settle();
+    cluster.isolate(laggard);
+    let set = cluster.set(leader, writer, "/secret", "x");
+    cluster.answer(set).unwrap();
+    outgrow_the_log(&mut cluster, leader, writer);
+    assert!(cluster.events.is_empty() && !cluster.replies.contains_key(&authenticated));
+    cluster.heal();
+    cluster.answer(authenticated).unwrap();
+    let seen: Vec<_> = cluster.events.iter().map(|(_, event)| (event.kind, event.net)).collect();
+    assert_eq!(seen, [(EventKind::DataChanged, true)]);
 }
 
 /// The results of a session stay in every replica until its holder acknowledges them. One that never did, with a program

@@ -174,6 +174,28 @@ fn a_pause_holds_fires_back_and_one_by_request_comes_all_the_same() {
     assert!(matches!(one.fire_now("none"), Err(Error::NoNode { .. })));
 }
 
+/// The timer is paused when an instance has read that it is due, and has not claimed the fire yet.
+#[test]
+fn a_pause_between_the_look_and_the_claim_holds_the_fire_back() {
+    let cluster = Cluster::new(1);
+    let (one, other) = (schedule(&cluster, 0), schedule(&cluster, 0));
+    let due = Timer::at(UNIX_EPOCH + SECOND).unwrap();
+    one.set("launch", &due).unwrap();
+    let mut tried = Vec::new();
+    let fire = one.fire(|fire, multi| {
+        tried.push(fire.timer().to_owned());
+        if tried.len() == 1 {
+            other.pause("launch").unwrap();
+            // Something to go on with.
+            other.set("sweep", &due).unwrap();
+        }
+        multi
+    });
+    assert_eq!(fire.unwrap().timer(), "sweep");
+    assert_eq!(tried, ["launch", "sweep"]);
+    assert_eq!(history(&one, "launch"), []);
+}
+
 #[test]
 fn other_times_replace_those_of_a_timer_and_keep_its_history() {
     let cluster = Cluster::new(1);

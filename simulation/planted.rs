@@ -548,6 +548,8 @@ bugs! {
         [],
     DialsNoMore: "a peer is not dialled again after its connection was lost";
         [],
+    CopyWelcomed: "a node receives from a process, and another one answers where it dials that peer";
+        [],
     TakenBeforeGreeting: "a gateway takes requests before it has replied to a client's first packet";
         [],
     RemovedEarly: "a gateway forgets the watches of a client before it has replied to what came before their removal";

@@ -47,7 +47,9 @@ impl Outgoing {
         node: NodeId,
         run: &ProcessRun,
     ) -> Dialled {
-        let Some(peer) = self.peers.get_mut(&node) else { return Dialled::Nobody };
+        let Some(peer) = self.peers.get_mut(&node).filter(|_| !planted!(CopyWelcomed)) else {
+            return Dialled::Nobody;
+        };
         let (target, later) = (Target::Node(node), context.now + transit(&context.options));
         let listed = peer.listed.clone();
         let is_at_listed = listed.as_ref() == Some(&peer.address);

@@ -399,6 +399,12 @@ fn two_runs() {
     }
 }
 
+fn two_runs_with_a_copy() {
+    for seed in 1..3 {
+        World::new(seed, true).run();
+    }
+}
+
 #[test]
 fn a_peer_has_one_connection() {
     claims(two_runs, Bug::FormerConnectionRead);
@@ -407,4 +413,9 @@ fn a_peer_has_one_connection() {
 #[test]
 fn a_peer_that_was_lost_is_dialled_again() {
     claims(two_runs, Bug::DialsNoMore);
+}
+
+#[test]
+fn a_process_is_not_welcomed_as_the_peer_that_another_one_is() {
+    claims(two_runs_with_a_copy, Bug::CopyWelcomed);
 }

@@ -435,6 +435,40 @@ fn a_wrong_secret_is_told_by_everybody() {
     }
 }
 
+/// A member runs, and so does a process with a copy of its directory, at another address.
+#[cfg(unix)]
+#[test]
+fn both_processes_of_a_copied_directory_are_named() {
+    let mut cluster = Cluster::new(3);
+    let dir = |address: &str| cluster.data.path().join(address.replace(':', "_"));
+    let start = |address: &str| {
+        let builder = Coordinator::builder().advertise(address).data_dir(dir(address));
+        builder.join(cluster.peers.split(',')).unwrap()
+    };
+    let (address, elsewhere) = (cluster.members[2].address(), addresses::address());
+    cluster.members.remove(2).close();
+    let copied = Command::new("cp").arg("-r").args([dir(&address), dir(&elsewhere)]).status();
+    assert!(copied.unwrap().success());
+    let member = start(&address);
+    member.wait_ready(Duration::from_secs(60)).unwrap();
+    let copy = start(&elsewhere);
+    let is_named = |text: &str| {
+        let named = [&address, &elsewhere].into_iter().all(|one| text.contains(one.as_str()));
+        named && text.contains("two processes run as node")
+    };
+    while !findings(&cluster.run(&["doctor", "--json"])).iter().any(|(wrong, _)| is_named(wrong)) {}
+    // The others go on with the member.
+    for (member, path) in
+        [&cluster.members[0], &cluster.members[1], &member].into_iter().zip(["/a", "/b", "/c"])
+    {
+        member.session().create(path, b"", CreateMode::Persistent).unwrap();
+    }
+    while copy.status().not_ready.is_none_or(|reason| reason.kind != ReasonKind::Refused) {}
+    let error = copy.wait_ready(Duration::from_secs(3)).unwrap_err();
+    assert!(matches!(&error, Error::Start(StartError::PeerRefused { .. })), "{error}");
+    assert!(is_named(&error.to_string()), "{error}");
+}
+
 /// Every write was refused, and `status` said that the cluster was healthy.
 #[test]
 fn refused_writes_are_told() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::node::io::Input;
 use crate::node::leader::planner::FORGET_FACTOR;
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
@@ -271,6 +272,28 @@ fn a_member_that_is_alive_is_not_replaced() {
     cluster.advance(20 * SECOND);
     assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
     assert!(!roster_parts(&cluster, leader).1.contains(&7));
+}
+
+/// Two processes with copies of one directory were at fault for a lost leader, and the reason did not name them.
+#[test]
+fn the_reason_for_a_missing_leader_names_a_refused_copy_for_half_a_minute() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    let node = cluster.follower();
+    cluster.isolate(node);
+    cluster.advance(20 * SECOND);
+    let reason = "two processes run as node 2";
+    cluster.input(node, Input::Duplicate { reason: reason.to_owned() });
+    cluster.settle();
+    let names_it = |cluster: &Cluster| {
+        let status = cluster.node(node).status();
+        assert_eq!(status.leader, None);
+        status.no_leader(|_| None).to_string().contains(reason)
+    };
+    cluster.advance(29 * SECOND);
+    assert!(names_it(&cluster));
+    cluster.advance(2 * SECOND);
+    assert!(!names_it(&cluster));
 }
 
 #[test]

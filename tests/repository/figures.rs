@@ -127,5 +127,5 @@ fn figures_are_quoted_as_they_are_in_the_file() {
             assert!(numbers(text).iter().any(is_there), "{file}: {text:?} is not {value}");
         }
     }
-    assert!(seen > 10, "{seen}");
+    assert!(seen >= 10, "{seen}");
 }

@@ -215,35 +215,25 @@ impl Tables {
 
     async fn read(self, session: &Session) -> Result<Vec<Contended>> {
         let mut found = Vec::new();
-        let mut show = |path, recipe, table: Result<Option<RecipeTable>>| {
-            let table = if_readable(table)?.flatten();
-            let (holders, waiters) = (Vec::new(), Vec::new());
-            found.extend(table.map(|table| Contended {
-                path,
-                recipe,
-                holders,
-                waiters,
-                table: Some(table),
-            }));
-            Ok::<_, Error>(())
+        let mut show = |path, recipe, table| {
+            let (holders, waiters, table) = (Vec::new(), Vec::new(), Some(table));
+            found.push(Contended { path, recipe, holders, waiters, table });
         };
         for path in self.schedules {
-            let table = schedule::table(session, &path).await;
-            show(path, SCHEDULE, table)?;
+            let table = if_readable(schedule::table(session, &path).await)?.flatten();
+            table.into_iter().for_each(|table| show(path.clone(), SCHEDULE, table));
         }
         for path in self.partitions {
             let tables = if_readable(partitions::tables(session, &path).await)?.flatten();
             let Some([partitions, members]) = tables else { continue };
-            show(path.clone(), PARTITIONS, Ok(Some(partitions)))?;
-            show(path, MEMBERS, Ok(Some(members)))?;
+            show(path.clone(), PARTITIONS, partitions);
+            show(path, MEMBERS, members);
         }
         for (path, parts) in self.queues {
-            let table = parts.table(session, &path).await;
-            show(path, QUEUE, table)?;
+            let table = if_readable(parts.table(session, &path).await)?;
+            table.into_iter().for_each(|table| show(path.clone(), QUEUE, table));
         }
-        for (path, limit) in self.limits {
-            show(path, "rate limits", Ok(Some(limit)))?;
-        }
+        self.limits.into_iter().for_each(|(path, limit)| show(path, "rate limits", limit));
         Ok(found)
     }
 }

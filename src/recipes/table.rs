@@ -134,6 +134,11 @@ pub(super) const fn column(name: &'static str, kind: ColumnKind) -> RecipeColumn
     RecipeColumn { name, kind }
 }
 
+/// Whether all of these are among a znode's children.
+pub(super) fn has_parts(children: &[String], parts: &[&str]) -> bool {
+    parts.iter().all(|part| children.iter().any(|child| child == part))
+}
+
 /// A cell, if there is a value.
 pub(super) fn cell(value: Option<impl Into<RecipeCell>>) -> Option<RecipeCell> {
     value.map(Into::into)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{OWNERS, PLAN, POSITIONS, PartitionsStatus, partitions_status_async};
 use crate::api::session::Session;
-use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column, has_parts};
 use crate::types::error::{Error, Result};
 
 const PARTITIONS: &[RecipeColumn] = &[
@@ -29,7 +29,7 @@ const MEMBERS: &[RecipeColumn] = &[
 
 /// Whether a znode with these children may be that of partitions.
 pub(in crate::recipes) fn is_root(children: &[String]) -> bool {
-    [OWNERS, PLAN, POSITIONS].iter().all(|part| children.iter().any(|child| child == part))
+    has_parts(children, &[OWNERS, PLAN, POSITIONS])
 }
 
 /// The partitions, and the members. `None` if these are no partitions that this version knows.

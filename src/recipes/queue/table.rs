@@ -50,7 +50,7 @@ impl QueueParts {
         mut self,
         session: &Session,
         queue: &str,
-    ) -> Result<Option<RecipeTable>> {
+    ) -> Result<RecipeTable> {
         self.claims.sort_unstable();
         let is_left = |name: &&String| self.claims.binary_search(name).is_err();
         let items = self.items.iter().map(|name| (ITEMS, name));
@@ -68,6 +68,6 @@ impl QueueParts {
         let count = |number: usize| cell(u64::try_from(number).ok());
         let row =
             vec![count(waiting.len()), cell(since), count(self.claims.len()), count(self.delayed)];
-        Ok(Some(RecipeTable::new(COLUMNS, [row])))
+        Ok(RecipeTable::new(COLUMNS, [row]))
     }
 }

@@ -3,7 +3,7 @@
 use super::timer::NEVER;
 use super::{HISTORY, NEXT, Schedule};
 use crate::api::session::Session;
-use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column};
+use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column, has_parts};
 use crate::types::error::Result;
 
 const COLUMNS: &[RecipeColumn] = &[
@@ -19,7 +19,7 @@ const COLUMNS: &[RecipeColumn] = &[
 
 /// Whether a znode with these children is a timer.
 pub(in crate::recipes) fn is_timer(children: &[String]) -> bool {
-    [NEXT, HISTORY].iter().all(|part| children.iter().any(|child| child == part))
+    has_parts(children, &[NEXT, HISTORY])
 }
 
 /// The timers of the schedule at this path: when each fires and has fired, and who runs it. One that is paused has no

@@ -61,7 +61,7 @@
 // | hold something, and notice its loss | `held` |
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
 // | ask a holder to release | `revocation` |
-// | let writes that are made at about the same time become one | `api::group_commit` |
+// | let writes that are made at about the same time become one | `api::write_group` |
 // | keep a lock free for a while after its holder was lost | `delay` |
 // | find out what a failed write means, and whether it is worth another attempt | `errors` |
 // | wait for one of two futures, or until a znode that is there changes (`Barrier::wait_async` waits for one to appear) | `waiting` |

@@ -10,9 +10,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::silence::SilenceTimer;
-use crate::api::group_commit::GroupCommit;
 use crate::api::part::Part;
 use crate::api::session::Session;
+use crate::api::write_group::WriteGroup;
 use crate::recipes::errors::{gone, inner};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{Held, Lost, Membership};
@@ -30,7 +30,7 @@ pub(super) struct Holdings {
     /// Those who wait for a change of this.
     changed: Arc<Wakers>,
     /// Positions, releases, and the mark that the member is silent.
-    pub(super) writes: Arc<GroupCommit>,
+    pub(super) writes: Arc<WriteGroup>,
     /// For how long the share may be in none of its calls.
     pub(super) max_silence: Option<Duration>,
     /// The data of the member's znode that say that it is silent.
@@ -120,7 +120,7 @@ impl Holdings {
             membership,
             state: Mutex::default(),
             changed: Arc::default(),
-            writes: GroupCommit::new(session),
+            writes: WriteGroup::new(session),
             max_silence,
             silent_member,
             silence_timer: Mutex::default(),

@@ -17,7 +17,7 @@ const BYTES_MAX: usize = 512 << 10;
 /// They take effect in the order in which they were added. One that fails, because a condition of it is not met for
 /// example, fails alone.
 #[derive(Debug)]
-pub(crate) struct GroupCommit {
+pub(crate) struct WriteGroup {
     session: Session,
     gathered: Mutex<Gathered>,
     /// Where `session_waker` waits for the end of the session.
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Write {
 }
 
 /// Fails what waits when the session ends.
-struct SessionEnd(Weak<GroupCommit>);
+struct SessionEnd(Weak<WriteGroup>);
 
 impl Wake for SessionEnd {
     fn wake(self: Arc<Self>) {
@@ -53,9 +53,9 @@ impl Wake for SessionEnd {
     }
 }
 
-impl GroupCommit {
-    pub(crate) fn new(session: &Session) -> Arc<GroupCommit> {
-        Arc::new_cyclic(|group| GroupCommit {
+impl WriteGroup {
+    pub(crate) fn new(session: &Session) -> Arc<WriteGroup> {
+        Arc::new_cyclic(|group| WriteGroup {
             session: session.clone(),
             gathered: Mutex::default(),
             session_place: Mutex::new(Place::new(session.state_wakers())),
@@ -67,7 +67,7 @@ impl GroupCommit {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a write, which [`GroupCommit::send`] sends. `done` gets its result, without a lock, on the node's thread
+    /// Adds a write, which [`WriteGroup::send`] sends. `done` gets its result, without a lock, on the node's thread
     /// or on that of a `send`.
     pub(crate) fn add(&self, part: Part, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.lock().writes.push_back(Write { part, done: Box::new(done) });
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_sent_again_comes_before_what_came_later() {
         let session = Cluster::new(1).node(0).session();
-        let group = GroupCommit::new(&session);
+        let group = WriteGroup::new(&session);
         let (sender, results) = crossbeam_channel::unbounded();
         let add = |part: crate::Multi<'_>, name: &'static str| {
             let sender = sender.clone();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_write_with_wrong_arguments_fails_alone() {
         let session = Cluster::new(1).node(0).session();
-        let group = GroupCommit::new(&session);
+        let group = WriteGroup::new(&session);
         let (sender, results) = crossbeam_channel::unbounded();
         for path in ["/a", "b", "/c"] {
             let create = session.multi().create(path, b"", CreateMode::Persistent);
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_waits_fails_when_the_session_ends() {
         let session = Cluster::new(1).node(0).session();
-        let group = GroupCommit::new(&session);
+        let group = WriteGroup::new(&session);
         group.lock().is_in_flight = true;
         let (sender, results) = crossbeam_channel::unbounded();
         let create = session.multi().create("/a", b"", CreateMode::Persistent);

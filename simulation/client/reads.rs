@@ -250,6 +250,13 @@ impl Handle {
         self.kernel.check(checked);
     }
 
+    /// Takes a snapshot beside the session's other reads, and checks it.
+    pub(crate) async fn check_present(&self, path: &str) {
+        if let Ok(snapshot) = self.session.nonblocking().snapshot().await {
+            self.check_snapshot(path, &snapshot);
+        }
+    }
+
     /// A snapshot shows everything that existed at its zxid, and nothing else.
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let begun = self.shows_what_was_acknowledged("a snapshot", snapshot.zxid());

@@ -90,6 +90,18 @@ impl WriteGroup {
         self.end_with_session();
     }
 
+    /// Sends nothing until [`WriteGroup::go_on`].
+    #[cfg(test)]
+    pub(crate) fn hold(&self) {
+        self.lock().is_in_flight = true;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        self.lock().is_in_flight = false;
+        self.send();
+    }
+
     /// Sends the next writes. Returns them if they are answered already.
     fn send_next(self: &Arc<Self>) -> Option<(Vec<Write>, Result<Vec<OpResult>>)> {
         let writes = {
@@ -188,7 +200,7 @@ mod tests {
             group.add(Part::of(Ok(part)), move |result| sender.send((name, result)).unwrap());
         };
         let put = |data: &str| session.multi().create_or_set("/a", data, CreateMode::Persistent);
-        group.lock().is_in_flight = true;
+        group.hold();
         add(put("1").check("/a", 0), "first");
         add(put("x").check("/missing", 0), "refused");
         add(put("2"), "second");
@@ -231,7 +243,7 @@ mod tests {
     fn what_waits_fails_when_the_session_ends() {
         let session = Cluster::new(1).node(0).session();
         let group = WriteGroup::new(&session);
-        group.lock().is_in_flight = true;
+        group.hold();
         let (sender, results) = crossbeam_channel::unbounded();
         let create = session.multi().create("/a", b"", CreateMode::Persistent);
         group.add(Part::of(Ok(create)), move |result| sender.send(result).unwrap());

@@ -235,7 +235,7 @@ impl ShareDriver {
             let unwanted = {
                 let mut state = self.holdings.lock();
                 let former = state.owned.insert(number, Arc::clone(&owned));
-                match state.leaves {
+                match state.leaves || state.marks > 0 {
                     true => (Some(owned), former),
                     false => {
                         state.ready.push_back(owned);
@@ -330,7 +330,7 @@ impl ShareDriver {
             let has = |number: &usize| {
                 state.owned.contains_key(number) || state.claiming.contains(number)
             };
-            match state.leaves {
+            match state.leaves || state.marks > 0 {
                 true => return Ok(()),
                 false => own.iter().filter(|number| !has(number)).copied().collect(),
             }

@@ -60,6 +60,8 @@ pub(super) struct OwnedPartitions {
     pub(super) turned_at: Duration,
     /// Whether that was so long ago that everything was given up.
     pub(super) is_silent: bool,
+    /// How many marks of that are not made yet. Nothing is claimed before.
+    pub(super) marks: usize,
     /// Goes up with each change that the share has to look at.
     pub(super) changes: u64,
 }

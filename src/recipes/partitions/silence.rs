@@ -102,11 +102,68 @@ impl Holdings {
 
     /// Shows others that this member is silent, once it certainly has nothing: so they plan its partitions at once.
     pub(super) fn mark_silent(self: &Arc<Self>) {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.is_silent && state.claiming.is_empty() {
             let mark = (self.membership.path().to_owned(), self.silent_member.clone());
             let member = (mark.0.clone(), self.membership.fencing_token());
-            drop(self.write(member, Some(mark), false));
+            state.marks += 1;
+            let (holdings, marked) = (Arc::clone(self), self.write(member, Some(mark), false));
+            marked.then(move |_| holdings.change(|state| state.marks -= 1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use crate::Coordinator;
+    use crate::recipes::{Partition, Partitions, Share, partitions_status};
+    use crate::testing::Cluster;
+
+    use super::*;
+
+    fn turn(share: &mut Share, owned: &mut Vec<Partition>) {
+        while let Poll::Ready(taken) =
+            pin!(share.take_async()).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            owned.push(taken.unwrap());
+        }
+    }
+
+    /// Its mark waited behind other writes, and was made when the member had gone on and had new partitions.
+    #[test]
+    fn a_member_that_goes_on_claims_nothing_before_its_mark_is_made() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let settings = Coordinator::builder().session_timeout(60 * SECOND);
+        let cluster = Cluster::with_settings(1, settings);
+        let session = cluster.node(0).session();
+        let partitions = Partitions::new(&session, "/feeds", 2).unwrap();
+        let partitions = partitions.with_max_silence(20 * SECOND);
+        let mut share = partitions.join("me").unwrap();
+        let mut owned = vec![share.take().unwrap(), share.take().unwrap()];
+        let holdings = Arc::clone(&owned[0].holdings);
+        holdings.writes.hold();
+        while !holdings.lock().is_silent {
+            cluster.advance(SECOND);
+        }
+        // Others end its claims meanwhile.
+        owned.iter().for_each(|owned| session.delete(owned.path()).unwrap());
+        owned.clear();
+        for _ in 0..10 {
+            turn(&mut share, &mut owned);
+            cluster.advance(SECOND / 10);
+        }
+        assert!(owned.is_empty(), "{owned:?}");
+        holdings.writes.go_on();
+        while owned.len() < 2 {
+            turn(&mut share, &mut owned);
+            cluster.advance(SECOND / 10);
+        }
+        session.sync().unwrap();
+        let status = partitions_status(&session, "/feeds").unwrap();
+        assert_eq!(status.members[0].silent_since, None);
+        assert!(owned.iter().all(|owned| owned.is_held()));
     }
 }

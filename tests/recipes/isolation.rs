@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate::recipes::{
     Barrier, DoubleBarrier, LeaderSelector, MultiLock, NodeList, Phase, Queue, ReentrantLock,
@@ -15,6 +15,8 @@ use quorate::testing::Cluster;
 use quorate::{Coordinator, Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Threads of a busy machine react within this real time.
+const REACTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A cluster of three with short session timeouts.
 fn cluster() -> Cluster {
@@ -40,12 +42,14 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         let threads: Vec<_> = (0..6).map(|thread| scope.spawn(work(thread))).collect();
         let has_failed = || threads.iter().any(|thread| thread.is_finished());
         let mut random = 11_u64;
-        // This many steps without a turn: no thread will get one any more.
-        let (mut last, mut stalled) = (0, 0);
-        while stalled < 60 && last < enough && !has_failed() {
+        // This many steps without a turn, and so long that threads have run: none will get one any more.
+        let (mut last, mut stalled, mut since) = (0, 0, Instant::now());
+        while (stalled < 60 || since.elapsed() < REACTS_WITHIN) && last < enough && !has_failed() {
             let now = turns.load(Ordering::SeqCst);
-            stalled = if now > last { 0 } else { stalled + 1 };
-            last = now;
+            stalled += 1;
+            if now > last {
+                (last, stalled, since) = (now, 0, Instant::now());
+            }
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             cluster.isolate(((random >> 33) % 3) as usize);
             for _ in 0..(random >> 50) % 70 {
@@ -56,11 +60,13 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         }
         done.store(true, Ordering::SeqCst);
         // Far longer than any of them waits, and than any session lasts.
-        for _ in 0..3000 {
+        let (mut steps, since) = (0, Instant::now());
+        while steps < 3000 || since.elapsed() < REACTS_WITHIN {
             if threads.iter().all(|thread| thread.is_finished()) {
                 return;
             }
             cluster.advance(SECOND / 10);
+            steps += 1;
         }
         waits_for_ever.store(true, Ordering::SeqCst);
         // Stopping the nodes ends the threads, and with them the test.

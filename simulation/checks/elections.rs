@@ -169,6 +169,8 @@ impl Elections {
 fn candidates(oracle: &Oracle, zxid: Zxid) -> Vec<String> {
     let election = oracle.at(PATH, zxid);
     let mut names = election.map(|election| election.children.clone()).unwrap_or_default();
+    // By such a znode a leader calls a candidate forward.
+    names.retain(|name| !name.starts_with("call-"));
     names.sort_by(|one, other| order(one).cmp(&order(other)));
     names
 }

@@ -23,6 +23,7 @@ use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
 use crate::machine::data::Data;
 use crate::machine::model::Model;
 use crate::node::io::{RequestId, WatchId};
+use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::query::{Answer, EventData, Query, Read};
 use crate::node::request::RequestBody;
 use crate::node::tests::harness::{Cluster, TICK};
@@ -424,9 +425,15 @@ impl World {
 
     fn write(&mut self, slot: usize, command: Command) {
         let mut held = self.session(slot);
-        held.seq += 1;
-        self.sessions[slot] = Some(held);
-        let expected = self.apply(held, command.clone());
+        let expected = match command.too_large(COMMAND_BYTES_MAX) {
+            // It gets no number, and does not reach the log.
+            Some(error) => Err(error.into_error(held.id)),
+            None => {
+                held.seq += 1;
+                self.sessions[slot] = Some(held);
+                self.apply(held, command.clone())
+            }
+        };
         let request = self.cluster.write(NODE, held.id, command);
         self.expected.push((request, expected));
     }

@@ -189,10 +189,12 @@ impl WriteInProgress {
         Ok(())
     }
 
-    /// Creates a container, unless there is a znode.
+    /// Creates a container, unless there is a znode, which may be somebody else's.
     fn container(&mut self, tree: &mut Tree, path: &str) -> Result<(), OpError> {
-        if tree.get(path).is_some() {
-            return Ok(());
+        if let Some(znode) = tree.get(path) {
+            let is_ephemeral = znode.fields().owner().is_some();
+            let refused = || OpError::NoChildrenForEphemerals { path: path.to_owned() };
+            return if is_ephemeral { Err(refused()) } else { Ok(()) };
         }
         self.provide(tree, &path.into(), ZnodeKind::Container).map(drop)
     }

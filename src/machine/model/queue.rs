@@ -56,8 +56,11 @@ impl Model {
 
     fn part(&mut self, by: (SessionId, u64), queue: &str, part: &str) -> Result<(), OpError> {
         let path = below(queue, part);
-        if self.znodes.contains_key(&path) {
-            return Ok(());
+        if let Some(znode) = self.znodes.get(&path) {
+            return match znode.stat.ephemeral_owner {
+                None => Ok(()),
+                Some(_) => Err(OpError::NoChildrenForEphemerals { path }),
+            };
         }
         self.provide(by, &path, CreateMode::Container).map(drop)
     }

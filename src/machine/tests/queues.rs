@@ -41,6 +41,32 @@ fn limit(s: &mut Script, text: &'static [u8]) {
     s.make("/zookeeper/quota/jobs/zookeeper_stats", Persistent);
 }
 
+/// An item became the child of an ephemeral that somebody had made in a part's place, and no snapshot of that state could
+/// be restored.
+#[test]
+fn no_item_is_moved_below_an_ephemeral() {
+    for part in ["items", "taken", "claims"] {
+        let mut s = Script::new();
+        s.make("/jobs", Persistent);
+        s.op(put(0)).unwrap();
+        let (item, claim) = taken(s.op(take(true)));
+        if part == "items" {
+            // Free again, and to be moved back.
+            s.op(delete(&claim.unwrap(), None)).unwrap();
+        } else {
+            s.op(delete(&item, None)).unwrap();
+            s.op(delete(&claim.unwrap(), None)).unwrap();
+            s.op(put(0)).unwrap();
+        }
+        let path = format!("/jobs/{part}");
+        s.op(delete(&path, None)).unwrap();
+        s.make(&path, Ephemeral);
+        let refused = OpError::NoChildrenForEphemerals { path };
+        assert_eq!(s.op(take(true)), Err(refused), "{part}");
+        s.machine.check_invariants().unwrap();
+    }
+}
+
 #[test]
 fn a_queue_at_its_hard_quota_is_worked_off() {
     let mut s = Script::new();

@@ -255,8 +255,10 @@ impl LogPlace {
 
     /// Notes durably that only the log of the last start fits.
     pub(super) fn forget_before(&mut self) -> Result<()> {
-        if self.recorded.before.take().is_some() {
-            LOG_DIR.write(&self.incarnation, &self.recorded)?;
+        if self.recorded.before.is_some() {
+            let recorded = Recorded { before: None, ..self.recorded.clone() };
+            LOG_DIR.write(&self.incarnation, &recorded)?;
+            self.recorded = recorded;
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ pub(crate) struct DiskStore {
 }
 
 /// A start that has promised nothing yet. Its log may be an old copy that was put there by mistake.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Unnoted {
     /// Whether its member is the only one of its cluster.
     is_alone: bool,
@@ -271,13 +271,14 @@ impl DiskStore {
 
     /// Notes that this start goes on with its log: before its first vote, entry or checkpoint.
     fn note_start(&mut self) -> Result<()> {
-        let Some(Unnoted { is_alone }) = self.unnoted.take() else { return Ok(()) };
+        let Some(Unnoted { is_alone }) = self.unnoted else { return Ok(()) };
         let (random, sealing) = (self.options.random, self.sealing.clone());
         let live = self.live()?;
         let (last, generation) = (live.log.last(), live.checkpoints.lock().generation().number());
         let current = self.directory.owned()?;
         current.start_log(last, random, is_alone)?;
         current.remove_unused(generation, &sealing);
+        self.unnoted = None;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //!
 //! An operation that fails without having changed anything ([`StorageError::Again`]), for example because
 //! the process has no file descriptor for a moment, is tried again: a checkpoint without a limit, operations
-//! that the node waits for during half a minute. Any other error ends the
+//! that the node waits for, writes to the log among them, during half a minute. Any other error ends the
 //! threads, and stops the node.
 //!
 //! The threads decide nothing. They receive, perform steps and wait as two state machines say: [`Writer`]

@@ -259,9 +259,6 @@ impl Writer {
             return Ok(Next::Perform(StoreCall::Space));
         }
         loop {
-            if let Some(merged) = self.merged.take() {
-                return Ok(Next::Perform(self.write(merged)));
-            }
             if let Some(change) = &mut self.change {
                 if self.is_stopping {
                     return Ok(Next::Wait(Some(self.space_at)));
@@ -270,6 +267,9 @@ impl Writer {
                     Some(until) => Next::Wait(Some(until.min(self.space_at))),
                     None => Next::Perform(StoreCall::Change(change.next_call())),
                 });
+            }
+            if let Some(merged) = self.merged.take() {
+                return Ok(Next::Perform(self.write(merged)));
             }
             let Some(job) = self.jobs.pop_front() else { break };
             self.rest_at = None;
@@ -387,7 +387,14 @@ impl Writer {
     fn make(&mut self, call: StoreCall) -> Result<(), StorageError> {
         match call {
             StoreCall::Append(number, write) => {
-                self.store.append(&write)?;
+                match self.store.append(&write) {
+                    // What is left of it waits meanwhile.
+                    Err(error @ StorageError::Again { .. }) if !self.is_closing => {
+                        self.change = Some(DiskChange::append(number, write, error));
+                        return Ok(());
+                    }
+                    appended => appended?,
+                }
                 self.busy = true;
                 if let Some(number) = number {
                     self.reports.send(Input::Written { number });
@@ -415,7 +422,9 @@ impl Writer {
                 if let Some(mut change) = self.change.take() {
                     if change.perform(call, &mut *self.store, self.is_closing)? {
                         self.busy = true;
-                        self.reports.send(Input::Written { number: change.number() });
+                        if let Some(number) = change.number() {
+                            self.reports.send(Input::Written { number });
+                        }
                     } else {
                         self.change = Some(change);
                     }

@@ -241,6 +241,26 @@ fn a_read_goes_before_the_write_that_it_came_behind() {
     assert_eq!(world.times("append").len(), 2);
 }
 
+/// The first write after a start notes the start in small files of its own. At the limit of open files it stopped the
+/// member.
+#[test]
+fn a_write_that_meets_the_limit_of_open_files_is_made_later() {
+    let mut world = World::new(Script::default().refuse("append", 3));
+    world.writer.split_above(200);
+    world.write(1, large());
+    world.write(2, write(2, 41..=41));
+    world.advance(2 * SECOND);
+    assert_eq!(world.results(), ["written 1", "written 2"]);
+    assert_eq!(world.boot().entries.len(), 40);
+    assert_eq!(world.times("append")[..4], [0, 1, 2, 3].map(|again| again * AGAIN_PAUSE));
+
+    let mut world = World::new(Script::default().refuse("append", usize::MAX));
+    world.write(1, write(1, 2..=2));
+    world.advance(40 * SECOND);
+    assert_eq!(world.times("append").len(), AGAIN_MAX + 1);
+    assert_eq!(world.results(), ["failed"]);
+}
+
 #[test]
 fn a_write_is_not_merged_across_another_operation() {
     let mut world = World::new(Script::default());

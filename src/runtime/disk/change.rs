@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Time;
-use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
+use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::storage::{Checkpointer, LogAfter, LogStore, StorageError};
 use crate::types::membership::Promise;
 
@@ -13,10 +13,9 @@ use crate::types::membership::Promise;
 pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const AGAIN_MAX: usize = 60;
 
-/// An operation that the node waits for: all but a write to the log, and such a write once it has failed.
+/// An operation that the node waits for, other than a write to the log.
 pub(super) struct DiskChange {
-    /// The number to report; `None` for a part of a write.
-    number: Option<u64>,
+    number: u64,
     kind: DiskChangeKind,
     failures: usize,
     /// The last failure, if it was not tried again yet.
@@ -29,7 +28,6 @@ enum DiskChangeKind {
     Identity(Identity),
     Promise(Promise),
     Removed,
-    Append(LogWrite),
     Install(Box<Install>),
 }
 
@@ -60,7 +58,7 @@ pub(super) enum ChangeCall {
 /// What such a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeStep {
-    /// Replaces the identity or the promise, marks the member as removed, or appends to the log.
+    /// Replaces the identity or the promise, or marks the member as removed.
     Mark,
     /// Begins to write a state that replaces everything.
     Begin,
@@ -95,18 +93,11 @@ impl DiskChange {
         DiskChange::new(number, DiskChangeKind::Install(Box::new(install)))
     }
 
-    /// A write that has failed with this error.
-    pub(super) fn append(number: Option<u64>, write: LogWrite, error: StorageError) -> DiskChange {
-        tracing::warn!(%error, "cannot write to the log; trying again");
-        let kind = DiskChangeKind::Append(write);
-        DiskChange { number, kind, failures: 1, failed: Some(error), again_at: None }
-    }
-
     fn new(number: u64, kind: DiskChangeKind) -> DiskChange {
-        DiskChange { number: Some(number), kind, failures: 0, failed: None, again_at: None }
+        DiskChange { number, kind, failures: 0, failed: None, again_at: None }
     }
 
-    pub(super) fn number(&self) -> Option<u64> {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 
@@ -130,10 +121,9 @@ impl DiskChange {
 
     pub(super) fn next_call(&mut self) -> ChangeCall {
         match &mut self.kind {
-            DiskChangeKind::Identity(_)
-            | DiskChangeKind::Promise(_)
-            | DiskChangeKind::Removed
-            | DiskChangeKind::Append(_) => ChangeCall::Mark,
+            DiskChangeKind::Identity(_) | DiskChangeKind::Promise(_) | DiskChangeKind::Removed => {
+                ChangeCall::Mark
+            }
             DiskChangeKind::Install(install) => match &mut install.copying {
                 Copying::Not => ChangeCall::Begin,
                 Copying::Begun(_, chunks) => {
@@ -156,7 +146,6 @@ impl DiskChange {
             DiskChangeKind::Identity(identity) => store.set_identity(identity).map(|()| true),
             DiskChangeKind::Promise(promise) => store.set_promise(promise).map(|()| true),
             DiskChangeKind::Removed => store.mark_removed().map(|()| true),
-            DiskChangeKind::Append(write) => store.append(write).map(|()| true),
             DiskChangeKind::Install(install) => install.perform(call, store),
         };
         let error = match made {

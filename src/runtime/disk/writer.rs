@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::change::{ChangeCall, ChangeStep, DiskChange};
+use super::change::{AGAIN_MAX, AGAIN_PAUSE, ChangeCall, ChangeStep, DiskChange};
 use super::group_commit::{WRITE_BYTES_MAX, merge, next_part, size};
 use super::reports::Reports;
 use super::state_worker::{CheckpointOrder, CheckpointOutcome, StateOrder};
@@ -86,6 +86,10 @@ pub(crate) struct Writer {
     merged: Option<Merged>,
     /// The change in progress. No other job is done meanwhile.
     change: Option<DiskChange>,
+    /// A call that has failed without having changed anything. Nothing else is done before it is made again.
+    delayed: Option<Delayed>,
+    /// How often it has failed.
+    delays: usize,
     /// The checkpoint that is being written.
     checkpoint: Option<Checkpoint>,
     /// How many checkpoints were started.
@@ -129,6 +133,13 @@ enum StoreCall {
     Scrub,
 }
 
+struct Delayed {
+    call: StoreCall,
+    error: StorageError,
+    /// When it is made again. `None`: the pause begins.
+    again_at: Option<Time>,
+}
+
 /// Writes that were merged.
 struct Merged {
     number: u64,
@@ -154,6 +165,8 @@ impl Writer {
             call: None,
             merged: None,
             change: None,
+            delayed: None,
+            delays: 0,
             checkpoint: None,
             checkpoints: 0,
             order: None,
@@ -199,8 +212,9 @@ impl Writer {
     /// Whether everything is written, the store's deferred work included.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn is_resting(&self) -> bool {
-        let Writer { busy, jobs, call, merged, change, .. } = self;
-        !busy && jobs.is_empty() && call.is_none() && merged.is_none() && change.is_none()
+        let Writer { busy, jobs, call, merged, change, delayed, .. } = self;
+        let is_idle = call.is_none() && merged.is_none() && change.is_none() && delayed.is_none();
+        is_idle && !busy && jobs.is_empty()
     }
 
     /// See [`LogStore::work_beside`].
@@ -258,7 +272,21 @@ impl Writer {
             self.space_at = now + SPACE_PERIOD;
             return Ok(Next::Perform(StoreCall::Space));
         }
+        if let Some(mut delayed) = self.delayed.take() {
+            let again_at = *delayed.again_at.get_or_insert(now + AGAIN_PAUSE);
+            if self.is_closing {
+                return Err(delayed.error);
+            }
+            if now >= again_at {
+                return Ok(Next::Perform(delayed.call));
+            }
+            self.delayed = Some(delayed);
+            return Ok(Next::Wait(Some(again_at.min(self.space_at))));
+        }
         loop {
+            if let Some(merged) = self.merged.take() {
+                return Ok(Next::Perform(self.write(merged)));
+            }
             if let Some(change) = &mut self.change {
                 if self.is_stopping {
                     return Ok(Next::Wait(Some(self.space_at)));
@@ -267,9 +295,6 @@ impl Writer {
                     Some(until) => Next::Wait(Some(until.min(self.space_at))),
                     None => Next::Perform(StoreCall::Change(change.next_call())),
                 });
-            }
-            if let Some(merged) = self.merged.take() {
-                return Ok(Next::Perform(self.write(merged)));
             }
             let Some(job) = self.jobs.pop_front() else { break };
             self.rest_at = None;
@@ -387,15 +412,10 @@ impl Writer {
     fn make(&mut self, call: StoreCall) -> Result<(), StorageError> {
         match call {
             StoreCall::Append(number, write) => {
-                match self.store.append(&write) {
-                    // What is left of it waits meanwhile.
-                    Err(error @ StorageError::Again { .. }) if !self.is_closing => {
-                        self.change = Some(DiskChange::append(number, write, error));
-                        return Ok(());
-                    }
-                    appended => appended?,
+                if let Err(error) = self.store.append(&write) {
+                    return self.delay(StoreCall::Append(number, write), error);
                 }
-                self.busy = true;
+                (self.busy, self.delays) = (true, 0);
                 if let Some(number) = number {
                     self.reports.send(Input::Written { number });
                 }
@@ -406,8 +426,13 @@ impl Writer {
                 self.store.read(from, bytes, Box::new(done))?;
             }
             StoreCall::Prepare(prepared) => {
+                let checkpointer = match self.store.checkpointer() {
+                    Ok(checkpointer) => checkpointer,
+                    Err(error) => return self.delay(StoreCall::Prepare(prepared), error),
+                };
+                self.delays = 0;
                 let (checkpoint, state, dirty) = *prepared;
-                let (number, checkpointer) = (checkpoint.number, self.store.checkpointer()?);
+                let number = checkpoint.number;
                 let order = CheckpointOrder { number, state, dirty, checkpointer };
                 self.order = Some(StateOrder::Checkpoint(Box::new(order)));
                 self.checkpoint = Some(checkpoint);
@@ -422,9 +447,7 @@ impl Writer {
                 if let Some(mut change) = self.change.take() {
                     if change.perform(call, &mut *self.store, self.is_closing)? {
                         self.busy = true;
-                        if let Some(number) = change.number() {
-                            self.reports.send(Input::Written { number });
-                        }
+                        self.reports.send(Input::Written { number: change.number() });
                     } else {
                         self.change = Some(change);
                     }
@@ -437,6 +460,20 @@ impl Writer {
             StoreCall::Space => self.measure(),
             StoreCall::Scrub => self.scrub()?,
         }
+        Ok(())
+    }
+
+    /// Makes the call again after a pause, if it has changed nothing.
+    fn delay(&mut self, call: StoreCall, error: StorageError) -> Result<(), StorageError> {
+        self.delays += 1;
+        let is_over = self.is_closing || self.delays > AGAIN_MAX;
+        if is_over || !matches!(error, StorageError::Again { .. }) {
+            return Err(error);
+        }
+        if self.delays == 1 {
+            tracing::warn!(%error, "cannot write to the data directory; trying again");
+        }
+        self.delayed = Some(Delayed { call, error, again_at: None });
         Ok(())
     }
 

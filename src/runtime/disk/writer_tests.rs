@@ -254,11 +254,17 @@ fn a_write_that_meets_the_limit_of_open_files_is_made_later() {
     assert_eq!(world.boot().entries.len(), 40);
     assert_eq!(world.times("append")[..4], [0, 1, 2, 3].map(|again| again * AGAIN_PAUSE));
 
-    let mut world = World::new(Script::default().refuse("append", usize::MAX));
-    world.write(1, write(1, 2..=2));
-    world.advance(40 * SECOND);
-    assert_eq!(world.times("append").len(), AGAIN_MAX + 1);
-    assert_eq!(world.results(), ["failed"]);
+    for closes in [false, true] {
+        let mut world = World::new(Script::default().refuse("append", usize::MAX));
+        world.write(1, write(1, 2..=2));
+        world.advance(SECOND / 10);
+        if closes {
+            world.writer.close();
+        }
+        world.advance(40 * SECOND);
+        assert_eq!(world.times("append").len(), if closes { 1 } else { AGAIN_MAX + 1 });
+        assert_eq!(world.results(), ["failed"]);
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn cluster() -> Cluster {
 
 /// Two threads on each node call `turn` with the node's current session, while one node after another is
 /// isolated. Ends after this many turns, and then waits for all threads.
+#[expect(clippy::disallowed_methods, reason = "threads take real time")]
 fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool + Sync) {
     let (turns, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let waits_for_ever = AtomicBool::new(false);

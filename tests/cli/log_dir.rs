@@ -134,6 +134,14 @@ fn recorded(data: &Path) -> Option<Vec<u8>> {
     entries.filter_map(|entry| fs::read(entry.join("LOG_DIR")).ok()).next()
 }
 
+/// What the files of this log have.
+fn contents(log: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let entries = fs::read_dir(log.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).ok())).collect();
+    files.sort();
+    files
+}
+
 #[test]
 fn members_with_logs_elsewhere_lose_nothing_and_take_no_other_log() {
     let work = tempfile::tempdir().unwrap();
@@ -180,8 +188,13 @@ fn members_with_logs_elsewhere_lose_nothing_and_take_no_other_log() {
     members[0].kill();
     members[0].start(&peers);
     has(&members[0].address, &["/c"]);
-    // The others may have answered. From its start on, the copy does not fit.
+    // The others may have answered. From the end of its start on, before it writes to its log, the copy does not fit.
     while recorded(&members[0].data()) == recorded(&copied) {
+        std::thread::yield_now();
+    }
+    let logged = contents(&members[0].log());
+    write(&peers, &["/e"]);
+    while contents(&members[0].log()) == logged {
         std::thread::yield_now();
     }
     members[0].kill();

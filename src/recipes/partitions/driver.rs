@@ -235,7 +235,7 @@ impl ShareDriver {
             let unwanted = {
                 let mut state = self.holdings.lock();
                 let former = state.owned.insert(number, Arc::clone(&owned));
-                match state.leaves || state.marks > 0 {
+                match state.leaves {
                     true => (Some(owned), former),
                     false => {
                         state.ready.push_back(owned);

@@ -1,4 +1,4 @@
-//! Dates, for the library and, as a module of its own, for the program.
+//! Dates.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use super::cluster::{bytes, duration, reports};
 use super::findings::{Finding, Findings};
 use super::leadership::{counts, no_leader, why_silent};
 use super::member_findings;
-use super::moment::utc;
+use super::when::utc;
 use super::{ClusterArgs, Shown, interrupted, json, print, tables};
 use crate::Exit;
 use crate::text::{json_line, line};

@@ -13,8 +13,6 @@ mod held;
 mod leadership;
 mod locks;
 mod member_findings;
-#[path = "../../../types/moment.rs"]
-mod moment;
 mod operate;
 mod running;
 mod sessions;

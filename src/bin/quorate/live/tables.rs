@@ -15,7 +15,7 @@ use quorate::{Coordinator, Error, Result, Session};
 use super::cluster::{duration, table};
 use super::findings::Finding;
 use super::locks;
-use super::moment::utc;
+use super::when::utc;
 use super::{ClusterArgs, Shown};
 use crate::system;
 use crate::text::line;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::cluster::duration;
-use super::moment::utc;
 
 /// A moment in milliseconds since the Unix epoch, in UTC, and how long ago it was at `now`, since the epoch, too.
 pub(super) fn when(millis: u64, now: Duration) -> String {
@@ -13,6 +14,12 @@ pub(super) fn when(millis: u64, now: Duration) -> String {
     }
     let then = Duration::from_millis(millis);
     format!("{}, {} ago", utc(then), duration(now.saturating_sub(then)))
+}
+
+/// The date and time of a moment since the Unix epoch, in UTC. What lies beyond the year 9999 is shown as its end.
+pub(super) fn utc(since_epoch: Duration) -> String {
+    let moment = since_epoch.try_into().and_then(Timestamp::from_duration);
+    moment.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]
@@ -31,6 +38,8 @@ mod tests {
             (1_709_251_200, "2024-03-01 00:00:00 UTC, 1050 d ago"),
             (1_767_225_599, "2025-12-31 23:59:59 UTC, 379 d ago"),
             (1_799_999_990, "2027-01-15 07:59:50 UTC, 10 s ago"),
+            // Whatever a znode holds.
+            (u64::MAX / 1000, "9999-12-30 22:00:00 UTC, 0 ms ago"),
             // The leader's clock is ahead.
             (1_800_000_001, "2027-01-15 08:00:01 UTC, 0 ms ago"),
         ] {

@@ -17,7 +17,7 @@ fn quorate(arguments: &[&str]) -> (i32, String, String) {
 }
 
 /// The output of a process that is to end soon. It is killed if it does not.
-#[cfg(all(feature = "gateway", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 fn ended(process: std::process::Child) -> Output {
     let (sender, receiver) = std::sync::mpsc::channel();
     let id = process.id().to_string();
@@ -128,7 +128,7 @@ fn a_usage_error_has_an_exit_code_of_its_own() {
     assert!(output.contains("inspect") && output.contains("recover"), "{output}");
 }
 
-#[cfg(feature = "gateway")]
+#[cfg(unix)]
 #[test]
 fn settings_in_a_file_that_are_wrong_are_named_with_their_line() {
     let work = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn settings_in_a_file_that_are_wrong_are_named_with_their_line() {
 
 /// A disk that failed once stopped the member for good, and its process stayed without ports. So nothing that
 /// restarts what ends ever restarted it.
-#[cfg(all(feature = "gateway", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 #[test]
 fn a_served_member_whose_disk_has_failed_ends_its_process() {
     let work = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ fn a_served_member_whose_disk_has_failed_ends_its_process() {
 }
 
 /// A terminal that was closed ended the member without its close.
-#[cfg(all(feature = "gateway", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 #[test]
 fn a_served_member_closes_when_its_terminal_goes_away() {
     // What started the tests may ignore the signal, as `nohup` does.

@@ -3,22 +3,22 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(all(unix, feature = "gateway"))]
+#[cfg(unix)]
 mod encrypted;
 mod files;
-#[cfg(all(unix, feature = "gateway"))]
+#[cfg(unix)]
 mod flood;
 #[cfg(unix)]
 mod held;
 mod hostile;
 mod live;
-#[cfg(all(unix, feature = "gateway"))]
+#[cfg(unix)]
 mod log_dir;
-#[cfg(all(unix, feature = "gateway", feature = "admin"))]
+#[cfg(unix)]
 mod rights;
 mod screen;
 mod scripts;
-#[cfg(all(feature = "gateway", feature = "admin"))]
+#[cfg(unix)]
 mod serve_secrets;
 mod shell;
 mod top;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quorate::{Builder, Coordinator, Error, Result, Secret};
+use quorate::{Builder, Coordinator, Error, Result, Secret, Tls};
 
 /// The members, and what they demand of those who connect.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ impl AccessArgs {
     fn secured(&self, builder: Builder) -> Result<Builder> {
         if let (Some(ca), Some(cert), Some(key)) = (&self.tls_ca, &self.tls_cert, &self.tls_key) {
             warn_if_exposed(key);
-            return tls(builder, ca, cert, key);
+            return Ok(builder.security(Tls::client_from_pem_files(ca, cert, key)?));
         }
         if let Some(file) = &self.secret_file {
             return Ok(builder.security(secret(file)?));
@@ -92,12 +92,9 @@ pub(crate) fn warn_if_exposed(file: &Path) {
 
 /// Warns if others than its owner can change what is in a directory. They cannot read it: all files of a member are
 /// its owner's alone.
-#[cfg(feature = "gateway")]
+#[cfg(unix)]
 pub(crate) fn warn_if_shared(directory: &Path) {
-    #[cfg(unix)]
     warn(directory, writers, "write to", 700);
-    #[cfg(not(unix))]
-    let _ = directory;
 }
 
 #[cfg(unix)]
@@ -128,7 +125,7 @@ fn readers(mode: u32, owner: u32) -> Option<&'static str> {
 
 /// Who can write to a directory with this mode and owner, and should not. A volume of Kubernetes is root's, and its
 /// group's.
-#[cfg(all(unix, feature = "gateway"))]
+#[cfg(unix)]
 fn writers(mode: u32, owner: u32) -> Option<&'static str> {
     match (mode & 0o002, mode & 0o020) {
         (1.., _) => Some("everybody"),
@@ -138,7 +135,7 @@ fn writers(mode: u32, owner: u32) -> Option<&'static str> {
 }
 
 /// The content of a file that a setting names.
-#[cfg(feature = "admin")]
+#[cfg(unix)]
 pub(crate) fn content(file: &Path, setting: &'static str) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
         setting,
@@ -153,17 +150,6 @@ pub(crate) fn credentials<'a>(text: &'a str, setting: &'static str) -> Result<(&
         setting,
         reason: "it takes a scheme, a colon, and credentials".to_owned(),
     })
-}
-
-#[cfg(feature = "tls")]
-fn tls(builder: Builder, ca: &PathBuf, cert: &PathBuf, key: &PathBuf) -> Result<Builder> {
-    Ok(builder.security(quorate::Tls::client_from_pem_files(ca, cert, key)?))
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls(_: Builder, _: &PathBuf, _: &PathBuf, _: &PathBuf) -> Result<Builder> {
-    let reason = "this program was built without the feature tls".to_owned();
-    Err(Error::InvalidSetting { setting: "--tls-cert", reason })
 }
 
 #[cfg(test)]

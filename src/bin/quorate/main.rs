@@ -6,13 +6,11 @@
 //! the code of the command, 7 others hold it, 8 it was lost while the command ran; of `create --ephemeral` 8, too.
 
 mod access;
-#[cfg(feature = "gateway")]
 mod import;
 mod keys;
 mod live;
-#[cfg(feature = "gateway")]
 mod logging;
-#[cfg(feature = "gateway")]
+#[cfg(unix)]
 mod serve;
 mod text;
 
@@ -22,8 +20,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[cfg(feature = "gateway")]
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use quorate::StartError;
@@ -52,10 +48,9 @@ enum CliCommand {
     #[command(flatten)]
     Live(live::LiveCommand),
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
-    #[cfg(feature = "gateway")]
+    #[cfg(unix)]
     Serve(Box<serve::ServeArgs>),
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
-    #[cfg(feature = "gateway")]
     Import(import::ImportArgs),
     /// Ends the process group of a command when the program that runs it is gone: see `live/group.rs`.
     #[cfg(unix)]
@@ -134,9 +129,8 @@ enum CliCommand {
 fn main() -> ExitCode {
     let well = match arguments().command {
         CliCommand::Live(command) => return live(command),
-        #[cfg(feature = "gateway")]
+        #[cfg(unix)]
         CliCommand::Serve(arguments) => print(serve::run(*arguments)),
-        #[cfg(feature = "gateway")]
         CliCommand::Import(arguments) => import::run(&arguments),
         #[cfg(unix)]
         CliCommand::Guard { grace } => live::group::guard(grace).is_ok(),
@@ -242,12 +236,14 @@ fn arguments() -> Cli {
     let mut built = Cli::command();
     built.build();
     let all = command_first(std::env::args_os().collect(), &built);
-    #[cfg(feature = "gateway")]
+    #[cfg(unix)]
     let all = {
         let mut command = Cli::command();
         let serve = command.find_subcommand("serve").cloned();
         let all = serve.map_or(Ok(Vec::clone(&all)), |serve| serve::file::with_file(all, &serve));
-        all.unwrap_or_else(|reason| command.error(ErrorKind::InvalidValue, reason).exit())
+        all.unwrap_or_else(|reason| {
+            command.error(clap::error::ErrorKind::InvalidValue, reason).exit()
+        })
     };
     Cli::parse_from::<Vec<OsString>, _>(all)
 }

@@ -182,7 +182,6 @@ impl Rotating {
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
 }
@@ -216,7 +215,6 @@ mod tests {
     }
 
     /// `--audit-file /dev/stdout` took the device away after 64 MiB, for every process of the machine.
-    #[cfg(unix)]
     #[test]
     fn what_is_no_file_is_not_put_aside() {
         let dir = tempfile::tempdir().unwrap();

@@ -131,7 +131,6 @@ mod tests {
         assert!(read_back.skip_acl && !read_back.read_only_mode);
     }
 
-    #[cfg(feature = "admin")]
     #[test]
     fn the_admin_endpoint_is_set_in_a_file_too() {
         let text = "peers=a:1\ndata-dir=d\nadmin = 127.0.0.1:7480\nadmin-token-file=/t\nadmin-writable=yes";

@@ -1,10 +1,8 @@
 //! `quorate serve`: a member with a gateway, and nothing else.
 
-#[cfg(feature = "admin")]
 mod admin;
 mod audit;
 pub(crate) mod file;
-#[cfg(feature = "tls")]
 mod tls;
 
 use std::path::PathBuf;
@@ -16,7 +14,6 @@ use quorate::acl::Id;
 use quorate::gateway::{Gateway, GatewayBuilder};
 use quorate::security::Roles;
 use quorate::{Builder, Coordinator, Error};
-#[cfg(unix)]
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[cfg(target_os = "linux")]
 use signal_hook::consts::SIGHUP;
@@ -146,16 +143,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
     enforce_quota: bool,
-    #[cfg(feature = "admin")]
     #[command(flatten)]
     admin: admin::AdminArgs,
-    #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: tls::TlsArgs,
 }
 
 /// Raises the soft limit of open files to the hard one. The soft one is often 1,024, and each client needs a file.
-#[cfg(unix)]
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -178,7 +172,6 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let directories = [Some(&arguments.data_dir), arguments.log_dir.as_ref()];
     directories.into_iter().flatten().for_each(|directory| warn_if_shared(directory));
     let mut signals = Signals::new(ending_signals()).map_err(system("signals"))?;
-    #[cfg(unix)]
     raise_file_limit();
 
     let gateways = arguments.gateways()?;
@@ -196,7 +189,6 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     for gateway in &gateways {
         tracing::info!(address = %gateway.address(), "ZooKeeper's clients are served");
     }
-    #[cfg(feature = "admin")]
     let admin = arguments.admin.serve(&coordinator)?;
     let (member, signals_end) = (coordinator.clone(), signals.handle());
     let watch = move || {
@@ -209,7 +201,6 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let Some(signal) = signals.forever().next() else {
         // Dropping them would wait for a disk, which may hang.
         std::mem::forget((coordinator, gateways));
-        #[cfg(feature = "admin")]
         std::mem::forget(admin);
         if let Some(flusher) = flusher {
             flusher.flush();
@@ -219,7 +210,6 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     };
     tracing::info!(signal, "stopping");
     drop(gateways);
-    #[cfg(feature = "admin")]
     drop(admin);
     if arguments.leave
         && let Err(error) = coordinator.leave(LEAVE_TIME)
@@ -302,11 +292,7 @@ impl ServeArgs {
         if let Some(file) = &self.roles_file {
             builder = builder.auth_provider(Roles::from_file(file)?);
         }
-        #[cfg(feature = "tls")]
-        {
-            builder = self.tls.member(builder, self.secret_file.is_some())?;
-        }
-        Ok(builder)
+        self.tls.member(builder, self.secret_file.is_some())
     }
 
     /// The gateways, with their addresses.
@@ -322,7 +308,6 @@ impl ServeArgs {
             gateway = gateway.four_letter_words(words);
         }
         let mut gateways: Vec<(&str, GatewayBuilder)> = Vec::new();
-        #[cfg(feature = "tls")]
         gateways.extend(self.tls.gateway(&gateway)?);
         if let Some(address) = &self.zookeeper {
             gateways.push((address, gateway));

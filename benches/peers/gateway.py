@@ -29,9 +29,9 @@ class Gateway(systems.System):
 
 
 def build():
-    command = ["cargo", "build", "--release", "--locked", "--features", "cli,gateway", "--bin", "quorate"]
+    command = ["cargo", "build", "--release", "--locked", "-p", "quorate-cli"]
     subprocess.run(command, check=True, cwd=ROOT)
-    command = ["cargo", "bench", "--no-run", "--locked", "--features", "cli,gateway", "--bench", "gateway",
+    command = ["cargo", "bench", "--no-run", "--locked", "--features", "gateway", "--bench", "gateway",
                "--message-format", "json"]
     output = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
     built = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

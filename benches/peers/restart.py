@@ -195,8 +195,7 @@ def main():
     parser.add_argument("--program", help="the built quorate")
     options = parser.parse_args()
     if not options.program:
-        subprocess.run(["cargo", "build", "--release", "--locked", "--features", "cli,gateway", "--bin", "quorate"],
-                       check=True, cwd=ROOT)
+        subprocess.run(["cargo", "build", "--release", "--locked", "-p", "quorate-cli"], check=True, cwd=ROOT)
     Quorate.program = os.path.abspath(options.program or os.path.join(RELEASE, "quorate"))
     folder = tempfile.mkdtemp(prefix="quorate-restart-", dir=options.data)
     try:

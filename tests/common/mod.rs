@@ -1,4 +1,4 @@
-//! What several tests use: addresses, tasks, a cluster for the program `quorate`, and processes.
+//! What several tests use: addresses, tasks, and processes.
 //!
 //! A process is the test program itself, started again with its role in the environment. See `worker` in each
 //! test that has them.
@@ -6,8 +6,6 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
 pub(crate) mod addresses;
-#[cfg(feature = "cli")]
-pub(crate) mod cluster;
 pub(crate) mod data_dir;
 #[cfg(unix)]
 pub(crate) mod forks;

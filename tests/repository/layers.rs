@@ -28,10 +28,9 @@ const LAYERS: &[&str] = &[
     "types",
 ];
 
-/// Code that may use every folder: programs, golden files, what the crate exports, hooks for planted bugs.
+/// Code that may use every folder: golden files, what the crate exports, hooks for planted bugs.
 pub(crate) const BESIDE: &[&str] = &[
     "acl.rs",
-    "bin",
     "golden.rs",
     "lib.rs",
     "multi.rs",

@@ -1,5 +1,5 @@
-//! The published package has no tests, no simulator and no fuzz targets, and its list of features names none
-//! of them. `.ci/run features` builds it.
+//! The published packages, the library and the program, have no tests, no simulator and no fuzz targets, and the
+//! list of features names none of them. `.ci/run features` builds them.
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ fn leaves_out(pattern: &str, file: &str) -> bool {
 }
 
 /// The files of modules that only a build with tests, the simulator or fuzz targets has.
-fn only_ours() -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+fn only_ours(package: &str) -> Vec<String> {
+    let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join(package);
     let (mut folders, mut found) = (vec![root.join("src")], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
@@ -72,15 +72,30 @@ fn modules_of(file: &Path) -> Vec<PathBuf> {
     found
 }
 
-#[test]
-fn the_package_has_only_what_users_build() {
-    let own = manifest("Cargo.toml");
+/// Whether a package leaves out these files and those of at least so many modules, and has the others.
+fn check(package: &str, out: &[&str], modules: usize, within: &[&str]) {
+    let own = manifest(&format!("{package}/Cargo.toml"));
     let list = part(&own, "\nexclude = [", "]");
     let patterns: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
     let is_out = |file: &str| patterns.iter().any(|pattern| leaves_out(pattern, file));
-    for file in ["tests/repository/main.rs", "benches/read.rs", ".ci/run"] {
+    for file in out {
         assert!(is_out(file), "{file} is in the package");
     }
+    let ours = only_ours(package);
+    assert!(ours.len() >= modules, "too few modules were found: {ours:?}");
+    for file in ours {
+        assert!(is_out(&file), "{file} is in the package: exclude it in {package}/Cargo.toml");
+    }
+    for file in within {
+        assert!(!is_out(file), "{file} is not in the package");
+    }
+}
+
+#[test]
+fn the_packages_have_only_what_users_build() {
+    let out = ["tests/repository/main.rs", "benches/read.rs", ".ci/run"];
+    check(".", &out, 50, &["src/lib.rs", "src/testing/nodes.rs"]);
+    check("cli", &["tests/cli/main.rs"], 3, &["src/main.rs", "src/live/top/model/mod.rs"]);
     // Cargo leaves out the folders of other packages.
     for package in ["simulation", "fuzz", "loom"] {
         assert!(
@@ -88,20 +103,12 @@ fn the_package_has_only_what_users_build() {
             "{package}"
         );
     }
-    let ours = only_ours();
-    assert!(ours.len() > 50, "too few modules were found: {ours:?}");
-    for file in ours {
-        assert!(is_out(&file), "{file} is in the package: exclude it in Cargo.toml");
-    }
-    for file in ["src/lib.rs", "src/testing/nodes.rs", "src/bin/quorate/live/top/model/mod.rs"] {
-        assert!(!is_out(file), "{file} is not in the package");
-    }
+    let own = manifest("Cargo.toml");
     let features = part(&own, "\n[features]\n", "\n[");
     let names = features.lines().filter(|line| !line.starts_with('#'));
     let names: Vec<&str> = names.filter_map(|line| Some(line.split_once(" =")?.0)).collect();
-    let of_users = [
-        "default", "tls", "serde", "metrics", "json", "futures", "cron", "cli", "gateway", "admin",
-    ];
+    let of_users =
+        ["default", "tls", "serde", "metrics", "json", "futures", "cron", "gateway", "admin"];
     assert_eq!(names, of_users);
 }
 

@@ -134,7 +134,7 @@ impl Names {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_str().unwrap();
                 if path.is_dir() {
-                    if !["bin", "tests"].contains(&name) {
+                    if name != "tests" {
                         folders.push(path);
                     }
                 } else if name.ends_with(".rs") {

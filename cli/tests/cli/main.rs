@@ -1,7 +1,10 @@
 //! The program `quorate`.
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../../../tests/common/addresses.rs"]
+mod addresses;
+mod cluster;
+#[path = "../../../tests/common/data_dir.rs"]
+mod data_dir;
 
 #[cfg(unix)]
 mod encrypted;
@@ -14,6 +17,8 @@ mod hostile;
 mod live;
 #[cfg(unix)]
 mod log_dir;
+#[cfg(unix)]
+mod manifests;
 #[cfg(unix)]
 mod rights;
 mod screen;

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use quorate::CreateMode;
 use serde_json::Value;
 
-use crate::common::cluster::Cluster;
+use crate::cluster::Cluster;
 
 #[test]
 fn several_writes_are_done_all_or_none() {

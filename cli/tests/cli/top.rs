@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::addresses;
-use crate::common::cluster::Cluster;
+use crate::addresses;
+use crate::cluster::Cluster;
 use crate::screen::{Screen, has_tmux, wait_for};
 use quorate::CreateMode;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::addresses;
-use crate::common::data_dir::current;
+use crate::addresses;
+use crate::data_dir::current;
 use quorate::{Coordinator, CreateMode};
 
 fn quorate(arguments: &[&str]) -> (i32, String, String) {

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::addresses;
-use crate::common::cluster::Cluster;
+use crate::addresses;
+use crate::cluster::Cluster;
 use quorate::operate::{MemberReport, ReasonKind};
 use quorate::{Coordinator, CreateMode, Error, Secret, StartError};
 use serde_json::Value;

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::addresses;
-use crate::common::cluster::Cluster;
+use crate::addresses;
+use crate::cluster::Cluster;
 use quorate::acl::{Acl, Id, Permissions};
 use quorate::recipes::LeaderLatch;
 use quorate::{Coordinator, CreateMode, Error};

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::addresses;
+use crate::addresses;
 
 /// Writes a file that its owner alone can read.
 fn private(file: &Path, text: &str) {
@@ -27,7 +27,7 @@ const RIGHTS: [&str; 4] = ["member", "operator", "client", "none"];
 
 /// The rows of the table: what is done, and whether each right allows it.
 fn table() -> BTreeMap<String, [bool; 4]> {
-    let page = include_str!("../../docs/security.md");
+    let page = include_str!("../../../docs/security.md");
     let rows = page.split("| | member | operator | client | none |").nth(1).unwrap();
     let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::common::addresses;
+use crate::addresses;
 use quorate::{Coordinator, CreateMode, Secret};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::addresses;
-use crate::common::data_dir::current;
+use crate::addresses;
+use crate::data_dir::current;
 use quorate::acl::Acl;
 use quorate::{Coordinator, CreateMode};
 

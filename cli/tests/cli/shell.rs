@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use quorate::CreateMode;
 
-use crate::common::cluster::Cluster;
+use crate::cluster::Cluster;
 use crate::screen::{Screen, has_tmux, wait_for};
 
 /// Runs lines from a pipe; returns the exit code, the output and the errors.

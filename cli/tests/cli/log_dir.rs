@@ -3,10 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
-use crate::common::data_dir::{current, former};
-use crate::common::{PATIENCE, addresses};
+use crate::addresses;
+use crate::data_dir::{current, former};
 use quorate::{Coordinator, CreateMode};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Member {
     root: PathBuf,

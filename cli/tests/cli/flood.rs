@@ -14,7 +14,7 @@ use std::time::Duration;
 use quorate::{Coordinator, CreateMode, Secret};
 use serde_json::Value;
 
-use crate::common::addresses;
+use crate::addresses;
 
 /// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);

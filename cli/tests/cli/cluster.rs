@@ -1,14 +1,12 @@
 //! A cluster in the process of a test, and the program `quorate` that talks to it.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::process::Command;
 use std::time::Duration;
 
 use quorate::Coordinator;
 use serde_json::Value;
 
-use super::addresses;
+use crate::addresses;
 
 pub(crate) struct Cluster {
     pub(crate) peers: String,

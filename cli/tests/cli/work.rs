@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::cluster::Cluster;
+use crate::cluster::Cluster;
 use quorate::recipes::{Partitions, Queue, Schedule, Timer};
 use serde_json::Value;
 

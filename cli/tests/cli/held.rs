@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, unbounded};
 
 use quorate::CreateMode;
 
-use crate::common::cluster::Cluster;
+use crate::cluster::Cluster;
 use crate::screen::{Screen, has_tmux, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -71,7 +71,8 @@
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `cron` | no | cron expressions for a schedule: `recipes::Timer::cron` |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
-//! | `cli` | no | the program `quorate`: looks into running clusters and changes them, makes and restores backups, recovers lost clusters |
+//!
+//! The [program](crate::guide::cli) `quorate` is a package of its own, `quorate-cli`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]

@@ -12,7 +12,7 @@
 //! [`Options`] has them all with keys, and with another place of the log.
 //!
 //! Everything except the backup is for stopped instances. See [`guide::recovery`](crate::guide::recovery) for
-//! a guide. The program `quorate` (feature `cli`) does the same from a shell.
+//! a guide. The program `quorate` does the same from a shell.
 
 mod backup;
 mod copy;

@@ -721,3 +721,56 @@ fn what_was_acknowledged_survives_a_crash_anywhere() {
     }
     assert!(cuts > 20, "{cuts}");
 }
+
+/// A start is noted in two files. The log fits after a crash between any two calls.
+#[test]
+fn a_crash_while_a_start_is_noted_leaves_its_log_usable() {
+    let options = || options(Some(Path::new(LOGS)));
+    let mut cuts = 0;
+    for calls in 0.. {
+        let device = Device::new(calls);
+        let files = device.process();
+        let dir = simulated(&files, DATA);
+        found(&mut DiskStore::open(&dir, options()).unwrap()).unwrap();
+        let mut store = DiskStore::open(&dir, options()).unwrap();
+        store.load(&mut |_| Ok(())).unwrap();
+        files.stop_after(calls);
+        let entries = vec![entry(1, 1, b"x")];
+        let done = store.append(&LogWrite { hard_state: None, entries }).is_ok();
+        files.end_process();
+        drop(store);
+        let files = device.process();
+        let mut store = DiskStore::open(&simulated(&files, DATA), options())
+            .unwrap_or_else(|error| panic!("after {calls} calls: {error}"));
+        let boot = store.load(&mut |_| Ok(())).unwrap();
+        assert!(!done || boot.entries.len() == 1, "after {calls} calls");
+        if done {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 10, "{cuts}");
+}
+
+/// Otherwise the next write would go on with a log in whose place an old copy is believed.
+#[test]
+fn a_start_that_cannot_be_noted_is_noted_before_the_next_write() {
+    let device = Device::new(1);
+    let files = device.process();
+    let options = || options(Some(Path::new(LOGS)));
+    let dir = simulated(&files, DATA);
+    found(&mut DiskStore::open(&dir, options()).unwrap()).unwrap();
+    let path = place(&simulated(&files, LOGS), first());
+    let noted = || owner_at(&path).unwrap().unwrap().start;
+    let founded = noted();
+    let mut store = DiskStore::open(&dir, options()).unwrap();
+    store.load(&mut |_| Ok(())).unwrap();
+    let write = LogWrite { hard_state: None, entries: vec![entry(1, 1, b"x")] };
+    device.set_descriptors(Some(0));
+    let error = store.append(&write).unwrap_err();
+    assert!(matches!(error, StorageError::Again { .. }), "{error:?}");
+    device.set_descriptors(None);
+    assert_eq!(noted(), founded);
+    store.append(&write).unwrap();
+    assert_ne!(noted(), founded);
+}

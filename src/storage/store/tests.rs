@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::node::stored::LogEntry;
+use crate::storage::CheckpointKind;
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::directory::current_incarnation;
 use crate::storage::log_index::SegmentRange;
@@ -234,6 +235,48 @@ fn scrubbing_finds_a_chunk_that_does_not_follow_the_one_before() {
     drop((checkpoints, store));
     let opened = open(dir.path()).and_then(|mut store| Model::of(&mut store));
     assert!(opened.is_err() && scrubbed.is_err(), "{scrubbed:?}");
+}
+
+/// Otherwise a delta would continue the damaged one after a full image was given up.
+#[test]
+fn a_damaged_checkpoint_is_known_until_another_one_replaces_it() {
+    let (dir, mut store, mut model) = written();
+    flip(&current_incarnation(dir.path()).join("gen-000001/chunks"), 1_000);
+    let checkpoints = store.live().unwrap().checkpoints.clone();
+    assert!(matches!(checkpoints.verify(4 << 20), Err(StorageError::Corrupt { .. })));
+    let mut writer = store.checkpointer().unwrap();
+    // The second one gives up the first.
+    for _ in 0..2 {
+        assert_eq!(writer.begin(false, 0).unwrap(), CheckpointKind::Full);
+    }
+    let from = model.last() + 1;
+    checkpoint(&mut store, &mut model, from);
+    drop((checkpoints, writer, store));
+    assert_eq!(Model::of(&mut open(dir.path()).unwrap()).unwrap(), model);
+}
+
+/// Another thread removes freed segments, or uses them again, while the checkpoint is being appended to the log.
+#[test]
+fn a_checkpoint_that_the_log_does_not_name_frees_no_segment() {
+    use crate::storage::simulated::{Fault, FaultKind};
+    let device = Device::new(7);
+    let path = |files: ProcessFiles| FsPath::new(Arc::new(files), Path::new("/a/data"));
+    let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
+    let files = device.process();
+    let mut store = DiskStore::open(&path(files.clone()), options.clone()).unwrap();
+    let mut model = found(&mut store).unwrap();
+    (0..300).for_each(|_| append(&mut store, &mut model));
+    let mut writer = store.checkpointer().unwrap();
+    writer.begin(false, 0).unwrap();
+    writer.finish().unwrap();
+    let last = model.last();
+    device.inject(Fault::next(FaultKind::FailedWrite));
+    store.commit_checkpoint(&meta(last), LogAfter::From(last + 1)).unwrap_err();
+    while store.work_beside() {}
+    files.end_process();
+    drop((writer, store));
+    let mut store = DiskStore::open(&path(device.process()), options).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
 /// The disk is full as scrubbing opens the database again, and has room again for the next checkpoint, which

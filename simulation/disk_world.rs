@@ -41,6 +41,8 @@ const SEALED_AT: u64 = 13;
 const ELSEWHERE_EVERY: u64 = 16;
 const ELSEWHERE_AT: u64 = 11;
 const LOGS: &str = "/logs";
+/// So many starts in a row may be refused for what happened to the process before, as for a failed write.
+const REFUSED_MAX: u32 = 5;
 /// The room of a disk that is not full.
 pub(super) const ROOM: u64 = 1 << 40;
 
@@ -101,6 +103,8 @@ pub(super) struct DiskWorld {
     pub(super) flipped: Vec<(PathBuf, u64, u8)>,
     /// Whether a process has ever started from it.
     is_used: bool,
+    /// How many starts in a row have failed by an error of the disk that was not injected.
+    refused: u32,
     /// Whether the disk gave its node a reason to stop.
     pub(super) may_stop: bool,
     /// Since when this process has had no descriptors, but for moments.
@@ -157,6 +161,7 @@ pub(super) fn run(seed: u64) -> Outcome {
         damage: None,
         flipped: Vec::new(),
         is_used: false,
+        refused: 0,
         may_stop: false,
         limited_since: None,
         checkpoint: None,
@@ -238,12 +243,16 @@ impl DiskWorld {
             Ok(opened) => opened,
             Err(error) => {
                 files.end_process();
+                if !fails_to_read {
+                    self.refused = if is_of_disk(&error) { self.refused + 1 } else { 0 };
+                }
                 self.refused(&error)?;
                 return Ok(None);
             }
         };
         self.tell(format!("starts with {:?} and {}", boot.hard_state, last_of(&boot)));
         self.damage = None;
+        self.refused = 0;
         (self.may_stop, self.is_used, self.limited_since) = (false, true, None);
         self.recovered(&boot)?;
         started(&self.device)?;
@@ -282,7 +291,7 @@ impl DiskWorld {
                 self.replace_disk();
                 Ok(())
             }
-            (StorageError::Io { .. } | StorageError::Again { .. }, _) => Ok(()),
+            (error, _) if is_of_disk(error) && self.refused <= REFUSED_MAX => Ok(()),
             (StorageError::Corrupt { .. }, Some(_)) | (StorageError::Removed { .. }, _) => {
                 self.replace()
             }
@@ -344,6 +353,7 @@ impl DiskWorld {
     fn forget(&mut self) {
         self.device.set_capacity(Some(ROOM));
         self.damage = None;
+        self.refused = 0;
         self.flipped.clear();
         self.durable = Durable::default();
         self.written.clear();
@@ -644,6 +654,11 @@ impl DiskWorld {
             self.device.cut_power();
         }
     }
+}
+
+/// Whether the disk failed, or had no room, without a sign of damage.
+fn is_of_disk(error: &StorageError) -> bool {
+    matches!(error, StorageError::Io { .. } | StorageError::Again { .. })
 }
 
 fn last_of(boot: &Boot) -> u64 {

@@ -87,25 +87,26 @@ impl Members {
         let join = |address: &String| {
             let data = self.dir.path().join(address.replace(':', "-"));
             let builder = self.builder.clone().advertise(address).data_dir(data);
-            builder.join(&self.peers).unwrap()
+            builder.join(&self.peers).wait().unwrap()
         };
         let members: Vec<Coordinator> = addresses.iter().map(join).collect();
         self.members.extend(members);
         for member in &self.members {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
+            member.wait_ready(Duration::from_secs(60)).wait().unwrap();
         }
     }
 
     /// Starts this many more instances, and waits until they are members.
     fn grow(&mut self, more: usize) {
         self.join(&addresses(more));
-        let config = self.session(0).watch("/zookeeper/config", WatchMode::Persistent).unwrap();
+        let config =
+            self.session(0).watch("/zookeeper/config", WatchMode::Persistent).wait().unwrap();
         while self.members[0].status().members.len() < self.members.len() {
-            config.recv().expect("the session lives");
+            config.recv().wait().expect("the session lives");
         }
         // And until they have the whole log.
         for member in &self.members {
-            member.session().sync().unwrap();
+            member.session().sync().wait().unwrap();
         }
     }
 
@@ -146,10 +147,10 @@ fn repeat(name: &str, time: Duration, mut run: impl FnMut()) -> f64 {
 }
 
 fn znode(session: &Session, path: &str) {
-    if session.exists(path).unwrap().is_none() {
-        session.create(path, DATA, CreateMode::Persistent).unwrap();
+    if session.exists(path).wait().unwrap().is_none() {
+        session.create(path, DATA, CreateMode::Persistent).wait().unwrap();
     }
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
 }
 
 fn reads(name: &str, session: &Session, time: Duration) {
@@ -161,7 +162,7 @@ fn reads(name: &str, session: &Session, time: Duration) {
     while each.is_empty() || start.elapsed() < time {
         let begun = Instant::now();
         for _ in 0..BATCH {
-            std::hint::black_box(session.get("/read").unwrap());
+            std::hint::black_box(session.get("/read").wait().unwrap());
         }
         each.push(begun.elapsed() / BATCH);
     }
@@ -175,13 +176,13 @@ fn reads(name: &str, session: &Session, time: Duration) {
 fn sequential(name: &str, session: &Session, time: Duration) -> f64 {
     znode(session, "/sequential");
     repeat(name, time, || {
-        session.set("/sequential", DATA).unwrap();
+        session.set("/sequential", DATA).wait().unwrap();
     })
 }
 
 fn syncs(name: &str, session: &Session, time: Duration) {
     repeat(name, time, || {
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
     });
 }
 
@@ -198,7 +199,7 @@ fn concurrent(name: &str, members: &Members, time: Duration) {
                     let mut each = Vec::new();
                     while each.is_empty() || start.elapsed() < time {
                         let begun = Instant::now();
-                        session.set(&path, DATA).unwrap();
+                        session.set(&path, DATA).wait().unwrap();
                         each.push(begun.elapsed());
                     }
                     each
@@ -223,7 +224,7 @@ fn pipelined(name: &str, sessions: &[Session], time: Duration) -> f64 {
                     let (mut each, mut under_way) = (Vec::new(), VecDeque::new());
                     while start.elapsed() < time || each.is_empty() {
                         while under_way.len() < WINDOW {
-                            let set = session.nonblocking().set("/pipelined", DATA);
+                            let set = session.set("/pipelined", DATA);
                             under_way.push_back((Instant::now(), set));
                         }
                         // Waits for half a window at a time, so that the writer does not wake for each.
@@ -269,17 +270,17 @@ fn learners(time: Duration) {
 
 fn watch(name: &str, writer: &Session, reader: &Session, time: Duration) {
     znode(writer, "/watched");
-    reader.sync().unwrap();
-    let watch = reader.watch("/watched", WatchMode::Persistent).unwrap();
+    reader.sync().wait().unwrap();
+    let watch = reader.watch("/watched", WatchMode::Persistent).wait().unwrap();
     repeat(name, time, || {
-        drop(writer.nonblocking().set("/watched", DATA));
-        watch.recv().unwrap();
+        drop(writer.set("/watched", DATA));
+        watch.recv().wait().unwrap();
     });
 }
 
 fn uncontended(name: &str, session: &Session, time: Duration) {
     let lock = session.lock("/uncontended").unwrap();
-    repeat(name, time, || lock.acquire().unwrap().release().unwrap());
+    repeat(name, time, || lock.acquire().wait().unwrap().release().wait().unwrap());
 }
 
 fn hand_off(name: &str, members: &Members, time: Duration) {
@@ -293,11 +294,11 @@ fn hand_off(name: &str, members: &Members, time: Duration) {
                 scope.spawn(move || {
                     let mut turns = 0;
                     while turns < 2 || start.elapsed() < time {
-                        let guard = lock.acquire().unwrap();
+                        let guard = lock.acquire().wait().unwrap();
                         let token = guard.fencing_token();
                         let acquired = Instant::now();
                         let begun = Instant::now();
-                        guard.release().unwrap();
+                        guard.release().wait().unwrap();
                         released.send((token, acquired, begun)).unwrap();
                         turns += 1;
                     }
@@ -318,13 +319,13 @@ fn hand_off(name: &str, members: &Members, time: Duration) {
 // ---- A member in a process of its own, which can be killed. ----
 
 fn worker(peers: &str) {
-    let coordinator = Coordinator::join(peers.split(',')).unwrap();
-    coordinator.wait_ready(Duration::from_secs(30)).unwrap();
+    let coordinator = Coordinator::join(peers.split(',')).wait().unwrap();
+    coordinator.wait_ready(Duration::from_secs(30)).wait().unwrap();
     let session = coordinator.session();
     let path = format!("/{}", coordinator.address());
     znode(&session, &path);
     loop {
-        session.set(&path, DATA).unwrap();
+        session.set(&path, DATA).wait().unwrap();
         println!("{}", coordinator.status().is_leader);
     }
 }

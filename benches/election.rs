@@ -67,26 +67,27 @@ fn worker(peers: &str, address: &str) {
         .advertise(address)
         .session_timeout(Duration::from_millis(timeout))
         .join(peers.split(','))
+        .wait()
         .unwrap();
-    coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+    coordinator.wait_ready(Duration::from_secs(60)).wait().unwrap();
     let session = coordinator.session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let latch = LeaderLatch::new(&session, "/leader", address).unwrap();
-    let changes = session.watch("/leader", WatchMode::PersistentRecursive).unwrap();
+    let changes = session.watch("/leader", WatchMode::PersistentRecursive).wait().unwrap();
     let is_candidate = || {
-        let candidates = latch.candidates().unwrap();
+        let candidates = latch.candidates().wait().unwrap();
         candidates.iter().any(|candidate| *candidate.id == *address.as_bytes())
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_candidate() {
-                changes.recv().expect("the session lives");
+                changes.recv().wait().expect("the session lives");
             }
             println!("campaigns");
         });
-        let leadership = latch.campaign().unwrap();
+        let leadership = latch.campaign().wait().unwrap();
         println!("leads {} {}", session.timeout().as_millis(), coordinator.status().is_leader);
-        leadership.wait_lost();
+        leadership.wait_lost().wait().unwrap();
     });
 }
 
@@ -183,7 +184,8 @@ struct Instance {
 /// that does not know of the shutdown. Panics if a write fails before.
 fn write_on(coordinator: &Coordinator, path: &str, acks: &Sender<Instant>, closing: &AtomicBool) {
     loop {
-        match coordinator.session().create_or_set(path, vec![7; 100], CreateMode::Persistent) {
+        match coordinator.session().create_or_set(path, vec![7; 100], CreateMode::Persistent).wait()
+        {
             Ok(_) => drop(acks.send(Instant::now())),
             Err(error) => {
                 assert!(closing.load(Ordering::SeqCst), "a write failed: {error}");
@@ -207,6 +209,7 @@ impl Instance {
             .advertise(&peers[place])
             .data_dir(dir.join(place.to_string()))
             .join(peers)
+            .wait()
             .unwrap();
         let writer = |thread: usize| {
             let (coordinator, acks) = (coordinator.clone(), acks.clone());
@@ -239,7 +242,7 @@ fn planned_close(rounds: usize) {
     let (mut gaps, mut closes) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         for instance in &instances {
-            instance.coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+            instance.coordinator.wait_ready(Duration::from_secs(60)).wait().unwrap();
         }
         // Two seconds of writes, so that each instance knows the state of the others.
         let usual = longest_gap(&acked, Instant::now());
@@ -247,7 +250,7 @@ fn planned_close(rounds: usize) {
         let leader = instances.iter().position(leads).expect("one leads");
         flags[leader].store(true, Ordering::SeqCst);
         let closing = Instant::now();
-        instances[leader].coordinator.close();
+        instances[leader].coordinator.close().wait().unwrap();
         closes.push(closing.elapsed());
         let gap = longest_gap(&acked, closing);
         gaps.push((gap, usual));
@@ -257,7 +260,7 @@ fn planned_close(rounds: usize) {
     }
     flags.iter().for_each(|flag| flag.store(true, Ordering::SeqCst));
     for instance in &mut instances {
-        instance.coordinator.close();
+        instance.coordinator.close().wait().unwrap();
         instance.writers.drain(..).for_each(|writer| writer.join().unwrap());
     }
     for ((gap, usual), close) in gaps.iter().zip(closes) {

@@ -209,7 +209,7 @@ fn main() {
             for peer in &peers {
                 let builder = Coordinator::builder().advertise(peer);
                 let member = builder.data_dir(folder.path().join(peer.replace(':', "-")));
-                let member = member.join(&peers).expect("the members start");
+                let member = member.join(&peers).wait().expect("the members start");
                 let gateway = Gateway::serve(&member, "127.0.0.1:0").expect("a port");
                 own.push((gateway, member));
             }

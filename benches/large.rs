@@ -111,7 +111,7 @@ impl Case {
         let parents = (0..1000).map(|n| format!("/d/{n:03}"));
         let parents = if self.wide { Vec::new() } else { parents.collect() };
         for parent in ["/d".to_owned()].into_iter().chain(parents) {
-            session.create(&parent, b"", CreateMode::Persistent).unwrap();
+            session.create(&parent, b"", CreateMode::Persistent).wait().unwrap();
         }
     }
 
@@ -135,31 +135,31 @@ impl Case {
             let rounds = 200_000_usize.div_ceil(paths.len());
             let start = Instant::now();
             for path in (0..rounds).flat_map(|_| &paths) {
-                std::hint::black_box(session.get(path).unwrap());
+                std::hint::black_box(session.get(path).wait().unwrap());
             }
             start.elapsed().as_nanos() as f64 / (rounds * paths.len()) as f64
         });
         println!("  {reads} ns for a read, random");
         // Until the files of the log are there, as after the fill of a large tree.
         pipelined(&session, &paths, self.time);
-        let checkpoints = coordinator.metrics().checkpoints;
+        let checkpoints = coordinator.metrics().wait().unwrap().checkpoints;
         let pause = sequential(&session, &paths, self.time).as_secs_f64() * 1e3;
-        let checkpoints = coordinator.metrics().checkpoints - checkpoints;
+        let checkpoints = coordinator.metrics().wait().unwrap().checkpoints - checkpoints;
         println!(
             "  {pause:>9.1} ms at most for a set, one after the other, {checkpoints} checkpoints"
         );
         drop(session);
-        coordinator.close();
+        coordinator.close().wait().unwrap();
     }
 
     fn restart(&self, dir: &str) {
         let (before, start) = (resident(), Instant::now());
         let coordinator = join(Path::new(dir));
-        coordinator.session().get(&self.path(0)).unwrap();
+        coordinator.session().get(&self.path(0)).wait().unwrap();
         println!("  {:>9.2} s from a restart to the first read", start.elapsed().as_secs_f64());
         let bytes = resident().saturating_sub(before) / self.count;
         println!("  {bytes:>9} B of memory for each, then");
-        coordinator.close();
+        coordinator.close().wait().unwrap();
     }
 
     /// Members in processes of their own set znodes in turn.
@@ -204,7 +204,7 @@ impl Case {
             println!("{}", pipelined(&session, paths, self.time / 5));
         }
         drop(session);
-        coordinator.close();
+        coordinator.close().wait().unwrap();
     }
 
     /// Members on their own, which write in turn: with few children of one parent, with many, and with as
@@ -246,7 +246,7 @@ impl Case {
         }
         for (coordinator, session, ..) in members {
             drop(session);
-            coordinator.close();
+            coordinator.close().wait().unwrap();
         }
     }
 
@@ -264,7 +264,7 @@ impl Case {
                 .collect();
             let coordinator = join(&dir);
             let session = coordinator.session();
-            session.create("/d", b"", CreateMode::Persistent).unwrap();
+            session.create("/d", b"", CreateMode::Persistent).wait().unwrap();
             let rates = paths.chunks(WINDOW).map(|paths| {
                 let start = Instant::now();
                 fill(&session, paths.len(), &|n| paths[n].clone());
@@ -275,26 +275,26 @@ impl Case {
             println!("  {first:>9.0} creates a second of the first, {last:.0} of the last, {name}");
             let start = Instant::now();
             for path in &paths {
-                std::hint::black_box(session.get(path).unwrap());
+                std::hint::black_box(session.get(path).wait().unwrap());
             }
             let read = start.elapsed().as_nanos() as f64 / paths.len() as f64;
             println!("  {read:>9.0} ns for a read, {name}");
             let rate = pipelined(&session, &paths, self.time / 5);
             println!("  {rate:>9.0} sets a second, pipelined, {name}");
             drop(session);
-            coordinator.close();
+            coordinator.close().wait().unwrap();
             let start = Instant::now();
             let coordinator = join(&dir);
-            coordinator.session().get(&paths[0]).unwrap();
+            coordinator.session().get(&paths[0]).wait().unwrap();
             let restart = start.elapsed().as_secs_f64();
             println!("  {restart:>9.2} s from a restart to the first read, {name}");
-            coordinator.close();
+            coordinator.close().wait().unwrap();
         }
     }
 
     /// The number of creates per second, 1,000 at a time. The znodes are deleted again.
     fn creates(&self, session: &Session, time: Duration) -> f64 {
-        let calls = session.nonblocking();
+        let calls = &session;
         let (mut spent, mut done) = (Duration::ZERO, 0);
         while done < WINDOW || spent < time {
             let start = Instant::now();
@@ -307,7 +307,7 @@ impl Case {
             (spent, done) = (spent + start.elapsed(), done + WINDOW);
             let new = (self.count..self.count + WINDOW).map(|n| self.path(n));
             let multi = new.fold(session.multi(), |multi, path| multi.delete(&path));
-            multi.commit().unwrap();
+            multi.commit().wait().unwrap();
         }
         done as f64 / spent.as_secs_f64()
     }
@@ -318,11 +318,16 @@ impl Case {
         // The empty disk is another directory, since deleting the old one would keep the disk busy.
         let start = |place: usize, disk: usize| {
             let data = Path::new(dir).join(format!("{place}-{disk}"));
-            Coordinator::builder().advertise(&peers[place]).data_dir(data).join(&peers).unwrap()
+            Coordinator::builder()
+                .advertise(&peers[place])
+                .data_dir(data)
+                .join(&peers)
+                .wait()
+                .unwrap()
         };
         let mut members: Vec<Coordinator> = (0..3).map(|place| start(place, 0)).collect();
         for member in &members {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
+            member.wait_ready(Duration::from_secs(60)).wait().unwrap();
         }
         let session = members[0].session();
         self.create_parents(&session);
@@ -341,7 +346,7 @@ impl Case {
                     scope.spawn(move || {
                         let mut under_way = VecDeque::new();
                         for path in own.take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                            under_way.push_back(session.nonblocking().set(path, DATA));
+                            under_way.push_back(session.set(path, DATA));
                             if under_way.len() == window {
                                 under_way.pop_front().unwrap().wait().unwrap();
                                 writes.fetch_add(1, Ordering::Relaxed);
@@ -359,7 +364,7 @@ impl Case {
                     (done as f64 / start.elapsed().as_secs_f64(), start.elapsed().as_secs_f64())
                 };
                 let (before, _) = rate(&mut || thread::sleep(self.time));
-                members[away].close();
+                members[away].close().wait().unwrap();
                 let fresh = start(away, window);
                 let (during, level) = rate(&mut || loop {
                     let zxid = members[leader].status().zxid;
@@ -368,7 +373,8 @@ impl Case {
                         break;
                     }
                 });
-                let (_, placed) = rate(&mut || fresh.wait_ready(Duration::from_secs(60)).unwrap());
+                let (_, placed) =
+                    rate(&mut || fresh.wait_ready(Duration::from_secs(60)).wait().unwrap());
                 let (after, _) = rate(&mut || thread::sleep(self.time));
                 println!("  {level:>9.1} s until an empty member is level, 3 writers of {window}");
                 println!("  {:>9.1} s until it votes", level + placed);
@@ -382,7 +388,7 @@ impl Case {
             });
         }
         drop(session);
-        members.iter().for_each(Coordinator::close);
+        members.iter().for_each(|member| member.close().wait().unwrap());
     }
 }
 
@@ -460,8 +466,8 @@ fn join(dir: &Path) -> Coordinator {
     std::fs::write(file, &address).unwrap();
     let data = dir.join("data");
     let builder = Coordinator::builder().advertise(&address).data_dir(data);
-    let coordinator = builder.join([address.as_str()]).unwrap();
-    coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+    let coordinator = builder.join([address.as_str()]).wait().unwrap();
+    coordinator.wait_ready(Duration::from_secs(60)).wait().unwrap();
     coordinator
 }
 
@@ -472,7 +478,7 @@ fn fill(session: &Session, count: usize, path: &dyn Fn(usize) -> String) {
         for n in from..count.min(from + WINDOW) {
             multi = multi.create(&path(n), DATA, CreateMode::Persistent);
         }
-        under_way.push_back(multi.submit());
+        under_way.push_back(multi.commit());
         if under_way.len() > 4 {
             under_way.pop_front().unwrap().wait().unwrap();
         }
@@ -484,7 +490,7 @@ fn fill(session: &Session, count: usize, path: &dyn Fn(usize) -> String) {
 
 /// The number of writes per second.
 fn pipelined(session: &Session, paths: &[String], time: Duration) -> f64 {
-    let calls = session.nonblocking();
+    let calls = &session;
     let mut under_way: VecDeque<Pending<_>> = VecDeque::new();
     let (start, mut done) = (Instant::now(), 0);
     while done < WINDOW || start.elapsed() < time {
@@ -502,7 +508,7 @@ fn sequential(session: &Session, paths: &[String], time: Duration) -> Duration {
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     for path in paths.iter().cycle() {
         let before = Instant::now();
-        session.set(path, DATA).unwrap();
+        session.set(path, DATA).wait().unwrap();
         longest = longest.max(before.elapsed());
         if start.elapsed() >= time {
             break;

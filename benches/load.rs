@@ -78,7 +78,7 @@ fn main() {
 fn idle_members(size: &Size) -> (Members, Session) {
     let members = Members::start(3);
     let session = members.all[(members.leader() + 1) % 3].session();
-    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    session.create("/set", b"", CreateMode::Persistent).wait().unwrap();
     idle("three idle members, a session each", size.idle);
     (members, session)
 }
@@ -116,11 +116,11 @@ impl Members {
         let dir = tempfile::tempdir().unwrap();
         let join = |address: &String| {
             let data = dir.path().join(data_dir(address));
-            Coordinator::builder().advertise(address).data_dir(data).join(&peers).unwrap()
+            Coordinator::builder().advertise(address).data_dir(data).join(&peers).wait().unwrap()
         };
         let all: Vec<Coordinator> = peers.iter().map(join).collect();
         for member in &all {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
+            member.wait_ready(Duration::from_secs(60)).wait().unwrap();
         }
         Members { all, dir }
     }
@@ -182,7 +182,7 @@ fn syncs(name: &str, session: &Session) {
     let mut each = Vec::new();
     for _ in 0..2000 {
         let start = Instant::now();
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
         each.push(start.elapsed());
     }
     report(name, each);
@@ -217,7 +217,7 @@ fn beside_writes(name: &str, members: &Members, run: impl FnOnce()) {
                 begins.wait();
             }
             let start = Instant::now();
-            other.set("/set", b"data").unwrap();
+            other.set("/set", b"data").wait().unwrap();
             each.push(start.elapsed());
         }
         each
@@ -239,12 +239,12 @@ fn values(time: Duration) {
         let members = Members::start(3);
         let session = members.all[members.leader()].session();
         for number in 0..znodes {
-            session.create(&format!("/{number}"), b"", CreateMode::Persistent).unwrap();
+            session.create(&format!("/{number}"), b"", CreateMode::Persistent).wait().unwrap();
         }
         let (mut under_way, mut sent) = (VecDeque::new(), 0);
         let mut set = || {
             sent += 1;
-            session.nonblocking().set(&format!("/{}", sent % znodes), &data)
+            session.set(&format!("/{}", sent % znodes), &data)
         };
         under_way.extend((0..OUTSTANDING).map(|_| set()));
         let (start, mut done) = (Instant::now(), 0);
@@ -326,12 +326,12 @@ fn bare_writes(time: Duration, rewritten: bool) -> f64 {
 
 fn ephemerals(members: &Members, at: usize, count: usize) {
     let session = members.all[at].open_session().unwrap();
-    session.create("/ephemerals", b"", CreateMode::Persistent).unwrap();
+    session.create("/ephemerals", b"", CreateMode::Persistent).wait().unwrap();
     for from in (0..count).step_by(WINDOW) {
         let window: Vec<_> = (from..count.min(from + WINDOW))
             .map(|n| {
                 let path = format!("/ephemerals/{n:07}");
-                session.nonblocking().create(&path, b"", CreateMode::Ephemeral)
+                session.create(&path, b"", CreateMode::Ephemeral)
             })
             .collect();
         for create in window {
@@ -339,7 +339,7 @@ fn ephemerals(members: &Members, at: usize, count: usize) {
         }
     }
     let name = format!("the end of a session with {count} ephemerals");
-    beside_writes(&name, members, || session.close().unwrap());
+    beside_writes(&name, members, || session.close().wait().unwrap());
 }
 
 fn watches(members: &Members, leader: usize, at: usize, count: usize) {
@@ -347,22 +347,22 @@ fn watches(members: &Members, leader: usize, at: usize, count: usize) {
     let mut held = Vec::with_capacity(count);
     for from in (0..count).step_by(WINDOW) {
         let window: Vec<_> = (from..count.min(from + WINDOW))
-            .map(|_| session.nonblocking().watch("/watched", WatchMode::Persistent))
+            .map(|_| session.watch("/watched", WatchMode::Persistent))
             .collect();
         held.extend(window.into_iter().map(|watch| watch.wait().unwrap()));
     }
     let writer = members.all[leader].session();
-    writer.create("/watched", b"", CreateMode::Persistent).unwrap();
+    writer.create("/watched", b"", CreateMode::Persistent).wait().unwrap();
     for watch in &held {
-        watch.recv().unwrap();
+        watch.recv().wait().unwrap();
     }
     let term = members.all[leader].status().term;
     let name = format!("a set until the last of {count} watches has its event");
     for _ in 0..5 {
         beside_writes(&name, members, || {
-            writer.set("/watched", b"data").unwrap();
+            writer.set("/watched", b"data").wait().unwrap();
             for watch in &held {
-                watch.recv().unwrap();
+                watch.recv().wait().unwrap();
             }
         });
     }
@@ -395,7 +395,7 @@ fn slow_disk(link: &Path, time: Duration) {
     let held: Vec<Session> =
         [leader, slow].iter().map(|member| member.open_session().unwrap()).collect();
     let session = leader.session();
-    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    session.create("/set", b"", CreateMode::Persistent).wait().unwrap();
     let term = leader.status().term;
     sets("set at the leader, three disks", &session, time);
     let directory =
@@ -404,7 +404,7 @@ fn slow_disk(link: &Path, time: Duration) {
     sets("the same, a follower's disk takes 400 ms", &session, 2 * time);
     std::fs::remove_file(link).unwrap();
     sets("the same, three disks again", &session, time);
-    third.close();
+    third.close().wait().unwrap();
     sets("the same, the third member closed", &session, time);
     std::os::unix::fs::symlink(&directory, link).unwrap();
     sets("the same, and the other's disk takes 400 ms", &session, 3 * time);
@@ -424,7 +424,7 @@ fn sets(name: &str, session: &Session, time: Duration) {
     let (start, mut each) = (Instant::now(), Vec::new());
     while each.is_empty() || start.elapsed() < time {
         let before = Instant::now();
-        session.set("/set", b"data").unwrap();
+        session.set("/set", b"data").wait().unwrap();
         each.push(before.elapsed());
     }
     report(name, each);

@@ -17,7 +17,7 @@ use quorate::recipes::{
     Counter, Partition, Partitions, Queue, RateLimiter, ReadWriteLock, Semaphore, Share,
 };
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Session};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 const TIME: Duration = Duration::from_secs(3);
 const CONTENDERS: usize = 16;
@@ -49,14 +49,14 @@ fn shares(partitions: usize, members: usize) {
     let join = |number: usize| {
         let session = cluster.node(number % 3).open_session().unwrap();
         let partitions = Partitions::new(&session, "/partitions", partitions).unwrap();
-        (partitions.join(format!("10.0.0.{number}:8080")).unwrap(), session, Vec::new())
+        (partitions.join(format!("10.0.0.{number}:8080")).wait().unwrap(), session, Vec::new())
     };
     let observer = cluster.node(0).open_session().unwrap();
     let measure = |what: &str, all: &mut Vec<Member>, change: &dyn Fn(&mut Vec<Member>)| {
-        let (before, start) = (observer.sync().unwrap(), Instant::now());
+        let (before, start) = (observer.sync().wait().unwrap(), Instant::now());
         change(all);
         settle(&cluster, all, partitions);
-        let writes = observer.sync().unwrap() - before;
+        let writes = observer.sync().wait().unwrap() - before;
         println!("{what:44} {writes:>6} writes {:>8.2} s", start.elapsed().as_secs_f64());
     };
     println!("{partitions} partitions, {members} members");
@@ -70,7 +70,7 @@ fn shares(partitions: usize, members: usize) {
     });
     measure("one leaves", &mut all, &|all| {
         let (share, _, mut owned) = all.remove(members / 2);
-        let mut leaving = pin!(share.leave_async());
+        let mut leaving = pin!(share.leave());
         let mut task = Context::from_waker(Waker::noop());
         while leaving.as_mut().poll(&mut task).is_pending() {
             hand_over(&mut owned);
@@ -85,7 +85,7 @@ type Member = (Share, Session, Vec<Partition>);
 /// Takes what is there, and hands over what is asked for.
 fn turn((share, _, owned): &mut Member) {
     loop {
-        let taking = pin!(share.take_async());
+        let taking = pin!(share.take());
         let Poll::Ready(taken) = taking.poll(&mut Context::from_waker(Waker::noop())) else {
             break;
         };
@@ -96,7 +96,7 @@ fn turn((share, _, owned): &mut Member) {
 
 fn hand_over(owned: &mut Vec<Partition>) {
     for partition in owned.extract_if(.., |partition| partition.is_asked()) {
-        let mut handing = Box::pin(partition.hand_over_async("17"));
+        let mut handing = Box::pin(partition.hand_over("17"));
         let _ = handing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -132,7 +132,7 @@ fn limits(name: &str, members: &[Coordinator], rate: u32, time: Duration) {
                     while std::mem::take(&mut first) || start.elapsed() < time {
                         let begun = Instant::now();
                         for _ in 0..EACH {
-                            limiter.acquire(1).unwrap();
+                            limiter.acquire(1).wait().unwrap();
                         }
                         done.send(begun.elapsed() / EACH).unwrap();
                     }
@@ -143,8 +143,8 @@ fn limits(name: &str, members: &[Coordinator], rate: u32, time: Duration) {
     drop(done);
     let (took, each) = (start.elapsed(), hundreds.iter().collect::<Vec<_>>());
     let session = members[0].session();
-    session.sync().unwrap();
-    let writes = session.exists(&path).unwrap().map_or(0, |stat| stat.version);
+    session.sync().wait().unwrap();
+    let writes = session.exists(&path).wait().unwrap().map_or(0, |stat| stat.version);
     let permits = each.len() * EACH as usize;
     report(name, took / EACH, each);
     println!("{:44} {:>10.4}", "  writes for a thousand", writes as f64 * 1000.0 / permits as f64);
@@ -161,7 +161,7 @@ fn counters(name: &str, members: &[Coordinator], time: Duration) {
                 let mut first = true;
                 while std::mem::take(&mut first) || start.elapsed() < time {
                     let begun = Instant::now();
-                    counter.add(1).unwrap();
+                    counter.add(1).wait().unwrap();
                     done.send(begun.elapsed()).unwrap();
                 }
             });
@@ -174,22 +174,22 @@ fn counters(name: &str, members: &[Coordinator], time: Duration) {
 /// A put and a pop are two writes, which a set is one of, however long the queue is.
 fn queues(members: &[Coordinator], time: Duration) {
     let session = members[0].session();
-    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    session.create("/set", b"", CreateMode::Persistent).wait().unwrap();
     repeat("set", time, || {
-        session.set("/set", b"some data").unwrap();
+        session.set("/set", b"some data").wait().unwrap();
     });
     for length in [100, 50_000] {
         let queue = Queue::new(&session, &format!("/queue-{length}")).unwrap();
         for _ in 0..length / 100 {
-            queue.put_all(vec!["some data"; 100]).unwrap();
+            queue.put_all(vec!["some data"; 100]).wait().unwrap();
         }
         repeat(&format!("put and pop, {length} items wait"), time, || {
-            queue.put("some data").unwrap();
-            queue.pop().unwrap();
+            queue.put("some data").wait().unwrap();
+            queue.pop().wait().unwrap();
         });
         // The two writes of which it consists, without a queue: the bound.
         let parent = format!("/plain-{length}");
-        session.create(&parent, b"", CreateMode::Persistent).unwrap();
+        session.create(&parent, b"", CreateMode::Persistent).wait().unwrap();
         for hundred in 0..length / 100 {
             let multi = (0..100).fold(session.multi(), |multi, n| {
                 multi.create(
@@ -198,12 +198,12 @@ fn queues(members: &[Coordinator], time: Duration) {
                     CreateMode::Persistent,
                 )
             });
-            multi.commit().unwrap();
+            multi.commit().wait().unwrap();
         }
         let path = format!("{parent}/one");
         repeat(&format!("create and delete, {length} siblings"), time, || {
-            session.create(&path, b"some data", CreateMode::Persistent).unwrap();
-            session.delete(&path).unwrap();
+            session.create(&path, b"some data", CreateMode::Persistent).wait().unwrap();
+            session.delete(&path).wait().unwrap();
         });
     }
     for callers in [CONTENDERS, 2 * CONTENDERS] {
@@ -222,11 +222,11 @@ fn setters(name: &str, callers: usize, members: &[Coordinator], time: Duration) 
             let (session, done) = (members[at % members.len()].session(), done.clone());
             scope.spawn(move || {
                 let path = format!("/set-{callers}-{at}");
-                session.create(&path, b"", CreateMode::Persistent).unwrap();
+                session.create(&path, b"", CreateMode::Persistent).wait().unwrap();
                 let mut first = true;
                 while std::mem::take(&mut first) || start.elapsed() < time {
                     let begun = Instant::now();
-                    session.set(&path, b"some data").unwrap();
+                    session.set(&path, b"some data").wait().unwrap();
                     done.send(begun.elapsed()).unwrap();
                 }
             });
@@ -252,10 +252,11 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
                 loop {
                     let begun = Instant::now();
                     let last = ended.load(Ordering::Acquire);
-                    match queue.pop_timeout(Duration::from_secs(2)).unwrap() {
-                        Some(_) => done.send((begun.elapsed(), start.elapsed())).unwrap(),
-                        None if last => break,
-                        None => {}
+                    match queue.pop().timeout(Duration::from_secs(2)).wait() {
+                        Ok(_) => done.send((begun.elapsed(), start.elapsed())).unwrap(),
+                        Err(Error::NotInTime { .. }) if last => break,
+                        Err(Error::NotInTime { .. }) => {}
+                        Err(error) => panic!("{error}"),
                     }
                 }
             })
@@ -265,7 +266,7 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
             let (queue, put) = (queue(at), &put);
             scope.spawn(move || {
                 while put.fetch_add(1, Ordering::Relaxed) == 0 || start.elapsed() < time {
-                    queue.put("some data").unwrap();
+                    queue.put("some data").wait().unwrap();
                 }
             })
         });
@@ -292,13 +293,21 @@ fn crowd(name: &str, members: &[Coordinator], time: Duration) {
 fn locks(members: &[Coordinator], time: Duration) {
     let session = members[0].session();
     let lock = session.lock("/uncontended").unwrap();
-    repeat("lock, acquired and released", time, || lock.acquire().unwrap().release().unwrap());
+    repeat("lock, acquired and released", time, || {
+        lock.acquire().wait().unwrap().release().wait().unwrap()
+    });
     let delayed = lock.with_lock_delay(Duration::from_secs(15)).unwrap();
-    repeat("the same with a lock-delay", time, || delayed.acquire().unwrap().release().unwrap());
+    repeat("the same with a lock-delay", time, || {
+        delayed.acquire().wait().unwrap().release().wait().unwrap()
+    });
     let shared = ReadWriteLock::new(&session, "/shared").unwrap();
-    repeat("read lock, acquired and released", time, || shared.read().unwrap().release().unwrap());
+    repeat("read lock, acquired and released", time, || {
+        shared.read().wait().unwrap().release().wait().unwrap()
+    });
     let permits = Semaphore::new(&session, "/permits", 3).unwrap();
-    repeat("permit, acquired and released", time, || permits.acquire().unwrap().release().unwrap());
+    repeat("permit, acquired and released", time, || {
+        permits.acquire().wait().unwrap().release().wait().unwrap()
+    });
     let sessions: Vec<Session> =
         (0..CONTENDERS).map(|at| members[at % members.len()].session()).collect();
     hand_off("lock handed over among 16 contenders", &sessions, time);
@@ -314,9 +323,9 @@ fn hand_off(name: &str, sessions: &[Session], time: Duration) {
             scope.spawn(move || {
                 let mut count = 0;
                 while count < 2 || start.elapsed() < time {
-                    let guard = lock.acquire().unwrap();
+                    let guard = lock.acquire().wait().unwrap();
                     let (token, acquired) = (guard.fencing_token(), Instant::now());
-                    guard.release().unwrap();
+                    guard.release().wait().unwrap();
                     done.send((token, acquired)).unwrap();
                     count += 1;
                 }
@@ -339,11 +348,11 @@ fn start(dir: &std::path::Path) -> Vec<Coordinator> {
     drop(listeners);
     let join = |peer: &String| {
         let data = dir.join(peer.replace(':', "-"));
-        Coordinator::builder().advertise(peer).data_dir(data).join(&peers).unwrap()
+        Coordinator::builder().advertise(peer).data_dir(data).join(&peers).wait().unwrap()
     };
     let members: Vec<Coordinator> = peers.iter().map(join).collect();
     for member in &members {
-        member.wait_ready(Duration::from_secs(30)).unwrap();
+        member.wait_ready(Duration::from_secs(30)).wait().unwrap();
     }
     members
 }

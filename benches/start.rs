@@ -39,13 +39,13 @@ fn round() -> [Duration; 3] {
     drop(listeners);
     let peers = &all[..3];
     let (members, founded) = start(dir.path(), peers, peers);
-    members.iter().for_each(Coordinator::close);
+    members.iter().for_each(|member| member.close().wait().unwrap());
     drop(members);
     let (members, again) = start(dir.path(), peers, peers);
     // Until then a new leader changes no members, since it does not know yet which of them are alive.
     std::thread::sleep(Duration::from_secs(2));
     let (further, joined) = start(dir.path(), peers, &all[3..]);
-    further.iter().chain(&members).for_each(Coordinator::close);
+    further.iter().chain(&members).for_each(|member| member.close().wait().unwrap());
     [founded, again, joined]
 }
 
@@ -54,11 +54,11 @@ fn start(dir: &Path, peers: &[String], addresses: &[String]) -> (Vec<Coordinator
     let begun = Instant::now();
     let join = |address: &String| {
         let builder = Coordinator::builder().advertise(address);
-        builder.data_dir(dir.join(address.replace(':', "_"))).join(peers).unwrap()
+        builder.data_dir(dir.join(address.replace(':', "_"))).join(peers).wait().unwrap()
     };
     let instances: Vec<Coordinator> = addresses.iter().map(join).collect();
     for instance in &instances {
-        instance.wait_ready(Duration::from_secs(60)).unwrap();
+        instance.wait_ready(Duration::from_secs(60)).wait().unwrap();
     }
     (instances, begun.elapsed())
 }

@@ -39,8 +39,8 @@ fn measure(name: &str, set: Set, watches: usize, writes: usize) {
     let clusters = [Cluster::new(1), Cluster::new(1)];
     let [without, with] = clusters.each_ref().map(|cluster| {
         let session = cluster.node(0).session();
-        session.create("/a", b"", CreateMode::Persistent).unwrap();
-        session.create("/a/b", b"", CreateMode::Persistent).unwrap();
+        session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+        session.create("/a/b", b"", CreateMode::Persistent).wait().unwrap();
         // Fills the log and the caches, so that they do not grow during the measurements.
         write(&session, writes);
         session
@@ -53,17 +53,15 @@ fn measure(name: &str, set: Set, watches: usize, writes: usize) {
     let bytes = resident().saturating_sub(before) / watches;
     println!("{:44} {bytes:>10}", "bytes of each, its handle and path included");
     drop(held);
-    with.sync().unwrap();
+    with.sync().wait().unwrap();
     compare("without any again", &without, &with, writes);
 }
 
-type Set = fn(&Session, &str) -> Pending<Watch>;
+type Set = fn(&Session, &str) -> Pending<'static, Watch>;
 
 const KINDS: [(&str, Set); 2] = [
-    ("persistent", |session, path| session.nonblocking().watch(path, WatchMode::Persistent)),
-    ("recursive", |session, path| {
-        session.nonblocking().watch(path, WatchMode::PersistentRecursive)
-    }),
+    ("persistent", |session, path| session.watch(path, WatchMode::Persistent)),
+    ("recursive", |session, path| session.watch(path, WatchMode::PersistentRecursive)),
 ];
 
 fn set_all(session: &Session, count: usize, set: Set) -> Vec<Watch> {
@@ -79,9 +77,8 @@ fn set_all(session: &Session, count: usize, set: Set) -> Vec<Watch> {
 
 fn write(session: &Session, count: usize) {
     for from in (0..count).step_by(WINDOW) {
-        let window: Vec<_> = (from..count.min(from + WINDOW))
-            .map(|_| session.nonblocking().set("/a/b", b"data"))
-            .collect();
+        let window: Vec<_> =
+            (from..count.min(from + WINDOW)).map(|_| session.set("/a/b", b"data")).collect();
         for set in window {
             set.wait().unwrap();
         }

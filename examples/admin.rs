@@ -31,7 +31,8 @@ fn start(peers: &[String], address: &str, data: &Path, page: &str) -> Result<Mem
         .advertise(address)
         .zone(format!("zone-{}", peers.iter().take_while(|peer| *peer != address).count() + 1))
         .data_dir(data.join(address.replace(':', "_")))
-        .join(peers)?;
+        .join(peers)
+        .wait()?;
     let mut admin = Admin::builder().writable(true);
     if let Ok(token) = std::env::var("QUORATE_ADMIN_TOKEN") {
         admin = admin.token(token);
@@ -53,13 +54,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         members.push((address.clone(), Some(start(&peers, address, &data, "127.0.0.1:0")?)));
     }
     for member in members.iter().filter_map(|(_, member)| member.as_ref()) {
-        member.coordinator.wait_ready(Duration::from_secs(30))?;
+        member.coordinator.wait_ready(Duration::from_secs(30)).wait()?;
         println!("{} http://{}/", member.coordinator.address(), member.admin.address());
     }
 
     // A separate client, so that its lock outlives any member.
-    let client = Coordinator::builder().client().join(&peers)?;
-    client.wait_ready(Duration::from_secs(30))?;
+    let client = Coordinator::builder().client().join(&peers).wait()?;
+    client.wait_ready(Duration::from_secs(30)).wait()?;
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = {
         let (client, stop) = (client.clone(), Arc::clone(&stop));
@@ -85,7 +86,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             {
                 pages.insert(address.clone(), admin.address().to_string());
                 drop(admin);
-                coordinator.close();
+                coordinator.close().wait()?;
                 println!("closed {address}");
             }
         }
@@ -95,10 +96,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if traffic.join().is_err() {
         return Err("the traffic has panicked".into());
     }
-    client.close();
+    client.close().wait()?;
     for member in members.into_iter().filter_map(|(_, member)| member) {
         drop(member.admin);
-        member.coordinator.close();
+        member.coordinator.close().wait()?;
     }
     std::fs::remove_dir_all(&data)?;
     Ok(())
@@ -110,7 +111,7 @@ fn traffic(client: &Coordinator, stop: &AtomicBool) {
         // The session may be lost while the cluster has no quorum: then everything starts again.
         if let Err(error) = work(client, stop) {
             eprintln!("again, after: {error}");
-            let _ = client.wait_ready(Duration::from_secs(10));
+            let _ = client.wait_ready(Duration::from_secs(10)).wait();
         }
     }
 }
@@ -118,10 +119,11 @@ fn traffic(client: &Coordinator, stop: &AtomicBool) {
 fn work(client: &Coordinator, stop: &AtomicBool) -> Result<()> {
     let session = client.open_session()?;
     let others = [client.open_session()?, client.open_session()?];
-    let create = |path: &str, data: &str| match session.create(path, data, CreateMode::Persistent) {
-        Err(Error::NodeExists { .. }) => Ok(()),
-        created => created.map(|_| ()),
-    };
+    let create =
+        |path: &str, data: &str| match session.create(path, data, CreateMode::Persistent).wait() {
+            Err(Error::NodeExists { .. }) => Ok(()),
+            created => created.map(|_| ()),
+        };
     let settings = r#"{"limit": 20, "regions": ["eu", "us"], "owner": {"team": "billing", "id": 90071992547409931}}"#;
     for (path, data) in [
         ("/app", ""),
@@ -132,17 +134,20 @@ fn work(client: &Coordinator, stop: &AtomicBool) -> Result<()> {
     ] {
         create(path, data)?;
     }
-    match session.create("/app/key", [0xff, 0, 0x17, 0x2a, 0x80, 0x10], CreateMode::Persistent) {
+    match session
+        .create("/app/key", [0xff, 0, 0x17, 0x2a, 0x80, 0x10], CreateMode::Persistent)
+        .wait()
+    {
         Err(Error::NodeExists { .. }) => {}
         created => drop(created?),
     }
     let schedule = Schedule::new(&session, "/app/timers")?;
-    schedule.set("cleanup", &Timer::every(Duration::from_secs(3600))?)?;
+    schedule.set("cleanup", &Timer::every(Duration::from_secs(3600))?).wait()?;
     // Nobody waits for its fires.
-    schedule.set("report", &Timer::at(SystemTime::UNIX_EPOCH)?)?;
-    session.create("/app/workers/w-", "host-1", CreateMode::EphemeralSequential)?;
-    let guard = session.lock("/locks/nightly")?.acquire()?;
-    let leadership = LeaderLatch::new(&session, "/app/scheduler", "host-1")?.campaign()?;
+    schedule.set("report", &Timer::at(SystemTime::UNIX_EPOCH)?).wait()?;
+    session.create("/app/workers/w-", "host-1", CreateMode::EphemeralSequential).wait()?;
+    let guard = session.lock("/locks/nightly")?.acquire().wait()?;
+    let leadership = LeaderLatch::new(&session, "/app/scheduler", "host-1")?.campaign().wait()?;
     let waiting = others.iter().map(|other| other.lock("/locks/nightly"));
     let waiting = waiting.collect::<Result<Vec<_>>>()?;
     let outcome = std::thread::scope(|scope| {
@@ -154,7 +159,7 @@ fn work(client: &Coordinator, stop: &AtomicBool) -> Result<()> {
         drop((guard, leadership));
         written
     });
-    session.close()?;
+    session.close().wait()?;
     outcome
 }
 
@@ -164,21 +169,22 @@ fn write(session: &quorate::Session, stop: &AtomicBool) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         step += 1;
         match step % 6 {
-            0 if jobs.len() > 5 => session.delete(&jobs.remove(0))?,
+            0 if jobs.len() > 5 => session.delete(&jobs.remove(0)).wait()?,
             0 | 3 => {
-                let job =
-                    session.create("/app/jobs/job-", "queued", CreateMode::PersistentSequential)?;
+                let job = session
+                    .create("/app/jobs/job-", "queued", CreateMode::PersistentSequential)
+                    .wait()?;
                 jobs.push(job.path);
             }
             _ => {
                 let text = format!("Step {step} of the nightly run.");
-                session.set("/app/banner", text)?;
+                session.set("/app/banner", text).wait()?;
             }
         }
-        let _ = session.nonblocking().sleep(PERIOD).wait();
+        let _ = session.sleep(PERIOD).wait();
     }
     for job in jobs {
-        session.delete(&job)?;
+        session.delete(&job).wait()?;
     }
     Ok(())
 }

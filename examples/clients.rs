@@ -11,14 +11,14 @@ const CLIENTS: u32 = 20;
 const EACH: u32 = 3;
 
 fn count(session: &Session) -> Result<()> {
-    session.sync()?;
+    session.sync().wait()?;
     let lock = session.lock("/lock")?;
     for _ in 0..EACH {
-        let guard = lock.acquire()?;
-        let n = String::from_utf8_lossy(&session.get("/n")?.0).parse().unwrap_or(0);
+        let guard = lock.acquire().wait()?;
+        let n = String::from_utf8_lossy(&session.get("/n").wait()?.0).parse().unwrap_or(0);
         // The write has an effect only while the lock is held.
-        guard.fenced().set("/n", (n + 1_u32).to_string()).commit()?;
-        guard.release()?;
+        guard.fenced().set("/n", (n + 1_u32).to_string()).commit().wait()?;
+        guard.release().wait()?;
     }
     Ok(())
 }
@@ -26,7 +26,7 @@ fn count(session: &Session) -> Result<()> {
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
-    clients[0].session().create("/n", b"0", CreateMode::Persistent)?;
+    clients[0].session().create("/n", b"0", CreateMode::Persistent).wait()?;
 
     thread::scope(|scope| {
         let sessions: Vec<_> = clients.iter().map(quorate::Coordinator::session).collect();
@@ -45,8 +45,8 @@ fn main() -> Result<()> {
     })?;
 
     let last = clients[1].session();
-    last.sync()?;
-    let n = String::from_utf8_lossy(&last.get("/n")?.0).into_owned();
+    last.sync().wait()?;
+    let n = String::from_utf8_lossy(&last.get("/n").wait()?.0).into_owned();
     println!("{CLIENTS} clients have counted to {n}");
     assert_eq!(n, (CLIENTS * EACH).to_string());
     Ok(())

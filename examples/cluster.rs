@@ -39,29 +39,31 @@ fn main() -> ExitCode {
 
 /// Executes commands from its standard input. Replies begin with '=', events with '*'.
 fn instance(peers: &str) -> Outcome<()> {
-    let coordinator =
-        Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
-    coordinator.wait_ready(Duration::from_secs(30))?;
+    let coordinator = Coordinator::builder()
+        .session_timeout(Duration::from_secs(4))
+        .join(peers.split(','))
+        .wait()?;
+    coordinator.wait_ready(Duration::from_secs(30)).wait()?;
     let session = coordinator.session();
     let me = coordinator.address();
     let name = me.rsplit(':').next().unwrap_or("?").to_owned();
 
     // The running instances: each has an ephemeral znode, which is deleted with its session.
     for parent in ["/members", "/board"] {
-        match session.create(parent, b"", CreateMode::Persistent) {
+        match session.create(parent, b"", CreateMode::Persistent).wait() {
             Ok(_) | Err(Error::NodeExists { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    session.create(&format!("/members/{name}"), &me, CreateMode::Ephemeral)?;
+    session.create(&format!("/members/{name}"), &me, CreateMode::Ephemeral).wait()?;
 
     // The writes of the others, as they happen.
-    let watch = session.watch("/board", WatchMode::PersistentRecursive)?;
+    let watch = session.watch("/board", WatchMode::PersistentRecursive).wait()?;
     let events = watch.events().clone();
     let reader = session.clone();
     std::thread::Builder::new().name("events".to_owned()).spawn(move || {
         for event in events {
-            if let Ok((data, _)) = reader.get(&event.path) {
+            if let Ok((data, _)) = reader.get(&event.path).wait() {
                 let text = String::from_utf8_lossy(&data).into_owned();
                 println!("* {:?} {} zxid {}: {text}", event.kind, event.path, event.zxid);
             }
@@ -78,36 +80,38 @@ fn instance(peers: &str) -> Outcome<()> {
                 println!("= {}", if status.is_leader { "leader" } else { "follower" });
             }
             "turn" => {
-                let guard = lock.acquire()?;
+                let guard = lock.acquire().wait()?;
                 let token = guard.fencing_token();
                 let text = format!("{name} was here with token {token}");
-                match session.create("/board/last", &text, CreateMode::Persistent) {
-                    Err(Error::NodeExists { .. }) => drop(session.set("/board/last", &text)?),
+                match session.create("/board/last", &text, CreateMode::Persistent).wait() {
+                    Err(Error::NodeExists { .. }) => {
+                        session.set("/board/last", &text).wait()?;
+                    }
                     other => drop(other?),
                 }
-                guard.release()?;
+                guard.release().wait()?;
                 println!("= {token}");
             }
             "hold" => {
-                let guard = lock.acquire()?;
+                let guard = lock.acquire().wait()?;
                 println!("= {}", guard.fencing_token());
                 held = Some(guard);
             }
             "members" => {
                 // This instance's replica may lag behind what another one has already seen.
-                session.sync()?;
-                println!("= {}", session.children("/members")?.join(" "));
+                session.sync().wait()?;
+                println!("= {}", session.children("/members").wait()?.join(" "));
             }
             "read" => {
-                session.sync()?;
-                let (data, _) = session.get("/board/last")?;
+                session.sync().wait()?;
+                let (data, _) = session.get("/board/last").wait()?;
                 println!("= {}", String::from_utf8_lossy(&data));
             }
             other => println!("= unknown command {other}"),
         }
     }
     drop(held);
-    coordinator.close();
+    coordinator.close().wait()?;
     Ok(())
 }
 

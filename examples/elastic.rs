@@ -25,33 +25,34 @@ fn main() -> Outcome<()> {
             .advertise(&addresses[place])
             .data_dir(dir.path().join(place.to_string()))
             .join([&addresses[0]])
+            .wait()
     };
 
     let first = join(0)?;
-    first.wait_ready(PATIENCE)?;
-    first.session().create("/work", b"1", CreateMode::Persistent)?;
+    first.wait_ready(PATIENCE).wait()?;
+    first.session().create("/work", b"1", CreateMode::Persistent).wait()?;
     println!("one instance: {}", first.availability());
 
     let second = join(1)?;
     let third = join(2)?;
-    third.wait_ready(PATIENCE)?;
+    third.wait_ready(PATIENCE).wait()?;
     voters(&first, 3);
     println!("three instances: {}", first.availability());
 
     // The second instance's machine is replaced: same address, empty disk. No operator command is needed.
-    second.close();
+    second.close().wait()?;
     std::fs::remove_dir_all(dir.path().join("1"))?;
     let second = join(1)?;
-    second.wait_ready(PATIENCE)?;
+    second.wait_ready(PATIENCE).wait()?;
     voters(&first, 3);
-    second.session().sync()?;
-    let (work, _) = second.session().get("/work")?;
+    second.session().sync().wait()?;
+    let (work, _) = second.session().get("/work").wait()?;
     println!("with an empty disk it has everything again: {}", String::from_utf8_lossy(&work));
 
     // The first instance is no longer needed. It hands over its vote before it leaves.
-    first.leave(PATIENCE)?;
+    first.leave(PATIENCE).wait()?;
     voters(&third, 2);
-    third.session().set("/work", b"2")?;
+    third.session().set("/work", b"2").wait()?;
     println!("after it left: {}", third.status());
     Ok(())
 }

@@ -8,7 +8,7 @@ use quorate::{Result, Session};
 
 /// Runs while this instance leads; returns when it has lost leadership.
 fn lead(session: &Session, name: &str) -> Result<()> {
-    let leadership = session.lock("/leader")?.acquire()?;
+    let leadership = session.lock("/leader")?.acquire().wait()?;
     println!("{name} leads, with fencing token {}", leadership.fencing_token());
     for step in 1..=3 {
         // Checked before each step: false from the moment at which the cluster may have elected another
@@ -19,7 +19,7 @@ fn lead(session: &Session, name: &str) -> Result<()> {
         }
         println!("{name} does step {step}");
     }
-    leadership.release()
+    leadership.release().wait()
 }
 
 fn main() -> Result<()> {
@@ -35,11 +35,11 @@ fn main() -> Result<()> {
     })?;
 
     // An isolated leader knows of its loss before another instance can lead.
-    let old = cluster.node(0).session().lock("/leader")?.acquire()?;
+    let old = cluster.node(0).session().lock("/leader")?.acquire().wait()?;
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(30));
     assert!(!old.is_held());
-    let new = cluster.node(1).session().lock("/leader")?.acquire()?;
+    let new = cluster.node(1).session().lock("/leader")?.acquire().wait()?;
     assert!(new.fencing_token() > old.fencing_token());
     println!("instance 1 leads after instance 0 was cut off, token {}", new.fencing_token());
     Ok(())

@@ -44,14 +44,16 @@ fn main() -> ExitCode {
 
 /// Works on its share. Answers commands from its standard input.
 fn instance(peers: &str) -> Outcome<()> {
-    let coordinator =
-        Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
-    coordinator.wait_ready(Duration::from_secs(30))?;
+    let coordinator = Coordinator::builder()
+        .session_timeout(Duration::from_secs(4))
+        .join(peers.split(','))
+        .wait()?;
+    coordinator.wait_ready(Duration::from_secs(30)).wait()?;
     let session = coordinator.session();
     let partitions = Partitions::new(&session, "/counts", PARTITIONS)?;
     let sum = Counter::new(&session, "/sum")?.with_form(CounterForm::Text);
-    sum.add(0)?;
-    let mut share = partitions.join(coordinator.address())?;
+    sum.add(0).wait()?;
+    let mut share = partitions.join(coordinator.address()).wait()?;
 
     let (sender, commands) = channel();
     std::thread::Builder::new().name("commands".to_owned()).spawn(move || {
@@ -65,7 +67,11 @@ fn instance(peers: &str) -> Outcome<()> {
     let mut work: BTreeMap<usize, (Partition, u64)> = BTreeMap::new();
     loop {
         // In this call, the share follows the plan.
-        if let Some(partition) = share.take_timeout(Duration::from_millis(20))? {
+        let next = match share.take().timeout(Duration::from_millis(20)).wait() {
+            Err(Error::NotInTime { .. }) => None,
+            next => Some(next?),
+        };
+        if let Some(partition) = next {
             let stored = partition.position().map(|it| String::from_utf8_lossy(it).parse());
             work.insert(partition.number(), (partition, stored.transpose()?.unwrap_or(0)));
         }
@@ -78,13 +84,13 @@ fn instance(peers: &str) -> Outcome<()> {
             if let Some((partition, count)) = work.remove(&number)
                 && partition.is_held()
             {
-                partition.hand_over(count.to_string())?;
+                partition.hand_over(count.to_string()).wait()?;
             }
         }
         for (partition, count) in work.values_mut() {
             let position = (*count + 1).to_string();
             let step = session.multi().with(&sum.add_part(1));
-            match step.with(&partition.commit_part(position)).commit() {
+            match step.with(&partition.commit_part(position)).commit().wait() {
                 Ok(_) => *count += 1,
                 // It was lost just now: nothing of this step is done.
                 Err(Error::Multi { .. }) => {}
@@ -98,7 +104,7 @@ fn instance(peers: &str) -> Outcome<()> {
             }
             Ok("check") => {
                 // The work goes on: both are of the same moment.
-                let then = session.snapshot()?;
+                let then = session.snapshot().wait()?;
                 let mut positions = 0;
                 for number in 0..PARTITIONS {
                     let path = format!("/counts/positions/{number}");
@@ -118,13 +124,13 @@ fn instance(peers: &str) -> Outcome<()> {
     std::thread::scope(|scope| {
         for (partition, count) in work.into_values() {
             scope.spawn(move || {
-                partition.wait_asked()?;
-                partition.hand_over(count.to_string())
+                partition.wait_asked().wait()?;
+                partition.hand_over(count.to_string()).wait()
             });
         }
-        share.leave()
+        share.leave().wait()
     })?;
-    coordinator.close();
+    coordinator.close().wait()?;
     println!("= left");
     Ok(())
 }

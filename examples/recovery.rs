@@ -20,20 +20,20 @@ fn recover(directory: &Path) -> Result<()> {
     let (file, dir) = (directory.join("backup"), directory.join("data"));
     let lost = Cluster::new(3);
     let session = lost.node(0).session();
-    session.create("/orders", b"17", CreateMode::Persistent)?;
-    session.sync()?;
-    println!("backup:    {}", lost.node(0).backup(&file)?);
-    session.set("/orders", b"18")?;
+    session.create("/orders", b"17", CreateMode::Persistent).wait()?;
+    session.sync().wait()?;
+    println!("backup:    {}", lost.node(0).backup(&file).wait()?);
+    session.set("/orders", b"18").wait()?;
     drop((session, lost));
 
     println!("verified:  {}", recovery::verify(&file)?);
     let founded = recovery::restore(&file, &dir, &free_address())?;
     println!("restored:  {founded}");
     let member = start(&founded)?;
-    let (orders, _) = member.session().get("/orders")?;
+    let (orders, _) = member.session().get("/orders").wait()?;
     assert_eq!(&orders[..], b"17", "what was written after the backup is not in it");
-    member.session().set("/orders", b"19")?;
-    member.close();
+    member.session().set("/orders", b"19").wait()?;
+    member.close().wait()?;
 
     // The log is recovered too, with all writes since the restore.
     let plan = recovery::recover([&dir])?;
@@ -41,17 +41,17 @@ fn recover(directory: &Path) -> Result<()> {
     let founded = plan.found_anew(None)?;
     println!("recovered: {founded}");
     let member = start(&founded)?;
-    let (orders, _) = member.session().get("/orders")?;
+    let (orders, _) = member.session().get("/orders").wait()?;
     assert_eq!(&orders[..], b"19");
-    member.close();
+    member.close().wait()?;
     Ok(())
 }
 
 /// Starts the new cluster's only member; others join it later.
 fn start(founded: &recovery::Founded) -> Result<Coordinator> {
     let builder = Coordinator::builder().advertise(&*founded.address).data_dir(&founded.dir);
-    let member = builder.join([&founded.address])?;
-    member.wait_ready(Duration::from_secs(30))?;
+    let member = builder.join([&founded.address]).wait()?;
+    member.wait_ready(Duration::from_secs(30)).wait()?;
     Ok(member)
 }
 

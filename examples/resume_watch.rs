@@ -20,7 +20,7 @@ impl Index {
     /// Continues where it was, or starts from the beginning.
     fn open(&mut self, session: &Session) -> Result<Watch> {
         if let Some(upto) = self.upto {
-            match session.watch_from("/articles", WatchMode::PersistentRecursive, upto) {
+            match session.watch_from("/articles", WatchMode::PersistentRecursive, upto).wait() {
                 // This instance does not have all the changes since then.
                 Err(Error::TooOld { zxid, oldest, .. }) => {
                     println!("  zxid {zxid} is too old, {oldest} would do: read everything");
@@ -29,13 +29,13 @@ impl Index {
             }
         }
         // Set the watch first, then read: a change in between is both reported and read.
-        let watch = session.watch("/articles", WatchMode::PersistentRecursive)?;
+        let watch = session.watch("/articles", WatchMode::PersistentRecursive).wait()?;
         self.read_all(session)?;
         Ok(watch)
     }
 
     fn read_all(&mut self, session: &Session) -> Result<()> {
-        let snapshot = session.snapshot()?;
+        let snapshot = session.snapshot().wait()?;
         let all = snapshot.walk("/articles")?;
         let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
         self.articles = all.map(|(path, data, _)| (path.to_owned(), text(data))).collect();
@@ -48,7 +48,7 @@ impl Index {
     fn catch_up(&mut self, session: &Session, watch: &Watch) -> Result<usize> {
         // Every change that can be read now has its event in the channel. So the zxid of the tree is stored.
         // The zxid of an event would be wrong: other events of the same multi share it, and might be missed.
-        let upto = session.snapshot()?.zxid();
+        let upto = session.snapshot().wait()?.zxid();
         let mut count = 0;
         for event in watch.events().try_iter() {
             count += 1;
@@ -63,7 +63,7 @@ impl Index {
         match event.kind {
             // There were more changes than the channel holds.
             EventKind::Gap => return self.read_all(session),
-            EventKind::Created | EventKind::DataChanged => match session.get(&event.path) {
+            EventKind::Created | EventKind::DataChanged => match session.get(&event.path).wait() {
                 Ok((data, _)) => {
                     let text = String::from_utf8_lossy(&data).into_owned();
                     self.articles.insert(event.path.clone(), text);
@@ -85,26 +85,31 @@ impl Index {
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let author = cluster.node(0).session();
-    author.create("/articles", b"", CreateMode::Persistent)?;
-    author.create("/articles/raft", b"a log", CreateMode::Persistent)?;
+    author.create("/articles", b"", CreateMode::Persistent).wait()?;
+    author.create("/articles/raft", b"a log", CreateMode::Persistent).wait()?;
     let mut index = Index::default();
 
     println!("the first start");
     let session = cluster.node(1).session();
-    session.sync()?;
+    session.sync().wait()?;
     let watch = index.open(&session)?;
-    author.set("/articles/raft", b"a replicated log")?;
-    session.sync()?;
+    author.set("/articles/raft", b"a replicated log").wait()?;
+    session.sync().wait()?;
     index.catch_up(&session, &watch)?;
 
     println!("a restart, with some changes in between");
     cluster.stop(1);
-    author.create("/articles/locks", b"with tokens", CreateMode::Persistent)?;
-    author.multi().set("/articles/raft", b"see thesis").delete("/articles/locks").commit()?;
-    author.create("/articles/clocks", b"they drift", CreateMode::Persistent)?;
+    author.create("/articles/locks", b"with tokens", CreateMode::Persistent).wait()?;
+    author
+        .multi()
+        .set("/articles/raft", b"see thesis")
+        .delete("/articles/locks")
+        .commit()
+        .wait()?;
+    author.create("/articles/clocks", b"they drift", CreateMode::Persistent).wait()?;
     cluster.restart(1);
     let session = cluster.node(1).session();
-    session.sync()?;
+    session.sync().wait()?;
     // On another instance, or on this one: each has the latest changes.
     let watch = index.open(&session)?;
     assert_eq!(index.catch_up(&session, &watch)?, 4);
@@ -113,12 +118,12 @@ fn main() -> Result<()> {
     cluster.stop(1);
     for _ in 0..=Watch::HISTORY_CHANGES / 1000 {
         let multi = author.multi();
-        (0..1000).fold(multi, |multi, _| multi.set("/articles/raft", b"edited")).commit()?;
+        (0..1000).fold(multi, |multi, _| multi.set("/articles/raft", b"edited")).commit().wait()?;
     }
     cluster.restart(1);
     cluster.advance(Duration::from_secs(2));
     let session = cluster.node(1).session();
-    session.sync()?;
+    session.sync().wait()?;
     let watch = index.open(&session)?;
     index.catch_up(&session, &watch)?;
     assert_eq!(index.articles["/articles/raft"], "edited");

@@ -44,28 +44,30 @@ fn main() -> ExitCode {
 
 /// Runs what fires until its standard input is closed.
 fn instance(peers: &str) -> Outcome<()> {
-    let coordinator =
-        Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
-    coordinator.wait_ready(Duration::from_secs(30))?;
+    let coordinator = Coordinator::builder()
+        .session_timeout(Duration::from_secs(4))
+        .join(peers.split(','))
+        .wait()?;
+    coordinator.wait_ready(Duration::from_secs(30)).wait()?;
     let session = coordinator.session();
-    match session.create("/done", b"", CreateMode::Persistent) {
+    match session.create("/done", b"", CreateMode::Persistent).wait() {
         Ok(_) | Err(Error::NodeExists { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let schedule = Schedule::new(&session, "/schedule")?;
     // Each process says what it wants, and only the first changes something. No second is left out, not even those in
     // which the run of a dead process keeps the next from firing.
-    schedule.set("tick", &Timer::every(Duration::from_secs(1))?.missed(Missed::All))?;
+    schedule.set("tick", &Timer::every(Duration::from_secs(1))?.missed(Missed::All)).wait()?;
     println!("ready");
     std::thread::Builder::new().name("runs".to_owned()).spawn(move || {
-        while let Ok(run) = schedule.take() {
+        while let Ok(run) = schedule.take().wait() {
             if let Err(error) = carry_out(&session, run) {
                 println!("failed {error}");
             }
         }
     })?;
     std::io::stdin().lines().for_each(drop);
-    coordinator.close();
+    coordinator.close().wait()?;
     Ok(())
 }
 
@@ -74,17 +76,20 @@ fn carry_out(session: &Session, run: Run) -> quorate::Result<()> {
     let (number, token) = (run.fire().number(), run.fencing_token());
     println!("runs {number} {token}");
     let first = format!("/runs-{number}");
-    let again = session.exists(&first)?.is_some();
-    run.fenced().create_or_set(&first, token.to_string(), CreateMode::Persistent).commit()?;
+    let again = session.exists(&first).wait()?.is_some();
+    run.fenced()
+        .create_or_set(&first, token.to_string(), CreateMode::Persistent)
+        .commit()
+        .wait()?;
     if number == KILLED && !again {
         // In the middle of its work, it is killed here.
         println!("stalls {number} {token}");
-        run.wait_lost();
+        run.wait_lost().wait().unwrap();
         return Ok(());
     }
     let done = format!("/done/{number:04}");
     let result = session.multi().create(&done, token.to_string(), CreateMode::Persistent);
-    result.with(&run.done_part()).commit()?;
+    result.with(&run.done_part()).commit().wait()?;
     println!("done {number} {token}");
     Ok(())
 }

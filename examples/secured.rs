@@ -35,20 +35,21 @@ fn main() -> Outcome<()> {
             .security(Tls::from_pem_files(ca, node, key)?)
             .advertise(&peers[place])
             .data_dir(dir.path().join(name).join("data"))
-            .join(&peers)?)
+            .join(&peers)
+            .wait()?)
     };
     let first = join(0, "app-0", &cluster)?;
     let second = join(1, "app-1", &cluster)?;
     let third = join(2, "app-2", &cluster)?;
     for member in [&first, &second, &third] {
-        member.wait_ready(PATIENCE)?;
+        member.wait_ready(PATIENCE).wait()?;
     }
     println!("three found a cluster and talk over TLS");
-    third.close();
+    third.close().wait()?;
 
     // A certificate of another authority.
     let stranger = join(2, "stranger", &authority("somebody else's authority")?)?;
-    match stranger.wait_ready(Duration::from_secs(2)) {
+    match stranger.wait_ready(Duration::from_secs(2)).wait() {
         Err(Error::Start(StartError::PeerRefused { reason, .. })) => {
             println!("a stranger: {reason}")
         }
@@ -56,7 +57,7 @@ fn main() -> Outcome<()> {
     }
     drop(stranger);
     let third = join(2, "app-2", &cluster)?;
-    third.wait_ready(PATIENCE)?;
+    third.wait_ready(PATIENCE).wait()?;
     println!("with a certificate of the cluster's authority: {}", third.status());
 
     // A session has an id from the certificate of its instance.
@@ -67,10 +68,11 @@ fn main() -> Outcome<()> {
         b"",
         CreateMode::Persistent,
         &[Acl::new(Permissions::ALL, own.clone())],
-    )?;
-    assert!(zero.who_am_i()?.contains(&own));
-    one.sync()?;
-    println!("app-1 at a znode of app-0: {}", one.get("/own").unwrap_err());
+    )
+    .wait()?;
+    assert!(zero.who_am_i().wait()?.contains(&own));
+    one.sync().wait()?;
+    println!("app-1 at a znode of app-0: {}", one.get("/own").wait().unwrap_err());
     Ok(())
 }
 

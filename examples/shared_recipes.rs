@@ -45,7 +45,7 @@ macro_rules! held {
         let holding = guard.clone();
         let is_held = Box::new(move || holding.is_held());
         let release = Box::new(move || match std::sync::Arc::try_unwrap(guard) {
-            Ok($own) => $release,
+            Ok($own) => $release.wait(),
             Err(_) => unreachable!("the other one was dropped"),
         });
         Held { path, is_held, release }
@@ -65,26 +65,26 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
     let shared = || Ok(ReadWriteLock::new(session, path)?.with_naming(naming));
     let selector = || Ok(LeaderSelector::new(session, path, "rust")?.with_naming(naming));
     Ok(match kind {
-        "lock" => held!(session.lock(path)?.with_naming(naming).acquire()?),
+        "lock" => held!(session.lock(path)?.with_naming(naming).acquire().wait()?),
         "reentrant" => {
             let lock = ReentrantLock::new(session, path)?.with_naming(naming);
-            let first = lock.acquire()?;
-            let again = lock.acquire()?;
+            let first = lock.acquire().wait()?;
+            let again = lock.acquire().wait()?;
             drop(first);
             held!(again)
         }
-        "read" => held!(shared()?.read()?),
-        "write" => held!(shared()?.write()?),
+        "read" => held!(shared()?.read().wait()?),
+        "write" => held!(shared()?.write().wait()?),
         "latch" => {
             let latch = LeaderLatch::new(session, path, "rust")?.with_naming(naming);
-            held!(latch.campaign()?)
+            held!(latch.campaign().wait()?)
         }
-        "selector" => held!(selector()?.latch().campaign()?),
+        "selector" => held!(selector()?.latch().campaign().wait()?),
         "elected" => elected(session, path, false)?,
         "handed" => elected(session, path, true)?,
         _ => {
             let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
-            held!(semaphore.acquire()?)
+            held!(semaphore.acquire().wait()?)
         }
     })
 }
@@ -95,21 +95,21 @@ fn elected(session: &Session, path: &str, hands_over: bool) -> Result<Held> {
     static TURNS: AtomicI32 = AtomicI32::new(0);
     let turn = TURNS.fetch_add(1, Ordering::Relaxed);
     let latch = LeaderLatch::new(session, path, "rust")?.with_priority(i32::from(turn % 4 == 0));
-    let leadership = latch.campaign()?;
+    let leadership = latch.campaign().wait()?;
     let patience = Duration::from_millis(300);
     let token = leadership.fencing_token().to_string();
     let held = held!(leadership, |leadership| {
         let mut leadership = leadership;
         if hands_over && turn % 2 == 1 {
-            let candidates = latch.candidates()?;
+            let candidates = latch.candidates().wait()?;
             let handed = match candidates.iter().rfind(|it| it.fencing_token().is_some()) {
                 Some(last) if last.path != leadership.path() => {
-                    leadership.hand_over_to_timeout(last, patience)
+                    leadership.hand_over_to(last).timeout(patience)
                 }
-                _ => leadership.hand_over_timeout(patience),
+                _ => leadership.hand_over().timeout(patience),
             };
             // The candidate may be gone.
-            if handed.is_ok_and(|leader| leader.is_some()) {
+            if handed.wait().is_ok() {
                 return Ok(());
             }
         }
@@ -121,29 +121,29 @@ fn elected(session: &Session, path: &str, hands_over: bool) -> Result<Held> {
 /// The answer to a command that holds nothing; `None` if it is another command.
 fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Option<String>> {
     // Others have written through other members.
-    session.sync()?;
+    session.sync().wait()?;
     let count = |form| {
         let number = value.parse().unwrap_or_default();
-        Counter::new(session, path)?.with_form(form).add(number).map(|added| added.after)
+        Counter::new(session, path)?.with_form(form).add(number).wait().map(|added| added.after)
     };
     Ok(Some(match command {
         "add-text" => count(CounterForm::Text)?.to_string(),
         "add-int" => count(CounterForm::Int)?.to_string(),
         "add-long" => count(CounterForm::Long)?.to_string(),
         "set-barrier" => {
-            Barrier::new(session, path)?.set()?;
+            Barrier::new(session, path)?.set().wait()?;
             "done".to_owned()
         }
-        "is-barrier" => Barrier::new(session, path)?.is_set()?.to_string(),
-        "revoke" => session.lock(path)?.revoke()?.to_string(),
+        "is-barrier" => Barrier::new(session, path)?.is_set().wait()?.to_string(),
+        "revoke" => session.lock(path)?.revoke().wait()?.to_string(),
         "register" => {
             let instance = Instance::new(value, "10.0.0.7", 80).with("zone", "a");
             let registry = Registry::new(session, path)?.in_json();
-            std::mem::forget(registry.register("billing", &instance)?);
+            std::mem::forget(registry.register("billing", &instance).wait()?);
             "done".to_owned()
         }
         "services" => {
-            let found = Discovery::new(session, path)?.instances("billing")?;
+            let found = Discovery::new(session, path)?.instances("billing").wait()?;
             let shown = found.iter().map(|one| {
                 format!("{} {}:{} {}", one.id, one.address, one.port, one.metadata["zone"])
             });
@@ -151,25 +151,25 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
         }
         "join-group" => {
             // It stays for as long as the session.
-            std::mem::forget(Group::new(session, path)?.join(value, value)?);
+            std::mem::forget(Group::new(session, path)?.join(value, value).wait()?);
             "done".to_owned()
         }
-        "group" => Group::new(session, path)?.members()?.names().join(","),
+        "group" => Group::new(session, path)?.members().wait()?.names().join(","),
         "config" => {
             let config = Config::<Vec<u8>, Raw>::with_codec(session, path)?;
-            let value = config.get()?.map(|versioned| versioned.value).unwrap_or_default();
+            let value = config.get().wait()?.map(|versioned| versioned.value).unwrap_or_default();
             String::from_utf8_lossy(&value).into_owned()
         }
         "set-config" => {
-            Config::<Vec<u8>, Raw>::with_codec(session, path)?.set(&value.into())?;
+            Config::<Vec<u8>, Raw>::with_codec(session, path)?.set(&value.into()).wait()?;
             "done".to_owned()
         }
         "push" => {
-            NodeList::new(session, path)?.push(value)?;
+            NodeList::new(session, path)?.push(value).wait()?;
             "done".to_owned()
         }
         "list" => {
-            let items = NodeList::new(session, path)?.items()?;
+            let items = NodeList::new(session, path)?.items().wait()?;
             let data = items.iter().map(|item| String::from_utf8_lossy(item.data()).into_owned());
             data.collect::<Vec<_>>().join(",")
         }
@@ -183,31 +183,33 @@ fn attempt(session: &Session, kind: &str, path: &str) -> Result<bool> {
     let shared = || Ok(ReadWriteLock::new(session, path)?.with_naming(naming));
     let selector = || Ok(LeaderSelector::new(session, path, "rust")?.with_naming(naming));
     // Others have written through other members.
-    session.sync()?;
+    session.sync().wait()?;
     Ok(match kind {
-        "lock" => session.lock(path)?.with_naming(naming).try_acquire()?.is_some(),
-        "reentrant" => ReentrantLock::new(session, path)?.try_acquire()?.is_some(),
+        "lock" => session.lock(path)?.with_naming(naming).try_acquire().wait()?.is_some(),
+        "reentrant" => ReentrantLock::new(session, path)?.try_acquire().wait()?.is_some(),
         // With another lock, which is free.
-        "multi" => MultiLock::new(session, [path, "/free"])?.try_acquire()?.is_some(),
-        "read" => shared()?.try_read()?.is_some(),
-        "write" => shared()?.try_write()?.is_some(),
-        "latch" => {
-            LeaderLatch::new(session, path, "rust")?.with_naming(naming).try_campaign()?.is_some()
-        }
-        "selector" => selector()?.latch().try_campaign()?.is_some(),
-        _ => SharedSemaphore::new(session, path, PERMITS, naming)?.try_acquire()?.is_some(),
+        "multi" => MultiLock::new(session, [path, "/free"])?.try_acquire().wait()?.is_some(),
+        "read" => shared()?.try_read().wait()?.is_some(),
+        "write" => shared()?.try_write().wait()?.is_some(),
+        "latch" => LeaderLatch::new(session, path, "rust")?
+            .with_naming(naming)
+            .try_campaign()
+            .wait()?
+            .is_some(),
+        "selector" => selector()?.latch().try_campaign().wait()?.is_some(),
+        _ => SharedSemaphore::new(session, path, PERMITS, naming)?.try_acquire().wait()?.is_some(),
     })
 }
 
 /// Holds a lock until somebody asks for it.
 fn until_asked(session: &Session, name: &str, path: &str) -> Result<()> {
-    let guard = session.lock(path)?.acquire()?;
-    let revocations = guard.revocations()?;
+    let guard = session.lock(path)?.acquire().wait()?;
+    let revocations = guard.revocations().wait()?;
     println!("* {name} holds");
-    if revocations.wait() {
+    if revocations.wait_asked().wait().unwrap() {
         println!("* {name} was asked");
     }
-    guard.release()
+    guard.release().wait()
 }
 
 /// Acquires, and releases when there is a message.
@@ -314,9 +316,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         .advertise(listen)
         .data_dir(data)
         .session_timeout(Duration::from_secs(5))
-        .join(peers.split(','))?;
+        .join(peers.split(','))
+        .wait()?;
     let _gateway = Gateway::serve(&coordinator, gateway)?;
-    coordinator.wait_ready(Duration::from_secs(60))?;
+    coordinator.wait_ready(Duration::from_secs(60)).wait()?;
     println!("* ready");
 
     let mut sessions: BTreeMap<String, Session> = BTreeMap::new();
@@ -370,7 +373,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             let data = value.unwrap_or_default();
             let kept = PersistentEphemeral::new(&coordinator.session(), &path, data)?
                 .recreate_deleted(true);
-            std::thread::spawn(move || kept.run());
+            std::thread::spawn(move || kept.run().wait());
             println!("= done");
             continue;
         }

@@ -12,12 +12,12 @@ use quorate::{Result, Session};
 /// One instance: it registers, sells until the configuration's limit is reached, and votes on the sale.
 fn shop(session: &Session, name: &str) -> Result<()> {
     let registry = Registry::new(session, "/services")?;
-    let _registered = registry.register("shop", &Instance::new(name, "127.0.0.1", 8080))?;
+    let _registered = registry.register("shop", &Instance::new(name, "127.0.0.1", 8080)).wait()?;
     let ids = IdGenerator::new(session, "/orders/ids", 100)?;
     let sold = Counter::new(session, "/orders/sold")?;
     let mut limits = Config::<i64>::new(session, "/config/limit")?.watch();
     loop {
-        let limit = match limits.recv()? {
+        let limit = match limits.recv().wait()? {
             ConfigUpdate::Value(limit) => limit.value,
             // Not there yet, or in a format that this version cannot read.
             _ => continue,
@@ -25,16 +25,16 @@ fn shop(session: &Session, name: &str) -> Result<()> {
         if limit == 0 {
             break;
         }
-        while sold.get()? < limit {
-            println!("{name}: order {}, {} sold", ids.next_id()?, sold.add(1)?.after);
+        while sold.get().wait()? < limit {
+            println!("{name}: order {}, {} sold", ids.next_id().wait()?, sold.add(1).wait()?.after);
         }
     }
-    session.sync()?;
-    let sale = TwoPhaseCommit::new(session, "/sales/1")?.join(name)?;
+    session.sync().wait()?;
+    let sale = TwoPhaseCommit::new(session, "/sales/1")?.join(name).wait()?;
     println!("{name} is asked: {}", String::from_utf8_lossy(sale.proposal()));
-    sale.vote(Vote::Yes)?;
-    println!("{name}: the sale is {:?}", sale.outcome()?);
-    sale.acknowledge()
+    sale.vote(Vote::Yes).wait()?;
+    println!("{name}: the sale is {:?}", sale.outcome().wait()?);
+    sale.acknowledge().wait()
 }
 
 fn main() -> Result<()> {
@@ -50,17 +50,19 @@ fn main() -> Result<()> {
             .collect();
         let discovery = Discovery::new(&session, "/services")?;
         let mut there = discovery.watch("shop")?;
-        while there.recv()?.len() < 3 {}
-        println!("{:?} are there", discovery.names()?);
+        while there.recv().wait()?.len() < 3 {}
+        println!("{:?} are there", discovery.names().wait()?);
         let chooser = discovery.chooser("shop", Strategy::RoundRobin)?;
-        println!("the first to ask: {:?}", chooser.choose()?.map(|instance| instance.id));
+        println!("the first to ask: {:?}", chooser.choose().wait()?.map(|instance| instance.id));
 
-        TwoPhaseCommit::new(&session, "/sales/1")?.begin(&names, b"all apples at half price?")?;
+        TwoPhaseCommit::new(&session, "/sales/1")?
+            .begin(&names, b"all apples at half price?")
+            .wait()?;
         let limit = Config::<i64>::new(&session, "/config/limit")?;
-        limit.set(&10)?;
-        limit.update(|limit| limit.unwrap_or(0) + 10)?;
-        limit.set(&0)?;
-        let phase = TwoPhaseCommit::new(&session, "/sales/1")?.decide()?;
+        limit.set(&10).wait()?;
+        limit.update(|limit| limit.unwrap_or(0) + 10).wait()?;
+        limit.set(&0).wait()?;
+        let phase = TwoPhaseCommit::new(&session, "/sales/1")?.decide().wait()?;
         assert_eq!(phase, Phase::Committed);
         shops.into_iter().try_for_each(|shop| shop.join().expect("a shop panicked"))
     })

@@ -13,16 +13,17 @@ use quorate::{Coordinator, Result};
 fn serve(coordinator: &Coordinator, name: &'static str) -> Result<[Supervised; 2]> {
     let registration = coordinator.supervise(move |session| {
         let here = Instance::new(name, "10.0.0.7", 8080);
-        Registry::new(&session, "/services")?.register("web", &here)?.wait_lost();
+        Registry::new(&session, "/services")?.register("web", &here).wait()?.wait_lost().wait()?;
         Ok(ControlFlow::Continue(()))
     })?;
     let election = coordinator.supervise(move |session| {
-        LeaderSelector::new(&session, "/leader", name)?.run(|leadership| {
-            println!("{name} leads with token {}", leadership.fencing_token());
-            leadership.wait_lost();
-            println!("{name} leads no more");
-            ControlFlow::Continue(())
-        })
+        LeaderSelector::new(&session, "/leader", name)?
+            .run(|leadership| async move {
+                println!("{name} leads with token {}", leadership.fencing_token());
+                // When the lead is lost, this ends here.
+                std::future::pending().await
+            })
+            .wait()
     })?;
     Ok([registration, election])
 }
@@ -33,13 +34,13 @@ fn main() -> Result<()> {
     let mut instances = Discovery::new(&observer, "/services")?.watch("web")?;
     let mut leaders = LeaderLatch::new(&observer, "/leader", "observer")?.watch();
     let mut registered = |count| -> Result<()> {
-        while instances.recv()?.len() != count {}
+        while instances.recv().wait()?.len() != count {}
         println!("{count} registered");
         Ok(())
     };
 
     let zero = serve(&cluster.node(0), "zero")?;
-    while leaders.recv()?.is_none_or(|leader| leader.name() != "zero") {}
+    while leaders.recv().wait()?.is_none_or(|leader| leader.name() != "zero") {}
     let one = serve(&cluster.node(1), "one")?;
     registered(2)?;
 
@@ -47,7 +48,7 @@ fn main() -> Result<()> {
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(60));
     registered(1)?;
-    while leaders.recv()?.is_none_or(|leader| leader.name() != "one") {}
+    while leaders.recv().wait()?.is_none_or(|leader| leader.name() != "one") {}
 
     println!("zero is connected again");
     cluster.heal();
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
 
     // It leads again once the other instance does not.
     drop(one);
-    while leaders.recv()?.is_none_or(|leader| leader.name() != "zero") {}
+    while leaders.recv().wait()?.is_none_or(|leader| leader.name() != "zero") {}
     drop(zero);
     Ok(())
 }

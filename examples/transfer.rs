@@ -19,27 +19,29 @@ fn amount(data: &[u8]) -> i64 {
 
 /// Moves an amount if the account has enough. Returns whether it did.
 fn transfer(session: &Session, from: usize, to: usize, sum: i64) -> Result<bool> {
-    let moved = session.transact(|transaction| {
-        let (here, there) = (
-            amount(&transaction.get(&account(from))?.0),
-            amount(&transaction.get(&account(to))?.0),
-        );
-        if here < sum {
-            return Ok(false);
-        }
-        transaction.set(&account(from), (here - sum).to_string());
-        transaction.set(&account(to), (there + sum).to_string());
-        Ok(true)
-    })?;
+    let moved = session
+        .transact(|transaction| {
+            let (here, there) = (
+                amount(&transaction.get(&account(from))?.0),
+                amount(&transaction.get(&account(to))?.0),
+            );
+            if here < sum {
+                return Ok(false);
+            }
+            transaction.set(&account(from), (here - sum).to_string());
+            transaction.set(&account(to), (there + sum).to_string());
+            Ok(true)
+        })
+        .wait()?;
     Ok(moved.value)
 }
 
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    session.create("/accounts", b"", CreateMode::Persistent)?;
+    session.create("/accounts", b"", CreateMode::Persistent).wait()?;
     for number in 0..ACCOUNTS {
-        session.create(&account(number), EACH.to_string(), CreateMode::Persistent)?;
+        session.create(&account(number), EACH.to_string(), CreateMode::Persistent).wait()?;
     }
 
     thread::scope(|scope| {
@@ -61,7 +63,7 @@ fn main() -> Result<()> {
         // At any time and on any instance, the sum is the same.
         let mut audits = 0;
         while workers.iter().any(|worker| !worker.is_finished()) || audits == 0 {
-            let snapshot = cluster.node(audits % 3).session().snapshot()?;
+            let snapshot = cluster.node(audits % 3).session().snapshot().wait()?;
             let accounts = match snapshot.children("/accounts") {
                 Ok(accounts) if accounts.len() == ACCOUNTS => accounts,
                 // This replica does not have all of the transfers yet.

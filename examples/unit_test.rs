@@ -10,11 +10,11 @@ use quorate::{Coordinator, CreateMode, Result, Session, SessionState};
 
 /// The code under test: registers a worker. Returns the number of workers.
 fn register(session: &Session, name: &str) -> Result<usize> {
-    if session.exists("/workers")?.is_none() {
-        session.create("/workers", b"", CreateMode::Persistent)?;
+    if session.exists("/workers").wait()?.is_none() {
+        session.create("/workers", b"", CreateMode::Persistent).wait()?;
     }
-    session.create(&format!("/workers/{name}"), b"", CreateMode::Ephemeral)?;
-    Ok(session.children("/workers")?.len())
+    session.create(&format!("/workers/{name}"), b"", CreateMode::Ephemeral).wait()?;
+    Ok(session.children("/workers").wait()?.len())
 }
 
 fn main() -> Result<()> {
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
         Cluster::with_settings(3, Coordinator::builder().session_timeout(Duration::from_secs(30)));
     let (first, second) = (cluster.node(0).session(), cluster.node(1).session());
     assert_eq!(register(&first, "one")?, 1);
-    second.sync()?;
+    second.sync().wait()?;
     assert_eq!(register(&second, "two")?, 2);
 
     // The first worker's machine is cut off from the network. Half a minute later (no real time passes) its
@@ -31,13 +31,13 @@ fn main() -> Result<()> {
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(40));
     assert_eq!(first.state(), SessionState::Expired);
-    assert_eq!(second.children("/workers")?, ["two"]);
+    assert_eq!(second.children("/workers").wait()?, ["two"]);
 
     // The worker comes back with a new session.
     cluster.heal();
     cluster.advance(Duration::from_secs(2));
     let again = cluster.node(0).session();
-    again.sync()?;
+    again.sync().wait()?;
     assert_eq!(register(&again, "one")?, 2);
     println!("40 seconds of partition, tested in {:.0?}", start.elapsed());
     Ok(())

@@ -618,7 +618,7 @@ impl World {
             }
             Fault::Close => {
                 let coordinator = self.kernel.coordinators.borrow()[place].clone();
-                coordinator?.close();
+                coordinator?.close().wait().expect("a thread closes it itself");
                 self.want_client_step(place, now);
                 Some(String::new())
             }

@@ -406,7 +406,7 @@ fn acls_set<'a>(request: &'a Request, result: &Result<Reply, OpError>) -> Vec<&'
         _ => &[],
     };
     let set = ops.iter().filter(|op| matches!(op, Op::SetAcl { .. }));
-    set.map(Op::path).collect()
+    set.map(|op| &**op.path()).collect()
 }
 
 /// A hash of everything in an entry that must be equal on all nodes.

@@ -165,7 +165,7 @@ impl World {
     pub(super) fn close(&mut self, place: usize) {
         let coordinator = self.kernel.coordinators.borrow()[place].clone();
         if let Some(coordinator) = coordinator {
-            coordinator.close();
+            coordinator.close().wait().expect("a thread closes it itself");
             let now = self.now();
             self.want_step(place, now);
         }

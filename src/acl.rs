@@ -11,9 +11,9 @@
 //! use quorate::{CreateMode, testing::Cluster};
 //!
 //! let session = Cluster::new(1).node(0).session();
-//! session.add_auth("digest", "alice:secret")?;
+//! session.add_auth("digest", "alice:secret").wait()?;
 //! let acl = [Acl::new(Permissions::ALL, Id::auth()), Acl::new(Permissions::READ, Id::anyone())];
-//! session.create_with_acl("/rates", b"7 %", CreateMode::Persistent, &acl)?;
+//! session.create_with_acl("/rates", b"7 %", CreateMode::Persistent, &acl).wait()?;
 //! # Ok::<(), quorate::Error>(())
 //! ```
 

@@ -11,20 +11,20 @@
 //! let cluster = Cluster::new(3);
 //! let session = cluster.node(0).session();
 //!
-//! session.create("/config", b"v1", CreateMode::Persistent)?;
-//! let (data, _, watch) = session.get_and_watch("/config")?;
+//! session.create("/config", b"v1", CreateMode::Persistent).wait()?;
+//! let (data, _, watch) = session.get_and_watch("/config").wait()?;
 //! assert_eq!(&data[..], b"v1");
-//! session.set("/config", b"v2")?;
-//! assert!(watch.recv().is_some());
+//! session.set("/config", b"v2").wait()?;
+//! assert!(watch.recv().wait()?.is_some());
 //!
-//! let guard = session.lock("/locks/nightly")?.acquire()?;
+//! let guard = session.lock("/locks/nightly")?.acquire().wait()?;
 //! println!("fencing token {}", guard.fencing_token());
 //! # Ok::<(), quorate::Error>(())
 //! ```
 //!
 //! - [`Coordinator`] is this instance's membership: join, status, close.
-//! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`Session::nonblocking`] does the same
-//!   without blocking, and calls that end in `_async` are awaited.
+//! - [`Session`] reads and writes znodes and sets [`Watch`]es. Each call that may wait returns a [`Pending`]: a thread
+//!   calls `.wait()?`, a task writes `.await?`.
 //! - [`Multi`] does several writes or none; [`Transaction`] reads and writes atomically;
 //!   [`Snapshot`] is the whole tree at one write; [`Session::chroot`] confines a handle to a part of
 //!   the tree.

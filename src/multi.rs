@@ -10,9 +10,9 @@
 //! use quorate::{CreateMode, testing::Cluster};
 //!
 //! let session = Cluster::new(1).node(0).session();
-//! let leader = session.create("/leader", b"a", CreateMode::Persistent)?.stat;
+//! let leader = session.create("/leader", b"a", CreateMode::Persistent).wait()?.stat;
 //! let write = session.multi().require("/leader", Condition::Czxid(leader.czxid));
-//! let results = write.create("/report", b"done", CreateMode::Persistent).commit()?;
+//! let results = write.create("/report", b"done", CreateMode::Persistent).commit().wait()?;
 //! assert!(matches!(results[..], [OpResult::Checked, OpResult::Created(_)]));
 //! # Ok::<(), quorate::Error>(())
 //! ```

@@ -9,9 +9,9 @@
 //! use quorate::{CreateMode, testing::Cluster};
 //!
 //! let session = Cluster::new(1).node(0).session();
-//! session.create("/jobs", b"", CreateMode::Persistent)?;
-//! session.set_quota("/jobs", &Quota::new().znodes_hard(1000))?;
-//! let (_, usage) = session.quota("/jobs")?.expect("it was set");
+//! session.create("/jobs", b"", CreateMode::Persistent).wait()?;
+//! session.set_quota("/jobs", &Quota::new().znodes_hard(1000)).wait()?;
+//! let (_, usage) = session.quota("/jobs").wait()?.expect("it was set");
 //! assert_eq!(usage.znodes, 1);
 //! # Ok::<(), quorate::Error>(())
 //! ```

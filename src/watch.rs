@@ -11,9 +11,9 @@
 //! let cluster = Cluster::new(1);
 //! let coordinator = cluster.node(0);
 //! let session = coordinator.session();
-//! let _watch = session.watch("/config", WatchMode::PersistentRecursive)?;
+//! let _watch = session.watch("/config", WatchMode::PersistentRecursive).wait()?;
 //! assert_eq!(coordinator.watches()[0].kind, WatcherType::PersistentRecursive);
-//! session.remove_watches("/config", WatcherType::Any)?;
+//! session.remove_watches("/config", WatcherType::Any).wait()?;
 //! # Ok::<(), quorate::Error>(())
 //! ```
 

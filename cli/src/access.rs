@@ -32,7 +32,7 @@ pub(crate) struct AccessArgs {
 impl AccessArgs {
     /// Joins as a client, which may not be connected yet.
     pub(crate) fn join(&self, builder: Builder) -> Result<Coordinator> {
-        self.secured(builder.client())?.join(&self.peers)
+        self.secured(builder.client())?.join(&self.peers).wait()
     }
 
     pub(crate) fn has_peers(&self) -> bool {

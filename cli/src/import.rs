@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> bool {
     crate::logging::log("warn");
     let outcome = join(arguments).and_then(|(coordinator, session)| {
         let outcome = copy(arguments, &session);
-        coordinator.close();
+        coordinator.close().wait().map_err(|error| error.to_string())?;
         outcome
     });
     outcome.unwrap_or_else(|error| {
@@ -89,9 +89,9 @@ fn join(arguments: &ImportArgs) -> Result<(Coordinator, Session), String> {
     let user = "quorate-import";
     let builder = Coordinator::builder().super_user(Id::digest(user, &password));
     let coordinator = arguments.access.join(builder).map_err(text)?;
-    coordinator.wait_ready(PATIENCE).map_err(text)?;
+    coordinator.wait_ready(PATIENCE).wait().map_err(text)?;
     let session = coordinator.open_session().map_err(text)?;
-    session.add_auth("digest", format!("{user}:{password}")).map_err(text)?;
+    session.add_auth("digest", format!("{user}:{password}")).wait().map_err(text)?;
     Ok((coordinator, session))
 }
 

@@ -422,7 +422,7 @@ impl<'a> World<'a> {
             }
             11 if self.choices.below(4) == 0 => RequestBody::Admin(self.admin_request()),
             10 if self.choices.below(2) == 0 => {
-                let (path, which) = (self.path(), WatcherType::Any);
+                let (path, which) = (self.path().into(), WatcherType::Any);
                 let query = Query::RemoveWatches { path, which };
                 RequestBody::Query(query)
             }

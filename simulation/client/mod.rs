@@ -231,9 +231,9 @@ impl Handle {
         match self.root_of(path) {
             Some(root) => {
                 let below = self.session.chroot(root).expect("the first part of a path is one");
-                (below, &path[root.len()..])
+                (below.in_turn(), &path[root.len()..])
             }
-            None => (self.session.clone(), path),
+            None => (self.session.in_turn(), path),
         }
     }
 
@@ -271,7 +271,7 @@ impl Handle {
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
-        pending: Pending<T>,
+        pending: Pending<'static, T>,
         convert: impl FnOnce(Answer) -> Option<T> + 'static,
         changes: fn(&T) -> bool,
     ) -> CheckedReply<Result<T>> {
@@ -367,7 +367,7 @@ impl Handle {
         mode: CreateMode,
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().create(below, data, mode);
+        let pending = session.create(below, data, mode);
         self.write(
             "create",
             path,
@@ -380,7 +380,7 @@ impl Handle {
     /// Authenticates as this user before any other request, so that the session's permissions are
     /// fixed from then on.
     pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
-        let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
+        let pending = self.session.add_auth("digest", format!("{user}:1"));
         let convert = when!(Answer::Reply(Reply::Ids(_)) => ());
         if self.write("add auth", user, pending, convert, |()| false).await.is_ok() {
             self.ids.borrow_mut().push(Id::digest(user, "1"));
@@ -394,7 +394,7 @@ impl Handle {
         acl: &[Acl],
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().create_with_acl(below, b"", mode, acl);
+        let pending = session.create_with_acl(below, b"", mode, acl);
         self.write(
             "create with acl",
             path,
@@ -411,7 +411,7 @@ impl Handle {
         mode: CreateMode,
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().create_or_set(below, data, mode);
+        let pending = session.create_or_set(below, data, mode);
         let at = path.to_owned();
         self.write(
             "create or set",
@@ -430,7 +430,7 @@ impl Handle {
         from: SessionId,
     ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().take_over(below, data, from);
+        let pending = session.take_over(below, data, from);
         let at = path.to_owned();
         self.write("take over", path, pending, move |answer| created_or_set(&at, answer), |_| true)
     }
@@ -442,7 +442,7 @@ impl Handle {
         version: Option<u64>,
     ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
-        let session = session.nonblocking();
+        let session = session;
         let pending = match version {
             Some(version) => session.set_acl_if(below, acl, version),
             None => session.set_acl(below, acl),
@@ -459,7 +459,7 @@ impl Handle {
         version: Option<u64>,
     ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
-        let session = session.nonblocking();
+        let session = session;
         let pending = match version {
             Some(version) => session.set_if(below, data, version),
             None => session.set(below, data),
@@ -470,7 +470,7 @@ impl Handle {
 
     pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().invented(below, data);
+        let pending = session.invented(below, data);
         self.write(
             "invented",
             path,
@@ -486,7 +486,7 @@ impl Handle {
         version: Option<u64>,
     ) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
-        let session = session.nonblocking();
+        let session = session;
         let pending = match version {
             Some(version) => session.delete_if(below, version),
             None => session.delete(below),
@@ -497,7 +497,7 @@ impl Handle {
 
     pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().delete_recursive(below);
+        let pending = session.delete_recursive(below);
         self.write("delete all", path, pending, when!(Answer::Reply(Reply::Done) => ()), |()| true)
     }
 
@@ -505,7 +505,7 @@ impl Handle {
         self: &Rc<Self>,
         build: impl FnOnce(Multi<'_>) -> Multi<'_>,
     ) -> CheckedReply<Result<Vec<OpResult>>> {
-        let pending = build(self.session.multi()).submit();
+        let pending = build(self.session.multi()).commit();
         let changes = |results: &Vec<OpResult>| {
             results.iter().any(|result| !matches!(result, OpResult::Checked))
         };
@@ -522,7 +522,7 @@ impl Handle {
     pub(crate) fn close(self: &Rc<Self>) -> CheckedReply<()> {
         self.closing.set(true);
         let waits = self.kernel.wait("close", self.place);
-        let pending = self.session.nonblocking().close();
+        let pending = self.session.close();
         let number = self.ask(true);
         let handle = Rc::clone(self);
         Box::pin(async move {
@@ -536,14 +536,14 @@ impl Handle {
     /// Detaches the session and leaves it open, as `Session::detach` does.
     pub(crate) fn detach(self: &Rc<Self>) -> CheckedReply<()> {
         let waits = self.kernel.wait("detach", self.place);
-        let pending = self.session.nonblocking().who_am_i();
+        let pending = self.session.who_am_i();
         let handle = Rc::clone(self);
         Box::pin(async move {
             let _waits = waits;
             let is_known = pending.await.is_ok();
             let closes = planted!(DetachCloses);
             if planted!(DetachCloses) {
-                drop(handle.session.nonblocking().close());
+                drop(handle.session.close());
             }
             if is_known && (closes || handle.session.let_go()) {
                 handle.kernel.checks.borrow_mut().sessions.detached(&handle);
@@ -557,7 +557,7 @@ impl Handle {
     pub(crate) fn sync(self: &Rc<Self>) -> CheckedReply<Result<Zxid>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait("sync", self.place);
-        let pending = self.session.nonblocking().sync();
+        let pending = self.session.sync();
         let (number, handle) = (self.ask(false), Rc::clone(self));
         self.syncs.set(self.syncs.get() + 1);
         Box::pin(async move {

@@ -23,7 +23,7 @@ impl Handle {
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
-        pending: Pending<T>,
+        pending: Pending<'static, T>,
         fits: Fits<T>,
     ) -> CheckedReply<Result<T>> {
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
@@ -39,7 +39,7 @@ impl Handle {
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
-        pending: Pending<T>,
+        pending: Pending<'static, T>,
         find: impl Fn(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
     ) -> CheckedReply<Result<T>> {
         let from = self.shown();
@@ -92,25 +92,25 @@ impl Handle {
     /// A read that is queued behind the session's earlier requests.
     pub(crate) fn get(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Arc<[u8]>, Stat)>> {
         let (session, below) = self.at(path);
-        self.read("get", path, session.nonblocking().get(below), data_fits)
+        self.read("get", path, session.get(below), data_fits)
     }
 
     /// Like [`Handle::get`].
     pub(crate) fn exists(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Option<Stat>>> {
         let (session, below) = self.at(path);
-        self.read("exists", path, session.nonblocking().exists(below), exists_fits)
+        self.read("exists", path, session.exists(below), exists_fits)
     }
 
     /// Like [`Handle::get`].
     pub(crate) fn children(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Vec<String>>> {
         let (session, below) = self.at(path);
-        self.read("children", path, session.nonblocking().children(below), children_fits)
+        self.read("children", path, session.children(below), children_fits)
     }
 
     /// Like [`Handle::get`], for the access list as the session may see it.
     pub(crate) fn acl(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Vec<Acl>, Stat)>> {
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().acl(below);
+        let pending = session.acl(below);
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state("get acl", path, pending, move |checks, range, result| {
             let fits = |known: Option<&ZnodeState>| acl_fits(result, known, &ids);
@@ -122,7 +122,7 @@ impl Handle {
     /// Like [`Handle::get`], for the session's ephemerals.
     pub(crate) fn ephemerals(self: &Rc<Self>) -> CheckedReply<Result<Vec<String>>> {
         let id = self.session.id();
-        let pending = self.session.nonblocking().ephemerals();
+        let pending = self.session.ephemerals();
         self.read_state("ephemerals", "", pending, move |checks, range, result| {
             order::read_ephemerals(&checks.oracle, id, range, result.as_deref().unwrap_or_default())
         })
@@ -130,40 +130,34 @@ impl Handle {
 
     /// Like [`Handle::get`], for a snapshot. [`Handle::check_snapshot`] checks its contents.
     pub(crate) fn snapshot(self: &Rc<Self>) -> CheckedReply<Result<Snapshot>> {
-        let pending = self.session.nonblocking().snapshot();
+        let pending = self.session.in_turn().snapshot();
         self.read_state("snapshot", "", pending, snapshot_between)
     }
 
     /// The subtree of a path: at once if the session can be read at once, and otherwise by a request.
     pub(crate) async fn view(&self, path: &str) -> Result<Snapshot> {
         match self.session.reads_at_once() {
-            true => self.session.snapshot(),
-            false => self.session.nonblocking().snapshot_of(path).await,
+            true => self.session.snapshot().wait(),
+            false => self.session.snapshot_of(path).await,
         }
     }
 
     /// Like [`Handle::view`].
     pub(crate) async fn children_seen(&self, path: &str) -> Result<Vec<String>> {
         match self.session.reads_at_once() {
-            true => self.session.children(path),
-            false => self.session.nonblocking().children(path).await,
+            true => self.session.children(path).wait(),
+            false => self.session.children(path).await,
         }
     }
 
     /// Like [`Handle::view`].
     pub(crate) async fn stat_seen(&self, path: &str) -> Result<Option<Stat>> {
-        match self.session.reads_at_once() {
-            true => self.session.exists(path),
-            false => self.session.nonblocking().exists(path).await,
-        }
+        self.session.exists(path).await
     }
 
     /// Like [`Handle::view`].
     pub(crate) async fn data_seen(&self, path: &str) -> Result<Arc<[u8]>> {
-        match self.session.reads_at_once() {
-            true => self.session.get(path).map(|(data, _)| data),
-            false => self.session.nonblocking().get(path).await.map(|(data, _)| data),
-        }
+        self.session.get(path).await.map(|(data, _)| data)
     }
 
     /// [`Handle::read_now`] where reads are requests: a snapshot of the subtree, and reads that are answered
@@ -171,7 +165,7 @@ impl Handle {
     pub(crate) async fn read_by_request(self: &Rc<Self>, path: &str) {
         let (session, below) = self.at(path);
         let root = self.root_of(path).is_some();
-        let pending = session.nonblocking().snapshot_of(below);
+        let pending = session.snapshot_of(below);
         let below = self.read_state("snapshot below", path, pending, snapshot_between);
         let (get, children) = (self.get(path), self.children(path));
         // A snapshot through a chroot has other paths.
@@ -184,18 +178,19 @@ impl Handle {
     /// The reads that do not wait of one path. All of them show one state.
     pub(crate) fn read_now(&self, path: &str) {
         let shown = self.shown();
-        let get = self.session.get(path);
+        let session = &self.session;
+        let get = session.get(path).wait();
         self.note("get now", path, &get);
         self.check_now("get now", path, shown, &get, data_fits);
-        let exists = self.session.exists(path);
+        let exists = session.exists(path).wait();
         self.check_now("exists now", path, shown, &exists, exists_fits);
-        let children = self.session.children(path);
+        let children = session.children(path).wait();
         self.check_now("children now", path, shown, &children, children_fits);
-        let children = self.session.children_with_stat(path);
+        let children = session.children_with_stat(path).wait();
         self.check_now("children, stat now", path, shown, &children, children_with_stat_fit);
-        let paged = in_pages(|after| self.session.children_page(path, after, PAGE));
+        let paged = in_pages(|after| session.children_page(path, after, PAGE).wait());
         self.check_now("children, paged now", path, shown, &paged, children_fits);
-        if let Ok(snapshot) = self.session.snapshot() {
+        if let Ok(snapshot) = session.snapshot().wait() {
             self.kernel.count("snapshot now");
             self.check_snapshot(path, &snapshot);
         }
@@ -210,7 +205,7 @@ impl Handle {
                 .chain([ReadOp::AllChildrenNumber(path)])
         });
         let ops: Vec<ReadOp<'_>> = ops.collect();
-        let Ok(results) = self.session.multi_read(ops.iter().copied()) else { return };
+        let Ok(results) = self.session.multi_read(ops.iter().copied()).wait() else { return };
         self.kernel.count("multi read now");
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, shown);
@@ -252,7 +247,7 @@ impl Handle {
 
     /// Takes a snapshot beside the session's other reads, and checks it.
     pub(crate) async fn check_present(&self, path: &str) {
-        if let Ok(snapshot) = self.session.nonblocking().snapshot().await {
+        if let Ok(snapshot) = self.session.in_turn().snapshot().await {
             self.check_snapshot(path, &snapshot);
         }
     }

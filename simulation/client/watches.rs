@@ -22,7 +22,7 @@ impl Handle {
         self: &Rc<Self>,
         what: &'static str,
         (path, kind): (&str, Kind),
-        pending: Pending<T>,
+        pending: Pending<'static, T>,
         start: Start,
         split: impl FnOnce(T) -> (Option<Seen>, Watch),
     ) -> Result<CheckedWatch> {
@@ -73,21 +73,21 @@ impl Handle {
 
     pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().get_and_watch(below));
+        let (from, pending) = (self.now(), session.get_and_watch(below));
         let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
         self.watching("get and watch", (path, Kind::Data), pending, from, split).await
     }
 
     pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().exists_and_watch(below));
+        let (from, pending) = (self.now(), session.exists_and_watch(below));
         let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
         self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
     }
 
     pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().children_and_watch(below));
+        let (from, pending) = (self.now(), session.children_and_watch(below));
         let split = |(children, watch)| (Some(Seen::Children(children)), watch);
         self.watching("children and watch", (path, Kind::Children), pending, from, split).await
     }
@@ -98,7 +98,7 @@ impl Handle {
         mode: WatchMode,
     ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().watch(below, mode));
+        let (from, pending) = (self.now(), session.watch(below, mode));
         self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
 
@@ -108,7 +108,7 @@ impl Handle {
         mode: WatchMode,
     ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().watch_with_data(below, mode));
+        let (from, pending) = (self.now(), session.watch_with_data(below, mode));
         let what = "watch with data";
         self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
@@ -119,7 +119,7 @@ impl Handle {
         mode: WatchMode,
     ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().watch_with_before(below, mode));
+        let (from, pending) = (self.now(), session.watch_with_before(below, mode));
         let what = "watch with before";
         self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
@@ -138,7 +138,7 @@ impl Handle {
     ) -> Result<CheckedWatch> {
         let written = self.kernel.checks.borrow().oracle.zxid();
         let (session, below) = self.at(path);
-        let pending = session.nonblocking().watch_from(below, mode, zxid);
+        let pending = session.watch_from(below, mode, zxid);
         let (what, start) = ((path, kind(mode)), Start::After(zxid));
         let result = self.watching("watch from", what, pending, start, |watch| (None, watch)).await;
         match result {
@@ -181,7 +181,7 @@ impl Handle {
     ) -> CheckedReply<Result<()>> {
         self.kernel.checks.borrow_mut().watches.removing(self, path, which);
         let waits = self.kernel.wait("remove watches", self.place);
-        let pending = self.session.nonblocking().remove_watches(path, which);
+        let pending = self.session.remove_watches(path, which);
         let (number, handle, path) = (self.ask(false), Rc::clone(self), path.to_owned());
         Box::pin(async move {
             let _waits = waits;

@@ -23,7 +23,7 @@ pub(crate) async fn run(client: Client) {
         .in_sessions(async |handle| {
             let session = handle.session();
             let moved = session
-                .transact_async(|txn| {
+                .transact_below("/", |txn| {
                     let account = |number: u64| format!("/account-{number}");
                     if txn.exists(&account(0))?.is_none() {
                         for number in 0..ACCOUNTS {
@@ -62,7 +62,7 @@ pub(crate) async fn run_counted(client: Client) {
         .in_sessions(async |handle| {
             let session = handle.session();
             for _ in 0..client.random.within(1..BURST) {
-                let counted = session.transact_async(|txn| count(&client, txn)).await;
+                let counted = session.transact_below("/", |txn| count(&client, txn)).await;
                 client.kernel.count("transact by use");
                 match counted {
                     // The znode to delete was an ephemeral whose session ended, and another one

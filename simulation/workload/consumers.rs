@@ -44,7 +44,7 @@ impl Wake for WakeReader {
 
 /// Reads the zxid first and the channel second, in the order that `docs/watches.md` requires.
 fn observe(session: &Session, events: &Receiver<WatchEvent>) -> Result<Observation> {
-    let upto = session.snapshot()?.zxid();
+    let upto = session.snapshot().wait()?.zxid();
     let events: Vec<WatchEvent> = events.try_iter().collect();
     let has_gap = events.iter().any(|event| event.kind == EventKind::Gap);
     // The tree can be read even if the session ends meanwhile.
@@ -71,7 +71,7 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
     let (kernel, place) = (&client.kernel, client.place);
     let installs = || kernel.installs.borrow()[place];
     // This watch is set first, so its task is woken first.
-    let bell = session.nonblocking().watch("/", MODE).await?;
+    let bell = session.watch("/", MODE).await?;
     let mut installed = installs();
     let from = kernel.checks.borrow_mut().consumers.resume(place);
     let watch = resume(client, session, from).await?;
@@ -108,7 +108,7 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
 /// longer reaches that far back.
 async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result<Watch> {
     if let Some(from) = from {
-        match session.nonblocking().watch_from("/", MODE, from).await {
+        match session.watch_from("/", MODE, from).await {
             Err(Error::TooOld { .. }) => client.kernel.count_event("consumers that read again"),
             watch => {
                 client.kernel.count_event("consumers that resume");
@@ -116,8 +116,8 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
             }
         }
     }
-    let watch = session.nonblocking().watch("/", MODE).await?;
-    let upto = session.snapshot()?.zxid();
+    let watch = session.watch("/", MODE).await?;
+    let upto = session.snapshot().wait()?.zxid();
     client.kernel.checks.borrow_mut().consumers.read(client.place, upto);
     Ok(watch)
 }
@@ -126,7 +126,7 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
 fn listen<'a>(bell: &'a Watch, wake_reader: &Arc<WakeReader>) -> impl Future + use<'a> {
     bell.events().try_iter().for_each(drop);
     let waker = Waker::from(Arc::clone(wake_reader));
-    let mut next = Box::pin(bell.recv_async());
+    let mut next = Box::pin(bell.recv());
     // The event itself does not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));
     next

@@ -56,12 +56,12 @@ async fn campaign(client: &Client, handle: &Handle) {
     let waits = kernel.wait("campaign", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
     let won = match client.random.percent(15) {
-        true => Ok(match latch.try_campaign_async().await {
+        true => Ok(match latch.try_campaign().await {
             Ok(None) => return drop(waits),
             Ok(Some(leadership)) => Ok(leadership),
             Err(error) => Err(error),
         }),
-        false => first(latch.campaign_async(), kernel.sleep(patience)).await,
+        false => first(latch.campaign(), kernel.sleep(patience)).await,
     };
     drop(waits);
     kernel.count("campaign");
@@ -107,7 +107,7 @@ fn priority(client: &Client) -> i32 {
 /// Hands over to a candidate somewhere in the order, or to the next one.
 async fn hand_over(client: &Client, handle: &Handle, latch: &LeaderLatch, from: &Leadership) {
     let kernel = &client.kernel;
-    let Ok(candidates) = latch.candidates_async().await else { return };
+    let Ok(candidates) = latch.candidates().await else { return };
     let others = candidates.len().saturating_sub(1);
     let named = match others > 0 && client.random.percent(70) {
         true => candidates.get(1 + client.random.below(others as u64) as usize),
@@ -142,7 +142,7 @@ async fn select(client: &Client, handle: &Handle) {
     }
     let waits = kernel.wait("select", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
-    let selecting = selector.run_async(|leadership| async move {
+    let selecting = selector.running(|leadership| async move {
         kernel.count("select");
         for term in 0..client.random.within(1..4) {
             kernel.check(require(leadership.is_held(), "elections: runs while leading", || {
@@ -150,7 +150,7 @@ async fn select(client: &Client, handle: &Handle) {
             }));
             // Now and then somebody deletes the leader's znode.
             if term == 1 && client.random.percent(30) {
-                drop(handle.session().nonblocking().delete(leadership.path()));
+                drop(handle.session().delete(leadership.path()));
             }
             client.think().await;
         }
@@ -188,7 +188,7 @@ async fn observe(client: &Client, handle: &Handle) {
         }
         let calm = kernel.phase.get() == Phase::Calm;
         let before = leader(handle, notifications.token()).await;
-        match first(changes.recv_async(), kernel.sleep(GRACE)).await {
+        match first(changes.recv(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
                 let now = now.and_then(|leader| leader.fencing_token());
                 kernel.count("leader reported");
@@ -227,12 +227,12 @@ async fn join_group(client: &Client, handle: &Handle) {
     let name = client.random.below(4).to_string();
     let waits = kernel.wait("join", client.place);
     let patience = client.random.around(kernel.plan.think * 10);
-    let joined = first(group.join_async(&name, b"0"), kernel.sleep(patience)).await;
+    let joined = first(group.join(&name, b"0"), kernel.sleep(patience)).await;
     drop(waits);
     let Ok(Ok(membership)) = joined else { return };
     kernel.count("join");
     let seen = match handle.session().has_replica() {
-        true => group.members().is_ok_and(|members| {
+        true => group.members().wait().is_ok_and(|members| {
             members.get(&name).is_some_and(|member| member.joined == membership.joined())
         }),
         false => {
@@ -245,7 +245,7 @@ async fn join_group(client: &Client, handle: &Handle) {
     }));
     for round in 0..client.random.below(3) {
         client.think().await;
-        let updated = membership.update_async(round.to_string()).await;
+        let updated = membership.update(round.to_string()).await;
         let full = matches!(updated, Err(Error::Busy { .. }));
         kernel.check(require(
             updated.is_ok() || full || handle.is_over() || kernel.phase.get() != Phase::Calm,
@@ -277,7 +277,7 @@ async fn observe_group(client: &Client, handle: &Handle) {
         }
         let calm = kernel.phase.get() == Phase::Calm;
         let before = group_now(handle).await;
-        match first(changes.recv_async(), kernel.sleep(GRACE)).await {
+        match first(changes.recv(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members reported");
                 let notified = Some(
@@ -328,7 +328,7 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
             // It may open a session, find the parent there, and create the znode: three writes, each of them behind
             // those of others, on slow disks.
             let grace = GRACE + 90 * kernel.plan.sync;
-            let present = first(stays.wait_present_async(), kernel.sleep(grace)).await;
+            let present = first(stays.wait_present(), kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
             // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;
@@ -341,22 +341,22 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
                 let _ = stays.set(round.to_string());
             }
             if client.random.percent(40) {
-                drop(handle.session().nonblocking().delete(&path));
+                drop(handle.session().delete(&path));
             }
             client.think().await;
         }
     };
     // Half of them are closed, the others dropped.
     let closes = client.random.percent(50);
-    let ended = first(znode.run_async(), live).await;
+    let ended = first(znode.run(), live).await;
     if let Ok(ended) = ended {
         let stopped = ended.as_ref().is_err_and(crate::types::error::Error::is_session_lost);
         kernel.check(require(stopped, "ephemerals: it goes on", || format!("{path}: {ended:?}")));
     }
-    if closes && stays.close_async().await.is_err() {
+    if closes && stays.close().await.is_err() {
         return;
     }
-    let calls = handle.session().nonblocking();
+    let calls = &handle.session().in_turn();
     let (synced, left) = (calls.sync(), calls.exists(&path));
     if let (true, Ok(_), Ok(left)) = (closes, synced.await, left.await) {
         // A session lost here leaves its znode until the cluster expires the session.

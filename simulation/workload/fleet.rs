@@ -110,7 +110,7 @@ async fn hold(
     let kernel = &client.kernel;
     let Ok(lock) = handle.session().lock(path) else { return };
     let waits = kernel.wait("lock", client.place);
-    let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
+    let acquired = first(lock.acquire(), kernel.sleep(patience)).await;
     drop(waits);
     kernel.count("lock");
     let Ok(Ok(guard)) = acquired else { return };

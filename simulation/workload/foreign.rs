@@ -104,14 +104,14 @@ pub(crate) async fn run(client: Client) {
 
 async fn ours(client: &Client, handle: &Rc<Handle>, path: &str, naming: Naming) -> Result<()> {
     let lock = handle.session().lock(path)?.with_naming(naming);
-    if let Some(guard) = with_patience(client, "shared lock", lock.acquire_async()).await {
+    if let Some(guard) = with_patience(client, "shared lock", lock.acquire()).await {
         hold(client, handle, path, (1, 1), guard).await;
     }
     Ok(())
 }
 
 async fn theirs(client: &Client, handle: &Rc<Handle>, path: &str, form: Form) -> Result<()> {
-    let calls = handle.session().nonblocking();
+    let calls = &handle.session();
     let name = format!("{path}/{}", form.name(&client.random));
     let mode = CreateMode::EphemeralSequential;
     let created = match calls.create(&name, b"", mode).await {
@@ -138,12 +138,12 @@ async fn theirs(client: &Client, handle: &Rc<Handle>, path: &str, form: Form) ->
 
 /// Waits until a contender is the first.
 async fn turn(session: &Session, path: &str, form: Form, own: &str) -> Result<()> {
-    let calls = session.nonblocking();
+    let calls = &session.in_turn();
     let name = own.rsplit('/').next().unwrap_or(own);
     while let Some(before) = form.predecessor(calls.children(path).await?, name)? {
         let (stat, watch) = calls.exists_and_watch(&format!("{path}/{before}")).await?;
         if stat.is_some() {
-            watch.recv_async().await;
+            watch.next().await;
         }
     }
     Ok(())

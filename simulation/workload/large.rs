@@ -40,10 +40,10 @@ async fn use_queue(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let (session, random) = (handle.session(), &client.random);
     let queue = Queue::new(session, QUEUE)?.max(MAX);
-    queue.prepare_async().await?;
+    queue.prepare().await?;
     for _ in 0..random.within(1..MAX as u64) {
         let data = vec![random.next() as u8; DATA_BYTES_MAX - random.index(1 << 18)];
-        match session.multi().with(&queue.put_part(data)).submit().await {
+        match session.multi().with(&queue.put_part(data)).commit().await {
             Ok(_) => kernel.count("put a large item"),
             // It is full.
             Err(Error::Multi { .. }) => break,
@@ -52,7 +52,7 @@ async fn use_queue(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     }
     let count = random.within(1..MAX as u64 + 1);
     let multi = (0..count).fold(session.multi(), |multi, _| multi.with(&queue.pop_part()));
-    let results = match multi.submit().await {
+    let results = match multi.commit().await {
         Ok(results) => results,
         Err(Error::Multi { error, .. }) => {
             let is_right = match *error {

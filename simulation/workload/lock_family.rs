@@ -58,26 +58,26 @@ pub(crate) async fn run_taken(client: Client) {
 async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReadWriteLock::new(handle.session(), "/taken")?;
     if client.random.percent(50) {
-        let Some(guard) = with_patience(client, "taken lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "taken lock", lock.read()).await else {
             return Ok(());
         };
         client.think().await;
         drop(guard);
         return Ok(());
     }
-    let Some(guard) = with_patience(client, "taken lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "taken lock", lock.write()).await else {
         return Ok(());
     };
     client.think().await;
     // If this fails, the guard deletes its znode at once.
-    drop(guard.downgrade_async().await?);
+    drop(guard.downgrade().await?);
     Ok(())
 }
 
 async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (session, kernel) = (handle.session(), &client.kernel);
     let lock = ReadWriteLock::new(session, "/taken")?;
-    for contender in lock.contenders_async().await? {
+    for contender in lock.contenders().await? {
         let (path, Some(holder)) = (contender.path, contender.session) else { continue };
         // Other clients may take over this session's own znode. Skips znodes that were taken over
         // already.
@@ -87,7 +87,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         if handle.data_seen(&path).await.is_ok_and(|data| &data[..] == TAKEN) {
             continue;
         }
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         let taken = calls.take_over(&path, TAKEN, holder).await?.stat;
         let own = Condition::Czxid(taken.czxid);
         kernel.count("taken over");
@@ -102,7 +102,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         }
         // The znode blocks all who wait for the lock, so a full queue must not leave it there. Another one may
         // have taken it over by now, from a replica that had not seen this.
-        let delete = || session.multi().require(&path, own).delete(&path).submit();
+        let delete = || session.multi().require(&path, own).delete(&path).commit();
         while let Err(Error::Busy { .. } | Error::DiskLow { .. }) = delete().await {
             client.think().await;
         }
@@ -156,7 +156,7 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
     let name = "/shared";
     let lock = ReadWriteLock::new(handle.session(), name)?;
     if client.random.percent(60) {
-        let Some(guard) = with_patience(client, "read lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "read lock", lock.read()).await else {
             return Ok(());
         };
         let kernel = &client.kernel;
@@ -165,7 +165,7 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         if guard.fencing_token().is_multiple_of(4) {
             // A writer queues up while this client reads, and behind it a reader, which must wait
             // as well.
-            let (writes, reads) = (pin!(lock.write_async()), pin!(lock.read_async()));
+            let (writes, reads) = (pin!(lock.write()), pin!(lock.read()));
             let come = first(first(writes, reads), client.think()).await;
             if let Ok(Err(Ok(early))) = come {
                 let checks = kernel.checks.borrow();
@@ -177,12 +177,12 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         hold(client, handle, name, (1, READERS_MAX), guard).await;
         return Ok(());
     }
-    let Some(guard) = with_patience(client, "write lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "write lock", lock.write()).await else {
         return Ok(());
     };
     let guard = hold(client, handle, name, (READERS_MAX, READERS_MAX), guard).await;
     if let Some(guard) = guard.filter(|_| client.random.percent(50)) {
-        let reading = guard.downgrade_async().await?;
+        let reading = guard.downgrade().await?;
         client.kernel.count("downgrade");
         hold(client, handle, name, (1, READERS_MAX), reading).await;
     }
@@ -195,11 +195,11 @@ async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let number = number.and_then(|data| std::str::from_utf8(&data).ok()?.parse().ok());
     let semaphore = Semaphore::new(handle.session(), name, number.unwrap_or(PERMITS))?;
     if client.random.percent(30) {
-        semaphore.set_permits_async(client.random.within(1..5) as u32).await?;
+        semaphore.set_permits(client.random.within(1..5) as u32).await?;
         kernel.count("permits changed");
     }
     let wanted = client.random.within(1..3) as u32;
-    let acquiring = semaphore.acquire_many_async(wanted);
+    let acquiring = semaphore.acquire_many(wanted);
     let Some(permits) = with_patience(client, "permits", acquiring).await else { return Ok(()) };
     let all = Shares::permits_in_turn(&kernel.checks.borrow().oracle, name, &permits);
     let all = all.map_err(|violation| kernel.fail(violation)).unwrap_or(u64::MAX);
@@ -211,7 +211,7 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let first = client.random.below(3);
     let paths = [first, (first + 1 + client.random.below(2)) % 3].map(|n| format!("/set/{n}"));
     let lock = MultiLock::new(handle.session(), &paths)?;
-    let Some(guard) = with_patience(client, "several locks", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "several locks", lock.acquire()).await else {
         return Ok(());
     };
     let in_order = guard.guards().is_sorted_by_key(|guard| guard.path());
@@ -230,7 +230,7 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReentrantLock::new(session, name)?;
     let twin = lock.clone();
     let acquiring = async {
-        let (one, other) = both(lock.acquire_async(), twin.acquire_async()).await;
+        let (one, other) = both(lock.acquire(), twin.acquire()).await;
         Ok(vec![one?, other?])
     };
     let Some(guards) = with_patience(client, "reentrant lock", acquiring).await else {
@@ -251,8 +251,8 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         || format!("{name} is not held any more, and one of its guards is there"),
     ));
     if client.random.percent(50) {
-        session.nonblocking().delete(guards[0].path()).await?;
-        let acquiring = lock.acquire_async();
+        session.delete(guards[0].path()).await?;
+        let acquiring = lock.acquire();
         let Some(again) = with_patience(client, "reentrant lock", acquiring).await else {
             return Ok(());
         };
@@ -273,34 +273,34 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = session.lock("/fenced")?;
     match client.random.below(4) {
         0 => {
-            if let Some(holder) = lock.contenders_async().await?.into_iter().next() {
-                session.nonblocking().delete(&holder.path).await?;
+            if let Some(holder) = lock.contenders().await?.into_iter().next() {
+                session.delete(&holder.path).await?;
             }
             return Ok(());
         }
         1 => {
-            lock.revoke_async().await?;
+            lock.revoke().await?;
             return Ok(());
         }
         _ => {}
     }
-    match session.nonblocking().create("/fenced-data", b"", CreateMode::Persistent).await {
+    match session.create("/fenced-data", b"", CreateMode::Persistent).await {
         Ok(_) | Err(Error::NodeExists { .. }) => {}
         Err(error) => return Err(error),
     }
-    let Some(guard) = with_patience(client, "fenced lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "fenced lock", lock.acquire()).await else {
         return Ok(());
     };
     client.think().await;
     let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| data.ends_with(REVOKE));
-    let revocations = guard.revocations_async().await?;
+    let revocations = guard.revocations().await?;
     kernel.check(require(!asked || !revocations.events().is_empty(), "I24 revocation", || {
         "somebody asked for a lock, and its holder is not notified".to_owned()
     }));
     // The holder does not check whether it still has the lock: fencing must.
     for _ in 0..4 {
         let token = guard.fencing_token();
-        let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).submit().await?;
+        let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).commit().await?;
         kernel.count("fenced write");
         if let Some(OpResult::Set(stat)) = results.last() {
             let shares = &mut kernel.checks.borrow_mut().shares;
@@ -314,7 +314,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (name, kernel) = ("/delayed", &client.kernel);
     let lock = handle.session().lock(name)?.with_lock_delay(LOCK_DELAY)?;
-    let Some(guard) = with_patience(client, "delayed lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "delayed lock", lock.acquire()).await else {
         return Ok(());
     };
     let token = guard.fencing_token();
@@ -330,9 +330,7 @@ async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         client.think().await;
     }
     // Some lose the lock at once, by a delete. A session expires only long after its last renewal.
-    if client.random.percent(50)
-        && handle.session().nonblocking().delete(guard.path()).await.is_ok()
-    {
+    if client.random.percent(50) && handle.session().delete(guard.path()).await.is_ok() {
         return Ok(());
     }
     kernel.checks.borrow_mut().shares.released(name, token);

@@ -25,7 +25,7 @@ pub(crate) async fn run(client: Client) {
                 _ => Nanos::MAX / 2,
             };
             let waits = kernel.wait("lock", client.place);
-            let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
+            let acquired = first(lock.acquire(), kernel.sleep(patience)).await;
             drop(waits);
             kernel.count("lock");
             let Ok(Ok(guard)) = acquired else { return };

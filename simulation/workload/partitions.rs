@@ -63,7 +63,7 @@ async fn take_part(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         .zone(*random.pick(&["a", "b"]));
     let waits = kernel.wait("join", client.place);
     let patience = random.around(kernel.plan.think * 10);
-    let joined = first(partitions.join_async(member), kernel.sleep(patience)).await;
+    let joined = first(partitions.join(member), kernel.sleep(patience)).await;
     drop(waits);
     let Ok(share) = joined else { return Ok(()) };
     let (mut share, mut owned) = (share?, Vec::new());
@@ -74,7 +74,7 @@ async fn take_part(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         let waits = kernel.wait("leave share", client.place);
         // What is still owned is given up.
         owned.clear();
-        let left = first(share.leave_async(), kernel.sleep(patience)).await;
+        let left = first(share.leave(), kernel.sleep(patience)).await;
         drop(waits);
         kernel.count("leave share");
         return left.unwrap_or(Ok(()));
@@ -101,7 +101,7 @@ async fn work(
         if kernel.is_stopping() || handle.is_over() {
             return Ok(());
         }
-        if let Ok(taken) = first(share.take_async(), kernel.sleep(random.around(pause))).await {
+        if let Ok(taken) = first(share.take(), kernel.sleep(random.around(pause))).await {
             let partition = Rc::new(taken?);
             let count = partition.position().and_then(parse_position).map_or(0, |it| it.1);
             kernel.count("partition taken");
@@ -151,7 +151,7 @@ async fn work(
             0..40 if asked == Some(at) => {
                 let (partition, _) = owned.swap_remove(at);
                 let Some(partition) = Rc::into_inner(partition) else { return Ok(()) };
-                let handed = partition.hand_over_async(position).await;
+                let handed = partition.hand_over(position).await;
                 kernel.count("hand over");
                 unless_lost(handed)?;
             }
@@ -159,8 +159,8 @@ async fn work(
                 // Also when it was lost: then nothing is stored.
                 let part = partition.commit_part(&position);
                 unless_lost(match random.percent(50) {
-                    true => partition.commit_async(position).await,
-                    false => match session.multi().with(&part).submit().await {
+                    true => partition.commit(position).await,
+                    false => match session.multi().with(&part).commit().await {
                         Err(Error::Multi { .. }) => Ok(()),
                         done => done.map(drop),
                     },
@@ -171,7 +171,7 @@ async fn work(
             73..75 => {
                 let checked = &mut kernel.checks.borrow_mut().partitions;
                 checked.robs(partition);
-                drop(session.nonblocking().delete(partition.path()));
+                drop(session.delete(partition.path()));
             }
             _ => {}
         }

@@ -73,7 +73,7 @@ async fn put(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     };
     let items: Vec<NewItem> = (0..client.random.within(1..3)).map(|_| new()).collect();
     let waits = client.kernel.wait("put", client.place);
-    let put = first(queue.put_all_async(items), client.kernel.sleep(patience(client))).await;
+    let put = first(queue.put_all(items), client.kernel.sleep(patience(client))).await;
     drop(waits);
     client.kernel.count("put");
     put.unwrap_or(Ok(()))
@@ -90,7 +90,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let patience = patience(client);
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
     let waits = kernel.wait("take", client.place);
-    let mut taking = pin!(queue.take_async());
+    let mut taking = pin!(queue.take());
     let item = loop {
         match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(item) => break Rc::new(item?),
@@ -120,7 +120,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     if draw < 10 {
         // Somebody deletes it. Its consumer works on, with a claim of nothing.
         kernel.checks.borrow_mut().queues.finishing(&item);
-        handle.session().nonblocking().delete(item.path()).await?;
+        handle.session().delete(item.path()).await?;
         kernel.count_event("items deleted in work");
     }
     client.think().await;
@@ -132,7 +132,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let data = item.data().to_vec();
     // Nobody else holds a reference.
     let Some(item) = Rc::into_inner(item) else { return Ok(()) };
-    item.done_async().await?;
+    item.done().await?;
     kernel.count("item done");
     let checked = kernel.checks.borrow_mut().queues.finished(&data);
     kernel.check(checked);
@@ -143,7 +143,7 @@ async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), POPPED)?;
     let waits = kernel.wait("pop", client.place);
-    let popped = first(queue.popped(), kernel.sleep(patience(client))).await;
+    let popped = first(queue.pop(), kernel.sleep(patience(client))).await;
     drop(waits);
     kernel.count("pop");
     if let Ok(popped) = popped {
@@ -158,7 +158,7 @@ async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> 
     let kernel = &client.kernel;
     let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS)?;
     let waits = kernel.wait("enter", client.place);
-    let entered = first(barrier.enter_async(), kernel.sleep(patience(client))).await;
+    let entered = first(barrier.enter(), kernel.sleep(patience(client))).await;
     drop(waits);
     kernel.count("enter");
     let Ok(inside) = entered else { return Ok(()) };
@@ -169,7 +169,7 @@ async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> 
     }));
     client.think().await;
     let waits = kernel.wait("leave", client.place);
-    let left = first(inside.leave_async(), kernel.sleep(patience(client))).await;
+    let left = first(inside.leave(), kernel.sleep(patience(client))).await;
     drop(waits);
     kernel.count("leave");
     if let Ok(left) = left {
@@ -185,16 +185,16 @@ async fn use_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let barrier = Barrier::new(handle.session(), BARRIER)?;
     match client.random.below(6) {
-        0..2 => barrier.set_async().await,
-        2 => barrier.remove_async().await,
-        3 => match handle.session().nonblocking().set(BARRIER, b"").await {
+        0..2 => barrier.set().await,
+        2 => barrier.remove().await,
+        3 => match handle.session().set(BARRIER, b"").await {
             Ok(_) | Err(Error::NoNode { .. }) => Ok(()),
             Err(error) => Err(error),
         },
         _ => {
             let from = kernel.checks.borrow().order.floor().zxid;
             let waits = kernel.wait("barrier", client.place);
-            let waited = first(barrier.wait_async(), kernel.sleep(patience(client))).await;
+            let waited = first(barrier.wait_removed(), kernel.sleep(patience(client))).await;
             drop(waits);
             kernel.count("barrier");
             let Ok(passed) = waited else { return Ok(()) };

@@ -111,30 +111,30 @@ impl State {
             if self.client.random.percent(50) {
                 continue;
             }
-            self.session().nonblocking().sync().await?;
+            self.session().sync().await?;
             if !self.session().has_replica() {
                 self.follow_remotely(&mut followed).await?;
                 continue;
             }
             let Followed { cache, mirror, updates, .. } = &mut followed;
-            if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
+            if let Some(ConfigUpdate::Value(value)) = updates.try_recv().wait()? {
                 kernel.check(require(value.version > received, "versions grow", || {
                     format!("a follower received {received}, and then {}", value.version)
                 }));
                 received = value.version;
             }
-            let shown = self.config.get()?.map_or(received, |shown| shown.version);
+            let shown = self.config.get().wait()?.map_or(received, |shown| shown.version);
             kernel.check(require(shown == received, "a follower receives the last value", || {
                 format!("it received {received}, and there is {shown}")
             }));
-            kernel.check(mirror.follow(&cache.try_recv()?));
-            kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
+            kernel.check(mirror.follow(&cache.try_recv().wait()?));
+            kernel.check(mirror.shows(&self.session().snapshot().wait()?, ROOT));
         }
         Ok(())
     }
 
     async fn follow(&self) -> Result<Followed> {
-        let cache = Cache::new_async(self.session(), ROOT).await?;
+        let cache = Cache::new(self.session(), ROOT).await?;
         let mirror = Mirror::new(cache.view(), ROOT);
         let updates = self.config.watch();
         let instances = match self.session().has_replica() {
@@ -152,7 +152,7 @@ impl State {
         let Followed { cache, mirror, updates, value, instances, ids } = followed;
         if self.client.random.percent(50) {
             // Waits for changes and may give up at any moment.
-            if let Ok(changes) = first(cache.recv_async(), self.client.think()).await {
+            if let Ok(changes) = first(cache.recv(), self.client.think()).await {
                 kernel.check(mirror.follow(&changes?));
             }
         }
@@ -165,9 +165,9 @@ impl State {
             kernel.check(mirror.shows(&after, ROOT));
         }
 
-        let version = async || Ok(self.config.get_async().await?.map(|value| value.version));
+        let version = async || Ok(self.config.get().await?.map(|value| value.version));
         let update = match self.client.random.percent(50) {
-            true => first(updates.recv_async(), self.client.think()).await.ok().transpose()?,
+            true => first(updates.recv(), self.client.think()).await.ok().transpose()?,
             false => None,
         };
         let before = version().await?;
@@ -189,7 +189,7 @@ impl State {
 
         let Some(instances) = instances else { return Ok(()) };
         let set = match self.client.random.percent(50) {
-            true => first(instances.recv_async(), self.client.think()).await.ok().transpose()?,
+            true => first(instances.recv(), self.client.think()).await.ok().transpose()?,
             false => None,
         };
         let before = Mirror::new(&self.handle.view(SERVICE).await?, SERVICE);
@@ -233,7 +233,7 @@ impl State {
 
     async fn count(&self) -> Result<()> {
         let number = 1 + self.client.random.below(9) as i64;
-        let Some(added) = self.with_patience("count", self.counter.add_async(number)).await? else {
+        let Some(added) = self.with_patience("count", self.counter.add(number)).await? else {
             return Ok(());
         };
         let checked = self.client.kernel.checks.borrow_mut().state.counted(added, number);
@@ -243,7 +243,7 @@ impl State {
 
     async fn take_ids(&self) -> Result<()> {
         for _ in 0..4 {
-            let Some(id) = self.with_patience("take an id", self.ids.next_id_async()).await? else {
+            let Some(id) = self.with_patience("take an id", self.ids.next_id()).await? else {
                 return Ok(());
             };
             let checked = self.client.kernel.checks.borrow_mut().state.id_given(id);
@@ -255,14 +255,14 @@ impl State {
     /// Appends numbers and keeps the last few.
     async fn configure(&self) -> Result<()> {
         if self.client.random.percent(20) {
-            match self.session().nonblocking().delete("/state/config").await {
+            match self.session().delete("/state/config").await {
                 Ok(()) | Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         for _ in 0..3 {
             let number = self.client.random.below(1 << 40);
-            let updated = self.config.update_async(|numbers| {
+            let updated = self.config.update(|numbers| {
                 let mut numbers = numbers.unwrap_or_default();
                 numbers.push(number);
                 if numbers.len() > 5 {
@@ -280,12 +280,12 @@ impl State {
 
     async fn list(&self) -> Result<()> {
         if self.client.random.percent(60) {
-            self.with_patience("push", self.list.push_async(b"")).await?;
+            self.with_patience("push", self.list.push(b"")).await?;
         }
         let items = self.list.items_in(&self.handle.view(self.list.path()).await?)?;
         self.client.kernel.check(state::State::ordered(&items));
         if items.len() > 3 {
-            self.with_patience("remove", self.list.remove_async(&items[0])).await?;
+            self.with_patience("remove", self.list.remove(&items[0])).await?;
         }
         Ok(())
     }
@@ -296,7 +296,7 @@ impl State {
         }
         let id = self.session().id().number();
         let instance = Instance::new(format!("{id:016x}"), "address", 1);
-        match self.with_patience("register", self.registry.register_async("s", &instance)).await {
+        match self.with_patience("register", self.registry.register("s", &instance)).await {
             Ok(made) => {
                 if made.is_some() {
                     let session = self.session().id();
@@ -318,7 +318,7 @@ impl State {
             let checks = self.client.kernel.checks.borrow();
             checks.state.ended(&checks.oracle)
         };
-        self.session().nonblocking().sync().await?;
+        self.session().sync().await?;
         if !self.session().has_replica() {
             let shown = self.handle.children_seen(SERVICE).await.unwrap_or_default();
             let is_shown = |id: &&SessionId| shown.contains(&format!("{:016x}", id.number()));
@@ -328,7 +328,7 @@ impl State {
             }));
             return Ok(());
         }
-        let instances = self.discovery.instances("s")?;
+        let instances = self.discovery.instances("s").wait()?;
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
         let stale = ended.iter().find_map(|id| shown(id.number()));
         self.client.kernel.check(require(stale.is_none(), "I18 instances", || {
@@ -344,15 +344,15 @@ impl State {
         let site = *self.client.random.pick(&SITES);
         let before = self.begun(&path).await?;
         let done = match self.client.random.below(8) {
-            0 => self.with_patience("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
+            0 => self.with_patience("begin", transaction.begin(&SITES, b"")).await.map(drop),
             1..5 => self.take_part(&transaction, site).await,
             5 | 6 => {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
                 let deciding = async {
-                    let time = self.session().nonblocking().sleep(time);
-                    match first(transaction.decide_async(), time).await {
+                    let time = self.session().sleep(time);
+                    match first(transaction.decide(), time).await {
                         Ok(phase) => phase,
-                        Err(_) => transaction.abort_async().await,
+                        Err(_) => transaction.abort().await,
                     }
                 };
                 match self.with_patience("decide", deciding).await {
@@ -360,7 +360,7 @@ impl State {
                     Err(error) => Err(error),
                 }
             }
-            _ => self.with_patience("forget", transaction.forget_async()).await.map(drop),
+            _ => self.with_patience("forget", transaction.forget()).await.map(drop),
         };
         match done {
             // It has not begun, or somebody else has begun it.
@@ -375,7 +375,7 @@ impl State {
     async fn take_part(&self, transaction: &TwoPhaseCommit, site: &'static str) -> Result<()> {
         let (kernel, path) = (&self.client.kernel, transaction.path());
         let begun = self.begun(path).await?;
-        let Some(part) = self.with_patience("join", transaction.join_async(site)).await? else {
+        let Some(part) = self.with_patience("join", transaction.join(site)).await? else {
             return Ok(());
         };
         if self.client.random.percent(20) {
@@ -386,14 +386,14 @@ impl State {
         if let Some(begun) = self.begun(path).await? {
             kernel.checks.borrow_mut().state.voting(&begun, site, vote);
         }
-        if let Some(phase) = self.with_patience("vote", part.vote_async(vote)).await? {
+        if let Some(phase) = self.with_patience("vote", part.vote(vote)).await? {
             if let Some(begun) = self.same(begun.clone(), path).await? {
                 kernel.check(kernel.checks.borrow_mut().state.voted(&begun, site, vote));
             }
             self.decided(begun.clone(), path, Some(phase)).await?;
         }
         let outcome = self.with_patience("outcome", async {
-            match first(part.outcome_async(), self.client.think()).await {
+            match first(part.outcome(), self.client.think()).await {
                 Ok(outcome) => outcome,
                 Err(()) => Ok(Phase::Voting),
             }
@@ -401,7 +401,7 @@ impl State {
         let outcome = outcome.await?;
         self.decided(begun, path, outcome).await?;
         if matches!(outcome, Some(Phase::Committed | Phase::Aborted)) {
-            self.with_patience("acknowledge", part.acknowledge_async()).await?;
+            self.with_patience("acknowledge", part.acknowledge()).await?;
         }
         Ok(())
     }

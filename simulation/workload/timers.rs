@@ -54,7 +54,7 @@ async fn schedule(client: &Client, handle: &Handle, path: &str) -> Result<Schedu
     let schedule = Schedule::new(handle.session(), path)?;
     let (name, seconds) = client.random.pick(&INTERVALS);
     let timer = Timer::every(Duration::from_secs(*seconds))?.missed(missed(name));
-    schedule.set_async(name, &timer).await?;
+    schedule.set(name, &timer).await?;
     Ok(schedule)
 }
 
@@ -66,7 +66,7 @@ async fn fire(client: &Client, handle: &Handle) -> Result<()> {
     let kernel = &client.kernel;
     let schedule = schedule(client, handle, FIRED).await?;
     let waits = kernel.wait("timer", client.place);
-    let firing = schedule.fire_async(|fire, multi| {
+    let firing = schedule.fire(|fire, multi| {
         let path = format!("{HANDED}{}", fire.timer());
         multi.create_or_set(&path, fire.number().to_string(), CreateMode::Persistent)
     });
@@ -87,7 +87,7 @@ async fn take(client: &Client, handle: &Handle) -> Result<()> {
     let (mut calm, patience) = (is_well(), patience(client));
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
     let waits = kernel.wait("run", client.place);
-    let mut taking = pin!(schedule.take_async());
+    let mut taking = pin!(schedule.take());
     let run = loop {
         match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(run) => break Rc::new(run?),
@@ -120,7 +120,7 @@ async fn take(client: &Client, handle: &Handle) -> Result<()> {
     }
     // Nobody else holds a reference.
     let Some(run) = Rc::into_inner(run) else { return Ok(()) };
-    run.done_async().await
+    run.done().await
 }
 
 /// A single time is set, or a fire is asked for.
@@ -129,7 +129,7 @@ async fn change(client: &Client, handle: &Handle) -> Result<()> {
     let schedule = schedule(client, handle, path).await?;
     if client.random.percent(30) {
         let (name, _) = *client.random.pick(&INTERVALS);
-        return match schedule.fire_now_async(name).await {
+        return match schedule.fire_now(name).await {
             Err(Error::NoNode { .. }) => Ok(()),
             asked => asked,
         };
@@ -137,5 +137,5 @@ async fn change(client: &Client, handle: &Handle) -> Result<()> {
     let name = format!("at{}", client.random.below(3));
     let now = client.kernel.checks.borrow().oracle.log_time();
     let time = UNIX_EPOCH + Duration::from_millis(now + client.random.below(20_000));
-    schedule.set_async(&name, &Timer::at(time)?).await.map(drop)
+    schedule.set(&name, &Timer::at(time)?).await.map(drop)
 }

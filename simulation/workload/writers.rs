@@ -142,7 +142,7 @@ async fn watch(client: Client, load: Load) {
     let mut watches = Vec::new();
     for _ in 0..load.watches {
         let path = path(&client, &load);
-        let watch = handle.session().nonblocking().watch(&path, WatchMode::Persistent).await;
+        let watch = handle.session().watch(&path, WatchMode::Persistent).await;
         watches.extend(watch);
     }
     while kernel.phase.get() == Phase::Chaos && !handle.is_over() {

@@ -241,7 +241,8 @@ fn take_over(
     data: &[u8],
 ) -> impl Future<Output = ()> + use<> {
     let children = children_now(&handle, path).unwrap_or_default();
-    let stat = |name: &String| handle.session().exists(&path::join(path, name)).ok().flatten();
+    let stat =
+        |name: &String| handle.session().exists(&path::join(path, name)).wait().ok().flatten();
     let owned = children.iter().find_map(|name| Some((name, stat(name)?.ephemeral_owner?)));
     let (path, owner) = match owned {
         Some((name, owner)) => (path::join(path, name), owner),
@@ -256,7 +257,7 @@ fn take_over(
 /// depends on it would lose its turn.
 fn children_now(handle: &Handle, path: &str) -> Option<Vec<String>> {
     let session = handle.session();
-    session.reads_at_once().then(|| session.children(path).ok()).flatten()
+    session.reads_at_once().then(|| session.children(path).wait().ok()).flatten()
 }
 
 /// Deletes a znode or one of its children, which keeps the tree small.

@@ -27,13 +27,15 @@ impl ActionRequest {
         without_body(head, Route::Act(self))
     }
 
-    /// Does it. Blocks until it is done, for the request timeout at most.
+    /// Does it.
     pub(super) fn run(&self, coordinator: &Coordinator, from: SocketAddr) -> Result<Value> {
         let by = format!("admin endpoint, {from}");
         match self {
-            ActionRequest::MoveLeader(to) => coordinator.move_leader(to, &by)?,
-            ActionRequest::RemoveMember(member) => coordinator.remove_member(member, &by)?,
-            ActionRequest::ExpireSession(session) => coordinator.expire_session(*session, &by)?,
+            ActionRequest::MoveLeader(to) => coordinator.move_leader(to, &by).wait()?,
+            ActionRequest::RemoveMember(member) => coordinator.remove_member(member, &by).wait()?,
+            ActionRequest::ExpireSession(session) => {
+                coordinator.expire_session(*session, &by).wait()?
+            }
         }
         Ok(match self {
             ActionRequest::MoveLeader(to) => json!({ "leader": to }),

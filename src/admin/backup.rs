@@ -111,7 +111,7 @@ impl BackupFile {
         };
         has_room(coordinator, &directory)?;
         let path = TemporaryFile(directory.join(format!("{own}{:016x}", entropy::number()?)));
-        let backup = coordinator.backup(&path.0)?;
+        let backup = coordinator.backup(&path.0).wait()?;
         let unusable = |error: io::Error| {
             let (file, reason) = (path.0.clone(), error.to_string());
             Error::Start(StartError::FileUnusable { file, reason })

@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded, neve
 use serde_json::{Value, json};
 
 use super::routes::{self, json};
-use super::session::AdminSession;
+use super::session::{ANSWER_WITHIN, AdminSession};
 use super::workers::{Outbox, ServerMessage};
 use crate::api::coordinator::Coordinator;
 use crate::runtime::port::Serving;
@@ -131,14 +131,14 @@ impl Sampler {
     }
 
     fn state(&self) -> Value {
-        let reports = self.coordinator.reports();
+        let reports = self.coordinator.reports().wait();
         let error = reports.as_ref().err().map(ToString::to_string);
         json!({
             "time": self.coordinator.shared().clock.wall_ms(),
             "status": routes::status(&self.coordinator),
             "reports": reports.ok().map(|reports| routes::members(&reports)),
             "error": error,
-            "metrics": json(self.coordinator.metrics()),
+            "metrics": self.coordinator.metrics().wait().ok().map(json),
             "sync_us": self.sync_us(),
         })
     }
@@ -149,7 +149,7 @@ impl Sampler {
         let session = self.session.get().ok()?;
         let clock = &self.coordinator.shared().clock;
         let asked = clock.now();
-        session.nonblocking().sync().wait_timeout(SYNC_WITHIN)?.ok()?;
+        session.sync().timeout(SYNC_WITHIN).wait().ok()?;
         u64::try_from(clock.now().saturating_sub(asked).as_micros()).ok()
     }
 
@@ -165,8 +165,8 @@ impl Sampler {
     /// Watches the whole tree while there are listeners.
     fn follow(&self) -> Result<Woken> {
         let session = self.session.get()?;
-        let watch = session.nonblocking().watch("/", WatchMode::PersistentRecursive);
-        let watch = self.session.wait(watch, "watch")?;
+        let watch =
+            session.watch("/", WatchMode::PersistentRecursive).timeout(ANSWER_WITHIN).wait()?;
         self.send("watching", &json!({ "zxid": self.coordinator.status().zxid }));
         let mut changes = Vec::new();
         let mut full = never();

@@ -124,7 +124,8 @@ impl SampleHistory {
             return;
         }
         // This waits for the node's thread, so the ring is not locked meanwhile.
-        let (metrics, leader) = (self.coordinator.metrics(), self.coordinator.status().leader);
+        let (metrics, leader) =
+            (self.coordinator.shared().metrics(), self.coordinator.status().leader);
         let (now, time) = (clock.now(), clock.wall_ms());
         let mut ring = self.ring();
         // Another request may have taken one.

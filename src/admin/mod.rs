@@ -66,7 +66,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 ///
 /// Dropping it ends its connections and its session. The drop waits for requests in flight, some seconds at
 /// most unless a backup is being written. It does not wait if the coordinator was joined by
-/// [`Coordinator::join_async`].
+/// [`Coordinator::join`].
 ///
 /// ```
 /// use quorate::{admin::Admin, testing::Cluster};

@@ -15,12 +15,12 @@ use super::history::SampleHistory;
 use super::http::{Method, POLICY, RequestHead, Response, decoded};
 use super::recent::RecentReply;
 use super::search::{self, Search};
-use super::session::AdminSession;
+use super::session::{ANSWER_WITHIN, AdminSession};
 use super::tree::{self, TreeEdit};
 use crate::api::coordinator::Coordinator;
 use crate::api::operate::MemberReport;
 use crate::api::session::Session;
-use crate::recipes::{Contended, contended_async};
+use crate::recipes::{Contended, contended};
 use crate::runtime::entropy;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
@@ -243,13 +243,13 @@ impl Routes {
 
     fn respond(&self, route: &Route, body: &[u8], from: SocketAddr) -> Result<Response> {
         let value = match route {
-            Route::Members => members(&self.coordinator.reports()?),
+            Route::Members => members(&self.coordinator.reports().wait()?),
             Route::Sessions => self.sessions.get(
                 || self.coordinator.shared().clock.now(),
-                || Ok(json!({ "sessions": json(self.coordinator.sessions()?) })),
+                || Ok(json!({ "sessions": json(self.coordinator.sessions().wait()?) })),
             )?,
             Route::Metrics => {
-                let text = self.coordinator.metrics().to_string();
+                let text = self.coordinator.metrics().wait()?.to_string();
                 return Ok(Response::new("text/plain; version=0.0.4; charset=utf-8", text));
             }
             Route::Locks(path) => self.locks(path)?,
@@ -281,7 +281,7 @@ impl Routes {
     /// The locks at and below a path. Whatever the path, one search for all of them is shared.
     fn locks(&self, path: &str) -> Result<Value> {
         let exists = |session: &Session| {
-            let stat = self.session.wait(session.nonblocking().exists(path), "exists")?;
+            let stat = session.exists(path).timeout(ANSWER_WITHIN).wait()?;
             stat.map(drop).ok_or_else(|| Error::NoNode { path: path.to_owned() })
         };
         self.session.with(exists)?;
@@ -295,10 +295,8 @@ impl Routes {
 
     fn contended(&self) -> Result<Arc<Vec<Contended>>> {
         let clock = &self.coordinator.shared().clock;
-        let search = |session: &Session| {
-            let looking = contended_async(session, "/");
-            self.session.finish(looking, "looking for locks", LOCKS_WITHIN).map(Arc::new)
-        };
+        let search =
+            |session: &Session| contended(session, "/").timeout(LOCKS_WITHIN).wait().map(Arc::new);
         self.locks.get(|| clock.now(), || self.session.with(search))
     }
 
@@ -316,8 +314,7 @@ impl Routes {
     /// Makes a backup: with everything that was written until now if there is a quorum, and
     /// otherwise of the replica as it is.
     fn backup(&self) -> Result<RouteOutcome> {
-        let synced =
-            self.session.with(|session| self.session.wait(session.nonblocking().sync(), "sync"));
+        let synced = self.session.with(|session| session.sync().timeout(ANSWER_WITHIN).wait());
         if let Err(error) = synced {
             tracing::warn!(%error, "a backup is taken of the replica as it is");
         }
@@ -373,7 +370,7 @@ fn refusal(error: &Error) -> Response {
         Error::TooLarge { .. } => 413,
         Error::NeedsReplica { .. } | Error::Unsupported { .. } => 501,
         Error::Busy { .. } | Error::Stopped { .. } => 503,
-        Error::Timeout { .. } | Error::OutcomeUnknown { .. } => 504,
+        Error::Timeout { .. } | Error::NotInTime { .. } | Error::OutcomeUnknown { .. } => 504,
         Error::QuotaExceeded { .. } | Error::DiskLow { .. } => 507,
         error if error.is_session_lost() => 503,
         _ => 500,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::routes::json;
-use super::session::AdminSession;
+use super::session::{ANSWER_WITHIN, AdminSession};
 use crate::api::coordinator::Coordinator;
 use crate::api::snapshot::Snapshot;
 use crate::types::error::{Error, Result};
@@ -40,7 +40,7 @@ fn snapshot(admin: &AdminSession, coordinator: &Coordinator) -> Result<Snapshot>
         // A client would have to copy the whole tree from its member.
         return Err(Error::NeedsReplica { operation: "a search".to_owned() });
     }
-    admin.with(|session| admin.wait(session.nonblocking().snapshot(), "snapshot"))
+    admin.with(|session| session.snapshot().timeout(ANSWER_WITHIN).wait())
 }
 
 impl Search {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
-use crate::runtime::pending::{Pending, block_on};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 
 /// How long a request waits for a reply of the cluster.
@@ -22,7 +22,7 @@ pub(super) struct AdminSession {
 struct Current {
     session: Session,
     /// The requests for its ids that are not answered yet.
-    asked: Vec<Pending<()>>,
+    asked: Vec<Pending<'static, ()>>,
 }
 
 impl AdminSession {
@@ -43,7 +43,7 @@ impl AdminSession {
             None => self.open()?,
         };
         while let Some(next) = now.asked.last_mut() {
-            match next.wait_timeout(IDS_WITHIN) {
+            match next.wait_within(IDS_WITHIN) {
                 Some(Ok(())) => drop(now.asked.pop()),
                 // A session without all its ids is not used: it is closed, and the next request
                 // opens another one.
@@ -61,8 +61,7 @@ impl AdminSession {
 
     fn open(&self) -> Result<Current> {
         let session = self.coordinator.open_session()?;
-        let calls = session.nonblocking();
-        let ask = |(scheme, credentials): &(String, Vec<u8>)| calls.add_auth(scheme, credentials);
+        let ask = |(scheme, credentials): &(String, Vec<u8>)| session.add_auth(scheme, credentials);
         let asked = self.auths.iter().map(ask).collect();
         Ok(Current { session, asked })
     }
@@ -74,31 +73,6 @@ impl AdminSession {
             Err(Error::SessionExpired { .. } | Error::SessionClosed { .. }) => call(&self.get()?),
             called => called,
         }
-    }
-
-    /// Waits for a reply.
-    ///
-    /// # Errors
-    /// The errors of the request, and [`Error::Timeout`] if there is no reply within
-    /// [`ANSWER_WITHIN`].
-    pub(super) fn wait<T>(&self, mut pending: Pending<T>, operation: &str) -> Result<T> {
-        let answer = pending.wait_timeout(ANSWER_WITHIN);
-        answer.unwrap_or_else(|| Err(self.late(operation, ANSWER_WITHIN)))
-    }
-
-    /// Waits for what a recipe does.
-    ///
-    /// # Errors
-    /// Its errors, and [`Error::Timeout`] if it takes longer.
-    pub(super) fn finish<T>(
-        &self,
-        doing: impl Future<Output = Result<T>>,
-        operation: &str,
-        within: Duration,
-    ) -> Result<T> {
-        let clock = &self.coordinator.shared().clock;
-        let done = block_on(doing, clock, Some(clock.now().saturating_add(within)))?;
-        done.unwrap_or_else(|| Err(self.late(operation, within)))
     }
 
     pub(super) fn late(&self, operation: &str, waited: Duration) -> Error {

@@ -98,21 +98,17 @@ fn shown(data: &[u8]) -> Value {
 
 /// The data alone, as a file, so that no browser shows it as a page of this endpoint.
 pub(super) fn download(admin: &AdminSession, path: &str) -> Result<Response> {
-    let (data, _) = admin.with(|session| get(admin, session, path))?;
+    let (data, _) = admin.with(|session| get(session, path))?;
     let response = Response::new("application/octet-stream", &*data);
     Ok(response.with("Content-Disposition", "attachment"))
 }
 
-fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {
-    match session.reads_at_once() {
-        true => session.get(path),
-        false => admin.wait(session.nonblocking().get(path), "get"),
-    }
+fn get(session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+    session.get(path).timeout(ANSWER_WITHIN).wait()
 }
 
 /// Returns some names after a given one, and whether there are more.
 fn names(
-    admin: &AdminSession,
     session: &Session,
     path: &str,
     after: Option<&str>,
@@ -120,9 +116,9 @@ fn names(
 ) -> Result<(Vec<String>, bool)> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut names = match session.reads_at_once() {
-        true => session.children_page(path, after, limit.saturating_add(1))?,
+        true => session.children_page(path, after, limit.saturating_add(1)).wait()?,
         false => {
-            let mut names = admin.wait(session.nonblocking().children(path), "children")?;
+            let mut names = session.children(path).timeout(ANSWER_WITHIN).wait()?;
             names.retain(|name| after.is_none_or(|after| name.as_str() > after));
             names
         }
@@ -135,9 +131,9 @@ fn names(
 /// A znode with its data, its stat and the first of its children.
 pub(super) fn znode(admin: &AdminSession, path: &str) -> Result<Value> {
     admin.with(|session| {
-        let (data, stat) = get(admin, session, path)?;
-        let (children, _) = names(admin, session, path, None, CHILDREN)?;
-        let acl = match admin.wait(session.nonblocking().acl(path), "acl") {
+        let (data, stat) = get(session, path)?;
+        let (children, _) = names(session, path, None, CHILDREN)?;
+        let acl = match session.acl(path).timeout(ANSWER_WITHIN).wait() {
             Ok((acl, _)) => json(acl),
             Err(Error::NoAuth { .. }) => Value::Null,
             Err(error) => return Err(error),
@@ -157,7 +153,7 @@ fn quotas(session: &Session, path: &str) -> Option<Vec<Value>> {
         return None;
     }
     let above = std::iter::successors(Some(path), |path| path::parent(path));
-    let quota = |path: &str| match session.quota(path) {
+    let quota = |path: &str| match session.quota(path).wait() {
         Ok(Some((limits, usage))) => {
             Some(json!({ "path": path, "limits": json(limits), "usage": json(usage) }))
         }
@@ -175,22 +171,14 @@ pub(super) fn children(
     limit: u64,
 ) -> Result<Value> {
     admin.with(|session| {
-        let (names, more) = names(admin, session, path, after, limit)?;
+        let (names, more) = names(session, path, after, limit)?;
         let next = names.last().filter(|_| more).cloned();
-        // All requests are sent before the first reply is awaited. `Err` is a request without a
-        // reply so far.
-        let calls = session.nonblocking();
-        let ask = |name: &String| {
-            let child = path::join(path, name);
-            match session.reads_at_once() {
-                true => Ok(session.exists(&child)),
-                false => Err(calls.exists(&child)),
-            }
-        };
+        // All requests are sent before the first reply is awaited.
+        let ask = |name: &String| session.exists(&path::join(path, name));
         let asked: Vec<_> = names.iter().map(ask).collect();
         let mut children = Vec::new();
         for (name, asked) in names.into_iter().zip(asked) {
-            match asked.unwrap_or_else(|pending| admin.wait(pending, "exists")) {
+            match asked.timeout(ANSWER_WITHIN).wait() {
                 Ok(Some(stat)) => children.push(json!({ "name": name, "stat": json(stat) })),
                 // The child was deleted in the meantime.
                 Ok(None) => {}
@@ -206,34 +194,33 @@ impl TreeEdit {
     /// Makes the change, and returns its result.
     pub(super) fn apply(&self, admin: &AdminSession, path: &str, data: &[u8]) -> Result<Value> {
         admin.with(|session| {
-            let calls = session.nonblocking();
             Ok(match *self {
                 TreeEdit::Create { mode } => {
-                    json(admin.wait(calls.create(path, data, mode), "create")?)
+                    json(session.create(path, data, mode).timeout(ANSWER_WITHIN).wait()?)
                 }
-                TreeEdit::Set { version: None } => json(admin.wait(calls.set(path, data), "set")?),
+                TreeEdit::Set { version: None } => {
+                    json(session.set(path, data).timeout(ANSWER_WITHIN).wait()?)
+                }
                 TreeEdit::Set { version: Some(version) } => {
-                    json(admin.wait(calls.set_if(path, data, version), "set")?)
+                    json(session.set_if(path, data, version).timeout(ANSWER_WITHIN).wait()?)
                 }
                 TreeEdit::Delete { version } => {
                     let deleted = match version {
-                        Some(version) => calls.delete_if(path, version),
-                        None => calls.delete(path),
+                        Some(version) => session.delete_if(path, version),
+                        None => session.delete(path),
                     };
-                    admin.wait(deleted, "delete")?;
+                    deleted.timeout(ANSWER_WITHIN).wait()?;
                     json!({ "deleted": path })
                 }
                 TreeEdit::Timer(action) => {
                     let (parent, timer) = (path::parent(path).unwrap_or("/"), path::name(path));
                     let schedule = Schedule::new(session, parent)?;
-                    let doing = async {
-                        match action {
-                            TimerAction::Pause => schedule.pause_async(timer).await,
-                            TimerAction::Resume => schedule.resume_async(timer).await,
-                            TimerAction::Fire => schedule.fire_now_async(timer).await,
-                        }
+                    let changing = match action {
+                        TimerAction::Pause => schedule.pause(timer),
+                        TimerAction::Resume => schedule.resume(timer),
+                        TimerAction::Fire => schedule.fire_now(timer),
                     };
-                    admin.finish(doing, "changing a timer", ANSWER_WITHIN)?;
+                    changing.timeout(ANSWER_WITHIN).wait()?;
                     json!({ "timer": path })
                 }
             })

@@ -57,7 +57,7 @@ impl<'a> Attempts<'a> {
         if std::mem::take(&mut self.must_wait)
             && let Some(turn) = &self.turn
         {
-            let limit = self.session.nonblocking().sleep(TURN_WAIT_MAX.min(self.wait_max()));
+            let limit = self.session.sleep(TURN_WAIT_MAX.min(self.wait_max()));
             if let Either::Other(slept) = either(turn.come(), limit).await {
                 slept?;
             }
@@ -69,7 +69,7 @@ impl<'a> Attempts<'a> {
         if !wait.is_zero() {
             let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
             let time = Duration::from_nanos(entropy::number()? % wait);
-            self.session.nonblocking().sleep(time).await?;
+            self.session.sleep(time).await?;
         }
         self.began = self.session.shared().clock.now();
         Ok(())

@@ -1,6 +1,8 @@
 //! Joining a cluster: the settings.
 
+use crate::runtime::pending::{Pending, Work, on_a_thread};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::addressing::names::Resolver;
@@ -32,7 +34,7 @@ use crate::types::version::VERSION;
 ///     .advertise("app-0.app:7400")
 ///     .data_dir("/var/lib/app/quorate")
 ///     .session_timeout(Duration::from_secs(6))
-///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"]).wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -149,7 +151,7 @@ impl Builder {
     ///
     /// let coordinator = Coordinator::builder()
     ///     .client()
-    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"]).wait()?;
     /// let session = coordinator.session();
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -186,7 +188,7 @@ impl Builder {
     /// let coordinator = quorate::Coordinator::builder()
     ///     .data_dir("/var/lib/app/quorate")
     ///     .log_dir("/mnt/log-device/quorate")
-    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"]).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -204,7 +206,7 @@ impl Builder {
         self
     }
 
-    /// How long a blocking call waits for its reply before it fails with [`Error::Timeout`]: 30
+    /// How long [`Pending::wait`] waits for an answer before it fails with [`Error::Timeout`]: 30
     /// seconds by default.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Builder {
@@ -399,12 +401,12 @@ impl Builder {
     ///
     /// let cluster = Cluster::with_settings(1, Coordinator::builder().super_user(Id::argon2("root", "secret")));
     /// let alice = cluster.node(0).session();
-    /// alice.add_auth("digest", "alice:hers")?;
-    /// alice.create_with_acl("/hers", b"", CreateMode::Persistent, &Acl::creator_all())?;
+    /// alice.add_auth("digest", "alice:hers").wait()?;
+    /// alice.create_with_acl("/hers", b"", CreateMode::Persistent, &Acl::creator_all()).wait()?;
     /// let session = cluster.node(0).open_session()?;
-    /// assert!(session.get("/hers").is_err());
-    /// session.add_auth("argon2", "root:secret")?;
-    /// assert!(session.get("/hers").is_ok());
+    /// assert!(session.get("/hers").wait().is_err());
+    /// session.add_auth("argon2", "root:secret").wait()?;
+    /// assert!(session.get("/hers").wait().is_ok());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -440,7 +442,7 @@ impl Builder {
     ///
     /// let coordinator = Coordinator::builder()
     ///     .encryption(AtRest::from_file("/etc/billing/data.keys")?)
-    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"]).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -506,10 +508,31 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`StartError::CannotListen`](crate::StartError::CannotListen).
-    pub fn join<P: AsRef<str>>(self, peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
-        own_thread::check("joining a cluster")?;
-        self.validate()?;
-        self.start(&Peers::parse(peers)?, None)
+    pub fn join<P: AsRef<str>>(
+        self,
+        peers: impl IntoIterator<Item = P>,
+    ) -> Pending<'static, Coordinator> {
+        let peers: Vec<String> = peers.into_iter().map(|peer| peer.as_ref().to_owned()).collect();
+        self.starting(move |builder| builder.start(&Peers::parse(peers)?, None))
+    }
+
+    fn starting(
+        self,
+        start: impl FnOnce(Builder) -> Result<Coordinator> + Send + 'static,
+    ) -> Pending<'static, Coordinator> {
+        let join = move || {
+            own_thread::check("joining a cluster")?;
+            self.validate()?;
+            start(self)
+        };
+        let for_task = |join: Work<Coordinator>| {
+            // Set before the task receives the coordinator, since the call may have been dropped.
+            let by_task = |joined: &Coordinator| {
+                joined.shared().joined_by_task.store(true, Ordering::Relaxed);
+            };
+            on_a_thread(Box::new(move || join().inspect(by_task)))
+        };
+        Pending::work(None, "join", join, for_task)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::api::session::Session;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
@@ -23,13 +23,13 @@ use crate::types::znode::Zxid;
 ///
 /// let cluster = Cluster::new(3);
 /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-/// here.create("/order", b"open", CreateMode::Persistent)?;
-/// here.delete("/order")?;
-/// let header = here.causal_token()?.to_string();
+/// here.create("/order", b"open", CreateMode::Persistent).wait()?;
+/// here.delete("/order").wait()?;
+/// let header = here.causal_token().wait()?.to_string();
 ///
 /// let token: CausalToken = header.parse()?;
-/// assert!(there.wait_for_zxid(token, Duration::from_secs(5))?);
-/// assert!(there.exists("/order")?.is_none());
+/// there.wait_for_zxid(token).wait()?;
+/// assert!(there.exists("/order").wait()?.is_none());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,26 +89,28 @@ impl Session {
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let token = session.causal_token()?;
+    /// let token = session.causal_token().wait()?;
     /// assert_eq!(token.to_string().parse(), Ok(token));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// # Errors
     /// The errors of a session that is over.
-    pub fn causal_token(&self) -> Result<CausalToken> {
-        let zxid = match self.has_replica() {
-            true => self.snapshot_of("/")?.zxid(),
-            false => {
-                self.check_alive()?;
-                self.shared().seen()
-            }
-        };
-        Ok(CausalToken { cluster: self.shared().cluster.load(Ordering::Relaxed), zxid })
+    pub fn causal_token(&self) -> Pending<'_, CausalToken> {
+        let cluster = || self.shared().cluster.load(Ordering::Relaxed);
+        match self.has_replica() {
+            true => self
+                .snapshot_of("/")
+                .and_then(move |shown| Ok(CausalToken { cluster: cluster(), zxid: shown.zxid() })),
+            false => Pending::ready(
+                self.check_alive()
+                    .map(|()| CausalToken { cluster: cluster(), zxid: self.shared().seen() }),
+            ),
+        }
     }
 
     /// Waits until this session's reads show the write with this zxid, or all that another session has seen
-    /// ([`Session::causal_token`]), at most for `timeout`; `false` if they do not by then. A service that has written
+    /// ([`Session::causal_token`]). A service that has written
     /// hands the zxid or the token on with its answer, and whoever reads at another instance sees at least that.
     ///
     /// Where this instance's replica has the write already, it asks nobody and needs no quorum. Otherwise it is a
@@ -122,43 +124,21 @@ impl Session {
     /// otherwise as [`Session::sync`].
     ///
     /// ```
-    /// use std::time::Duration;
-    ///
     /// use quorate::{CreateMode, testing::Cluster};
     ///
     /// let cluster = Cluster::new(3);
     /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-    /// let written = here.create("/order", b"paid", CreateMode::Persistent)?.stat.czxid;
+    /// let written = here.create("/order", b"paid", CreateMode::Persistent).wait()?.stat.czxid;
     ///
-    /// assert!(there.wait_for_zxid(written, Duration::from_secs(5))?);
-    /// assert_eq!(&there.get("/order")?.0[..], b"paid");
+    /// there.wait_for_zxid(written).wait()?;
+    /// assert_eq!(&there.get("/order").wait()?.0[..], b"paid");
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn wait_for_zxid(&self, seen: impl Into<CausalToken>, timeout: Duration) -> Result<bool> {
+    pub fn wait_for_zxid(&self, seen: impl Into<CausalToken>) -> Pending<'_, ()> {
         let token = seen.into();
-        if self.shows(token)? {
-            return Ok(true);
-        }
-        match self.nonblocking().sync().wait_timeout(timeout) {
-            Some(synced) => self.is_reached(token, synced?).map(|()| true),
-            None => self.shows(token),
-        }
-    }
-
-    /// As [`Session::wait_for_zxid`], without blocking the thread and without a timeout of its own.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session, written: u64) -> quorate::Result<()> {
-    /// session.wait_for_zxid_async(written).await?;
-    /// let (order, _) = session.nonblocking().get("/order").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_for_zxid_async(&self, seen: impl Into<CausalToken>) -> Result<()> {
-        let token = seen.into();
-        match self.shows(token)? {
-            true => Ok(()),
-            false => self.is_reached(token, self.nonblocking().sync().await?),
+        match self.shows(token) {
+            Ok(false) => self.sync().and_then(move |last| self.is_reached(token, last)),
+            shows => Pending::ready(shows.map(drop)),
         }
     }
 

@@ -1,12 +1,14 @@
 //! A queue of changes.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use crate::runtime::own_thread;
+use crate::runtime::pending::Pending;
+use crate::runtime::shared::NodeShared;
 use crate::sync::wakers::{Place, Wakers};
 
 /// Reports each change of a value: of the state of a session ([`Session::states`](crate::Session::states)), or of the
@@ -21,16 +23,18 @@ use crate::sync::wakers::{Place, Wakers};
 /// use quorate::{SessionState, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// session.sync()?;
+/// session.sync().wait()?;
 /// let mut states = session.states();
-/// assert_eq!(states.recv(), Some(SessionState::Connected));
-/// session.close()?;
-/// assert_eq!((states.recv(), states.recv()), (Some(SessionState::Closed), None));
+/// assert_eq!(states.recv().wait()?, Some(SessionState::Connected));
+/// session.close().wait()?;
+/// assert_eq!(states.recv().wait()?, Some(SessionState::Closed));
+/// assert_eq!(states.recv().wait()?, None);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Changes<T> {
     changes: Receiver<T>,
     place: Place,
+    shared: Arc<NodeShared>,
 }
 
 impl<T> fmt::Debug for Changes<T> {
@@ -44,8 +48,12 @@ impl<T> Unpin for Changes<T> {}
 
 impl<T> Changes<T> {
     /// Whoever sends to the channel or closes it must wake `wakers` afterwards.
-    pub(crate) fn new(changes: Receiver<T>, wakers: Arc<Wakers>) -> Changes<T> {
-        Changes { changes, place: Place::new(wakers) }
+    pub(crate) fn new(
+        changes: Receiver<T>,
+        wakers: Arc<Wakers>,
+        shared: &Arc<NodeShared>,
+    ) -> Changes<T> {
+        Changes { changes, place: Place::new(wakers), shared: Arc::clone(shared) }
     }
 
     /// The channel of changes, for `select!`, iteration and so on. It may be cloned, but each change goes to one
@@ -54,29 +62,14 @@ impl<T> Changes<T> {
         &self.changes
     }
 
-    /// Blocks until the next change, without a time limit; `None` after the last one. In a waker, where nothing may
-    /// block, also `None` when there is no change yet.
-    pub fn recv(&mut self) -> Option<T> {
-        match own_thread::is_this() {
-            true => self.changes.try_recv().ok(),
-            false => self.changes.recv().ok(),
-        }
-    }
-
-    /// Waits for the next change without blocking the thread; `None` after the last one. Dropping the future loses
-    /// nothing.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let mut states = session.states();
-    /// while let Some(state) = states.recv_async().await {
-    ///     println!("{state:?}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn recv_async(&mut self) -> Option<T> {
-        std::future::poll_fn(|context| self.poll(context.waker())).await
+    /// Waits until the next change; `None` after the last one.
+    pub fn recv(&mut self) -> Pending<'_, Option<T>>
+    where
+        T: Send,
+    {
+        let shared = Arc::clone(&self.shared);
+        let next = poll_fn(|context| self.poll(context.waker()).map(Ok));
+        Pending::steps(&shared, "recv", "", next).unlimited()
     }
 
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Option<T>> {

@@ -1,6 +1,7 @@
 //! The coordinator: this process's membership in the cluster.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,11 +13,27 @@ use crate::api::owner::{Owner, Runs};
 use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
+use crate::runtime::either::{Either, either};
 use crate::runtime::own_thread;
-use crate::runtime::pending::block_on;
+use crate::runtime::pending::{Pending, on_a_thread};
 use crate::runtime::shared::{CLOSED, NodeShared};
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
+
+/// How often an instance that waits to be ready checks whether it has got the vote, or need not
+/// vote.
+const PLACE_PERIOD: Duration = Duration::from_millis(20);
+
+/// Gives up a resumption that nobody waits for any more.
+struct Resuming(Option<Session>);
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            session.abandon();
+        }
+    }
+}
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -24,7 +41,7 @@ use crate::types::znode::SessionId;
 /// of its sessions. Handles are clones. Several coordinators may run in one process, each with its
 /// own data directory and address.
 ///
-/// **Wakers of tasks run on its thread.** They must not block: blocking calls fail there with
+/// **Wakers of tasks run on its thread.** They must not block: [`Pending::wait`] fails there with
 /// [`Error::WouldBlock`]. A panic in a waker is caught and logged.
 ///
 /// **It does not run in a fork of its process.** In the fork, its sessions are over, its locks are
@@ -37,7 +54,7 @@ use crate::types::znode::SessionId;
 /// use quorate::Coordinator;
 ///
 /// // On one host. On several, `builder` names the cluster's `Secret` or certificates, too.
-/// let coordinator = Coordinator::join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+/// let coordinator = Coordinator::join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"]).wait()?;
 /// let session = coordinator.session();
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -87,7 +104,9 @@ impl Coordinator {
     /// [`StartError::DataDirInUse`](crate::StartError::DataDirInUse), [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable), [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch),
     /// [`StartError::Corrupt`](crate::StartError::Corrupt). [`Error::System`] if the operating system refuses a thread, a socket or
     /// random numbers.
-    pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
+    pub fn join<P: AsRef<str>>(
+        peers: impl IntoIterator<Item = P>,
+    ) -> Pending<'static, Coordinator> {
         Builder::default().join(peers)
     }
 
@@ -160,9 +179,8 @@ impl Coordinator {
         Session::open(self.owner(), timeout).map(|(session, _)| session)
     }
 
-    /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its
-    /// locks and its timeout, but not its watches. The former holder gets [`Error::SessionMoved`].
-    /// Blocks as [`Session::create`].
+    /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its locks and its
+    /// timeout, but not its watches. The former holder gets [`Error::SessionMoved`].
     ///
     /// # Errors
     /// [`Error::SessionExpired`] if the cluster does not know the session, or not any more;
@@ -175,13 +193,13 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(3);
     /// let old = cluster.node(0).session();
-    /// old.create("/mine", b"", CreateMode::Ephemeral)?;
-    /// let new = cluster.node(1).resume(old.id(), old.password())?;
-    /// assert!(matches!(old.set("/mine", b"1"), Err(Error::SessionMoved { .. })));
-    /// new.set("/mine", b"2")?;
+    /// old.create("/mine", b"", CreateMode::Ephemeral).wait()?;
+    /// let new = cluster.node(1).resume(old.id(), old.password()).wait()?;
+    /// assert!(matches!(old.set("/mine", b"1").wait(), Err(Error::SessionMoved { .. })));
+    /// new.set("/mine", b"2").wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn resume(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
+    pub fn resume(&self, session: SessionId, password: [u8; 16]) -> Pending<'_, Session> {
         self.resume_as(session, password, None)
     }
 
@@ -199,11 +217,11 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(3);
     /// let old = cluster.node(0).open_session_with(Duration::from_secs(30))?;
-    /// old.sync()?;
-    /// let new = cluster.node(1).resume(old.id(), old.password())?;
+    /// old.sync().wait()?;
+    /// let new = cluster.node(1).resume(old.id(), old.password()).wait()?;
     /// assert_eq!(new.timeout(), Duration::from_secs(30));
     /// let short = Duration::from_secs(10);
-    /// assert_eq!(cluster.node(2).resume_with(old.id(), old.password(), short)?.timeout(), short);
+    /// assert_eq!(cluster.node(2).resume_with(old.id(), old.password(), short).wait()?.timeout(), short);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn resume_with(
@@ -211,7 +229,7 @@ impl Coordinator {
         session: SessionId,
         password: [u8; 16],
         timeout: Duration,
-    ) -> Result<Session> {
+    ) -> Pending<'_, Session> {
         self.resume_as(session, password, Some(timeout))
     }
 
@@ -220,27 +238,58 @@ impl Coordinator {
         session: SessionId,
         password: [u8; 16],
         timeout: Option<Duration>,
-    ) -> Result<Session> {
-        let (resumed, opened) = Session::resume(self.owner(), (session, password), timeout)?;
-        let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
-        answer.inspect_err(|_| resumed.abandon())?;
-        // This replica is now at least as new as everything that the former holder has read.
-        Ok(resumed)
+    ) -> Pending<'_, Session> {
+        let steps = async move {
+            let (resumed, opened) = Session::resume(self.owner(), (session, password), timeout)?;
+            let mut resuming = Resuming(Some(resumed.clone()));
+            opened.await?;
+            resuming.0 = None;
+            // This replica is now at least as new as everything that the former holder has read.
+            Ok(resumed)
+        };
+        Pending::steps(self.shared(), "resume session", &session.to_string(), steps)
     }
 
-    /// Blocks until this instance has a session, its replica has caught up with the cluster and it
-    /// votes or need not vote, as described at [`Coordinator::is_ready`]; at most for `timeout`.
+    /// Waits until this instance has a session, its replica has caught up with the cluster and it votes or need not
+    /// vote, as described at [`Coordinator::is_ready`]; at most for `timeout`.
     ///
     /// # Errors
     /// [`StartError::PeerRefused`](crate::StartError::PeerRefused) if a peer belongs to another cluster, has another secret or
     /// authority, or one of the two is too old for the other. Otherwise [`Error::Timeout`], whose
     /// text names what it was waiting for: which peers do not answer, and why.
-    pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
+    pub fn wait_ready(&self, timeout: Duration) -> Pending<'_, ()> {
+        let steps = async move {
+            let limit = self.shared().timer(timeout);
+            let is_synced = AtomicBool::new(false);
+            match either(self.ready(&is_synced), limit).await {
+                Either::One(ready) => ready,
+                Either::Other(over) => {
+                    over?;
+                    Err(self.not_ready(timeout, is_synced.into_inner()))
+                }
+            }
+        };
+        Pending::steps(self.shared(), "wait_ready", "", steps).unlimited()
+    }
+
+    /// Waits until the instance is ready, and sets `is_synced` when its replica has caught up.
+    async fn ready(&self, is_synced: &AtomicBool) -> Result<()> {
+        self.session().sync_in_any_case().await?;
+        is_synced.store(true, Ordering::Relaxed);
+        while !self.shared().status().is_placed {
+            self.shared().timer(PLACE_PERIOD).await?;
+        }
+        Ok(())
+    }
+
+    /// The error of an instance that is not ready after this time.
+    fn not_ready(&self, waited: Duration, is_synced: bool) -> Error {
         let shared = self.shared();
-        let until = shared.clock.now().saturating_add(timeout);
-        let mut is_synced = false;
-        let ready = block_on(self.ready(&mut is_synced), &shared.clock, Some(until))?;
-        ready.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
+        if let Some(refusal) = shared.refusal().filter(|_| !is_synced) {
+            return refusal;
+        }
+        let reason = shared.waiting_for();
+        Error::Timeout { operation: "joining the cluster".to_owned(), waited, reason }
     }
 
     /// The address by which the peers know this instance. Nobody connects to a client; its address
@@ -254,14 +303,24 @@ impl Coordinator {
     /// removed from the members, and stops. For a restart, use [`Coordinator::close`], after which
     /// it stays a member.
     ///
-    /// Blocks for `timeout` at most. The data directory is marked; joining with it again makes this
+    /// It takes `timeout` at most. The data directory is marked; joining with it again makes this
     /// instance a new member.
     ///
     /// # Errors
     /// [`Error::Timeout`] if a majority of the voters without this one cannot be reached; so the
     /// last instance of a cluster cannot leave it. The instance continues to try as long as it
     /// runs.
-    pub fn leave(&self, timeout: Duration) -> Result<()> {
+    pub fn leave(&self, timeout: Duration) -> Pending<'static, ()> {
+        let coordinator = self.clone();
+        Pending::work(
+            Some(self.shared()),
+            "leave",
+            move || coordinator.leaving(timeout),
+            on_a_thread,
+        )
+    }
+
+    fn leaving(&self, timeout: Duration) -> Result<()> {
         own_thread::check("leaving the cluster")?;
         let shared = self.shared();
         let changes = self.availability_changes();
@@ -272,7 +331,7 @@ impl Coordinator {
                 if !has_left(reason) {
                     return Err(Error::Stopped { reason: reason.to_owned() });
                 }
-                self.close();
+                self.close_now();
                 return Ok(());
             }
             let left = until.saturating_sub(shared.clock.now());
@@ -291,9 +350,9 @@ impl Coordinator {
         }
     }
 
-    /// Blocks until this instance has stopped: `Ok` if it was closed or has left at its user's request, an
-    /// error if it has stopped for any other reason. Such an instance does not come back by itself: end the
-    /// process with an exit code other than 0, and let its supervisor start it again.
+    /// Waits until this instance has stopped: `Ok` if it was closed or has left at its user's request, an error if it
+    /// has stopped for any other reason. Such an instance does not come back by itself: end the process with an exit
+    /// code other than 0, and let its supervisor start it again.
     ///
     /// # Errors
     /// [`Error::Stopped`] with the reason: its disk has failed, the cluster has removed it, or a defect of
@@ -305,28 +364,29 @@ impl Coordinator {
     /// let watcher = std::thread::spawn({
     ///     let coordinator = coordinator.clone();
     ///     move || {
-    ///         if let Err(error) = coordinator.wait_stopped() {
+    ///         if let Err(error) = coordinator.wait_stopped().wait() {
     ///             eprintln!("{error}");
     ///             std::process::exit(1);
     ///         }
     ///     }
     /// });
     /// // ... the service runs ...
-    /// coordinator.close();
+    /// coordinator.close().wait()?;
     /// watcher.join().unwrap();
+    /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn wait_stopped(&self) -> Result<()> {
-        own_thread::check("waiting for the end of the instance")?;
-        if self.shared().stopped().is_none() {
-            // They end when the instance has stopped.
+    pub fn wait_stopped(&self) -> Pending<'_, ()> {
+        let steps = async {
+            // The changes end when the instance has stopped.
             let mut changes = self.availability_changes();
-            while changes.recv().is_some() {}
-        }
-        self.end()
+            while self.shared().stopped().is_none() && changes.recv().await?.is_some() {}
+            self.end()
+        };
+        Pending::steps(self.shared(), "wait_stopped", "", steps).unlimited()
     }
 
     /// How this instance has ended, which has stopped.
-    pub(super) fn end(&self) -> Result<()> {
+    fn end(&self) -> Result<()> {
         let shared = self.shared();
         match shared.stopped() {
             None | Some(CLOSED) => Ok(()),
@@ -348,8 +408,26 @@ impl Coordinator {
     /// electing a leader), unless the disk hangs. If the cluster would now
     /// lose its majority, but another instance is about to take the place of a lost voter, it first waits
     /// for that, ten seconds at most. It stays a member and may join again. Calls on remaining handles fail
-    /// with [`Error::SessionClosed`] or [`Error::Stopped`].
-    pub fn close(&self) {
+    /// with [`Error::SessionClosed`] or [`Error::Stopped`]. For a task, a thread of its own does it.
+    ///
+    /// Dropping the last handle has the same effect. It blocks for that time, unless the instance was joined by an awaited
+    /// call: then the instance is closed in the background, and the thread that has dropped the handle waits for that
+    /// when the thread ends (a runtime's threads when the runtime is shut down, and the main thread after `main`; not on
+    /// Windows, nor on the main thread with musl). So call this before the program ends.
+    pub fn close(&self) -> Pending<'static, ()> {
+        let coordinator = self.clone();
+        Pending::work(
+            Some(self.shared()),
+            "close",
+            move || {
+                coordinator.close_now();
+                Ok(())
+            },
+            on_a_thread,
+        )
+    }
+
+    pub(super) fn close_now(&self) {
         if self.shared().clock.is_forked() {
             return;
         }
@@ -372,7 +450,7 @@ impl Coordinator {
         &self,
         timeout: Option<Duration>,
         resume: Option<(SessionId, [u8; 16])>,
-    ) -> Result<(Session, crate::Pending<()>)> {
+    ) -> Result<(Session, Pending<'static, ()>)> {
         let usual = self.shared().limits.session_timeout;
         match resume {
             Some(known) => Session::resume(&self.inner.owner, known, timeout),

@@ -12,7 +12,6 @@ pub(crate) mod changes;
 pub(crate) mod coordinator;
 pub(crate) mod multi;
 pub(crate) mod multi_read;
-pub(crate) mod nonblocking;
 pub(crate) mod operate;
 pub(crate) mod ops;
 pub(crate) mod owner;
@@ -28,6 +27,5 @@ pub(crate) mod supervise;
 #[cfg(any(feature = "gateway", feature = "admin"))]
 pub(crate) mod support;
 pub(crate) mod transaction;
-mod waiting;
 pub(crate) mod watch;
 pub(crate) mod write_group;

@@ -35,15 +35,15 @@ use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/a", b"", CreateMode::Persistent)?;
+/// session.create("/a", b"", CreateMode::Persistent).wait()?;
 /// let failed = session.multi().set("/a", b"1").delete("/missing").commit();
-/// match failed {
+/// match failed.wait() {
 ///     Err(Error::Multi { index: 1, error }) => {
 ///         assert_eq!(*error, Error::NoNode { path: "/missing".into() });
 ///     }
 ///     other => panic!("{other:?}"),
 /// }
-/// assert!(session.get("/a")?.0.is_empty());
+/// assert!(session.get("/a").wait()?.0.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -99,9 +99,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.multi().check("/a", 0).set("/a", b"2").commit()?;
-    /// assert!(session.multi().check("/a", 0).set("/a", b"3").commit().is_err());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.multi().check("/a", 0).set("/a", b"2").commit().wait()?;
+    /// assert!(session.multi().check("/a", 0).set("/a", b"3").commit().wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn check(self, path: &str, version: u64) -> Multi<'a> {
@@ -123,7 +123,7 @@ impl<'a> Multi<'a> {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let absent = session.multi().require("/a", Condition::Absent);
-    /// absent.create("/b", b"", CreateMode::Persistent).commit()?;
+    /// absent.create("/b", b"", CreateMode::Persistent).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
@@ -138,9 +138,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
     /// let fence = guard.fence();
-    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit()?;
+    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fence(self, fence: &Fence) -> Multi<'a> {
@@ -159,10 +159,10 @@ impl<'a> Multi<'a> {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.prepare()?;
+    /// queue.prepare().wait()?;
     /// // The order is there with its job, or neither.
     /// let order = session.multi().create("/order-7", b"", CreateMode::Persistent);
-    /// order.with(&queue.put_part("order-7")).commit()?;
+    /// order.with(&queue.put_part("order-7")).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn with(mut self, part: &Part) -> Multi<'a> {
@@ -183,8 +183,8 @@ impl<'a> Multi<'a> {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let both = session.multi().create("/a", b"", CreateMode::Persistent);
-    /// both.create("/a/b", b"", CreateMode::Persistent).commit()?;
-    /// assert!(session.exists("/a/b")?.is_some());
+    /// both.create("/a/b", b"", CreateMode::Persistent).commit().wait()?;
+    /// assert!(session.exists("/a/b").wait()?.is_some());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
@@ -200,7 +200,7 @@ impl<'a> Multi<'a> {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let acl = Acl::read_only();
-    /// session.multi().create_with_acl("/a", b"", CreateMode::Persistent, &acl).commit()?;
+    /// session.multi().create_with_acl("/a", b"", CreateMode::Persistent, &acl).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn create_with_acl(
@@ -223,9 +223,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.multi().set("/a", b"2").set_acl("/a", &Acl::read_only()).commit()?;
-    /// assert!(session.set("/a", b"3").is_err());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.multi().set("/a", b"2").set_acl("/a", &Acl::read_only()).commit().wait()?;
+    /// assert!(session.set("/a", b"3").wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set_acl(self, path: &str, acl: &[Acl]) -> Multi<'a> {
@@ -239,9 +239,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// let (_, stat) = session.acl("/a")?;
-    /// session.multi().set_acl_if("/a", &Acl::read_only(), stat.aversion).commit()?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// let (_, stat) = session.acl("/a").wait()?;
+    /// session.multi().set_acl_if("/a", &Acl::read_only(), stat.aversion).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set_acl_if(self, path: &str, acl: &[Acl], aversion: u64) -> Multi<'a> {
@@ -256,7 +256,7 @@ impl<'a> Multi<'a> {
     }
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
-        self.session.nonblocking().check_acl(path, 0, acl)
+        self.session.check_acl(path, 0, acl)
     }
 
     /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
@@ -265,8 +265,8 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.multi().create_or_set("/a", b"1", CreateMode::Persistent).commit()?;
-    /// session.multi().create_or_set("/a", b"2", CreateMode::Persistent).commit()?;
+    /// session.multi().create_or_set("/a", b"1", CreateMode::Persistent).commit().wait()?;
+    /// session.multi().create_or_set("/a", b"2", CreateMode::Persistent).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn create_or_set(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
@@ -280,8 +280,8 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let former = session.create("/mine", b"", CreateMode::Ephemeral)?.stat.ephemeral_owner;
-    /// session.multi().take_over("/mine", b"2", former.unwrap()).commit()?;
+    /// let former = session.create("/mine", b"", CreateMode::Ephemeral).wait()?.stat.ephemeral_owner;
+    /// session.multi().take_over("/mine", b"2", former.unwrap()).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn take_over(self, path: &str, data: impl AsRef<[u8]>, from: SessionId) -> Multi<'a> {
@@ -295,9 +295,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.create("/b", b"", CreateMode::Persistent)?;
-    /// session.multi().set("/a", b"").set("/b", b"1").commit()?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.create("/b", b"", CreateMode::Persistent).wait()?;
+    /// session.multi().set("/a", b"").set("/b", b"1").commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
@@ -361,9 +361,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.multi().set_if("/a", b"2", 0).commit()?;
-    /// assert!(session.multi().set_if("/a", b"3", 0).commit().is_err());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.multi().set_if("/a", b"2", 0).commit().wait()?;
+    /// assert!(session.multi().set_if("/a", b"3", 0).commit().wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
@@ -376,9 +376,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
     /// // A move.
-    /// session.multi().delete("/a").create("/b", b"1", CreateMode::Persistent).commit()?;
+    /// session.multi().delete("/a").create("/b", b"1", CreateMode::Persistent).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete(self, path: &str) -> Multi<'a> {
@@ -395,9 +395,9 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.multi().delete_if("/a", 0).commit()?;
-    /// assert!(session.exists("/a")?.is_none());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.multi().delete_if("/a", 0).commit().wait()?;
+    /// assert!(session.exists("/a").wait()?.is_none());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
@@ -444,17 +444,16 @@ impl<'a> Multi<'a> {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.create("/a/b", b"", CreateMode::Persistent)?;
-    /// session.multi().delete_recursive("/a").commit()?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.create("/a/b", b"", CreateMode::Persistent).wait()?;
+    /// session.multi().delete_recursive("/a").commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
         self.push(path::validate(path), |root| Op::DeleteTree { path: root.full(path).into() })
     }
 
-    /// Does all operations, or none, and returns their results in order. Blocks as
-    /// [`Session::create`].
+    /// Does all operations, or none, and returns their results in order.
     ///
     /// # Errors
     /// [`Error::Multi`](crate::Error::Multi) with the operation that failed and its error;
@@ -466,28 +465,12 @@ impl<'a> Multi<'a> {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let multi = session.multi().create("/a", b"1", CreateMode::Persistent);
-    /// let results = multi.set("/a", b"2").commit()?;
+    /// let results = multi.set("/a", b"2").commit().wait()?;
     /// assert!(matches!(&results[..], [OpResult::Created(_), OpResult::Set(stat)] if stat.version == 1));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn commit(self) -> Result<Vec<OpResult>> {
-        let session = self.session;
-        let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
-        let pending = self.submit();
-        session.wait_for("multi", &path, pending)
-    }
-
-    /// Does all operations, or none, as [`Multi::commit`], but returns at once.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let results = session.multi().set("/a", b"1").delete("/b").submit().await?;
-    /// println!("{} operations done", results.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn submit(self) -> Pending<Vec<OpResult>> {
-        self.session.nonblocking().commit(self.checked, self.ops)
+    pub fn commit(self) -> Pending<'static, Vec<OpResult>> {
+        self.session.commit(self.checked, self.ops)
     }
 }
 
@@ -505,11 +488,11 @@ impl<'a> Multi<'a> {
 ///
 /// let cluster = Cluster::new(3);
 /// let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
-/// let guard = session.lock("/lock")?.acquire()?;
+/// let guard = session.lock("/lock")?.acquire().wait()?;
 /// let fence = guard.fence();
-/// other.multi().fence(&fence).create("/report", b"", CreateMode::Persistent).commit()?;
-/// guard.release()?;
-/// assert!(other.multi().fence(&fence).delete("/report").commit().is_err());
+/// other.multi().fence(&fence).create("/report", b"", CreateMode::Persistent).commit().wait()?;
+/// guard.release().wait()?;
+/// assert!(other.multi().fence(&fence).delete("/report").commit().wait().is_err());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::znode::Stat;
 
@@ -14,10 +15,10 @@ use crate::types::znode::Stat;
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/a", b"1", CreateMode::Persistent)?;
-/// session.create("/a/b", b"", CreateMode::Persistent)?;
+/// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+/// session.create("/a/b", b"", CreateMode::Persistent).wait()?;
 /// let reads = [ReadOp::Get("/a"), ReadOp::Children("/a"), ReadOp::Get("/none")];
-/// let results = session.multi_read(reads)?;
+/// let results = session.multi_read(reads).wait()?;
 /// assert!(matches!(&results[0], Ok(ReadResult::Data(data, _)) if data[..] == *b"1"));
 /// assert!(matches!(&results[1], Ok(ReadResult::Children(names, _)) if *names == ["b"]));
 /// assert_eq!(results[2], Err(Error::NoNode { path: "/none".into() }));
@@ -42,7 +43,7 @@ pub enum ReadOp<'a> {
 /// use quorate::multi::{ReadOp, ReadResult};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let results = session.snapshot()?.multi_read([ReadOp::Exists("/none")]);
+/// let results = session.snapshot().wait()?.multi_read([ReadOp::Exists("/none")]);
 /// assert_eq!(results, [Ok(ReadResult::Exists(None))]);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -107,16 +108,16 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// let results = session.multi_read([ReadOp::Get("/a"), ReadOp::Children("/")])?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// let results = session.multi_read([ReadOp::Get("/a"), ReadOp::Children("/")]).wait()?;
     /// assert!(results.iter().all(|result| result.is_ok()));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn multi_read<'a>(
         &self,
-        reads: impl IntoIterator<Item = ReadOp<'a>>,
-    ) -> Result<Vec<Result<ReadResult>>> {
-        Ok(self.snapshot()?.multi_read(reads))
+        reads: impl IntoIterator<Item = ReadOp<'a>> + Send + 'a,
+    ) -> Pending<'a, Vec<Result<ReadResult>>> {
+        self.snapshot().and_then(|shown| Ok(shown.multi_read(reads)))
     }
 }
 
@@ -130,8 +131,8 @@ mod tests {
     fn each_read_has_its_own_result_in_its_place() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
-        let a = session.create("/a", b"1", CreateMode::Persistent).unwrap().stat;
-        let b = session.create("/a/b", b"", CreateMode::Persistent).unwrap().stat;
+        let a = session.create("/a", b"1", CreateMode::Persistent).wait().unwrap().stat;
+        let b = session.create("/a/b", b"", CreateMode::Persistent).wait().unwrap().stat;
         let a = Stat { pzxid: b.czxid, cversion: 1, num_children: 1, ..a };
         let missing = || Err(Error::NoNode { path: "/none".to_owned() });
         let reads = [
@@ -146,15 +147,15 @@ mod tests {
             (ReadOp::Children("/a/b"), Ok(ReadResult::Children(Vec::new(), b))),
             (ReadOp::AllChildrenNumber("/a"), Ok(ReadResult::AllChildrenNumber(1))),
         ];
-        let results = session.multi_read(reads.iter().map(|(op, _)| *op)).unwrap();
+        let results = session.multi_read(reads.iter().map(|(op, _)| *op)).wait().unwrap();
         assert_eq!(results, reads.map(|(_, result)| result));
         for op in [ReadOp::Get("a"), ReadOp::Exists("/a/"), ReadOp::Children("")] {
-            let results = session.multi_read([op, ReadOp::Exists("/none")]).unwrap();
+            let results = session.multi_read([op, ReadOp::Exists("/none")]).wait().unwrap();
             assert!(matches!(results[0], Err(Error::InvalidPath { .. })), "{results:?}");
             assert_eq!(results[1], Ok(ReadResult::Exists(None)));
         }
-        assert_eq!(session.multi_read([]), Ok(Vec::new()));
-        session.close().unwrap();
-        assert!(session.multi_read([]).is_err());
+        assert_eq!(session.multi_read([]).wait(), Ok(Vec::new()));
+        session.close().wait().unwrap();
+        assert!(session.multi_read([]).wait().is_err());
     }
 }

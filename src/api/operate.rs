@@ -1,5 +1,6 @@
 //! The calls for operators: reports of all members and sessions, and actions on them.
 
+use crate::runtime::pending::{Pending, on_a_thread};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,8 +29,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(3);
 /// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
-/// cluster.node(0).session().sync()?;
-/// let reports = cluster.node(0).reports()?;
+/// cluster.node(0).session().sync().wait()?;
+/// let reports = cluster.node(0).reports().wait()?;
 /// assert_eq!(reports.iter().filter(|member| member.role == Role::Leader).count(), 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -63,8 +64,8 @@ impl fmt::Display for Role {
 ///
 /// ```
 /// let cluster = quorate::testing::Cluster::new(3);
-/// cluster.node(0).session().sync()?;
-/// for member in cluster.node(0).reports()? {
+/// cluster.node(0).session().sync().wait()?;
+/// for member in cluster.node(0).reports().wait()? {
 ///     println!("{} {} lags by {:?} entries", member.address, member.role, member.lag);
 /// }
 /// # Ok::<(), quorate::Error>(())
@@ -100,8 +101,8 @@ pub struct MemberReport {
 ///
 /// ```
 /// # let cluster = quorate::testing::Cluster::new(1);
-/// # cluster.node(0).session().sync()?;
-/// for member in cluster.node(0).reports()? {
+/// # cluster.node(0).session().sync().wait()?;
+/// for member in cluster.node(0).reports().wait()? {
 ///     if let Some(last) = &member.last_report {
 ///         println!("{} is silent; {last}", member.address);
 ///     }
@@ -137,8 +138,8 @@ impl MemberReport {
     ///
     /// ```
     /// let cluster = quorate::testing::Cluster::new(1);
-    /// cluster.node(0).session().sync()?;
-    /// assert!(cluster.node(0).reports()?[0].votes());
+    /// cluster.node(0).session().sync().wait()?;
+    /// assert!(cluster.node(0).reports().wait()?[0].votes());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn votes(&self) -> bool {
@@ -152,8 +153,8 @@ impl MemberReport {
     /// use quorate::operate::MemberReport;
     ///
     /// let cluster = quorate::testing::Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
-    /// let reports = cluster.node(0).reports()?;
+    /// cluster.node(0).session().sync().wait()?;
+    /// let reports = cluster.node(0).reports().wait()?;
     /// let leader = MemberReport::leader(&reports).expect("all voters report");
     /// println!("{} leads", leader.address);
     /// # Ok::<(), quorate::Error>(())
@@ -173,8 +174,8 @@ impl MemberReport {
     /// use quorate::operate::MemberReport;
     ///
     /// let cluster = quorate::testing::Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
-    /// assert_eq!(MemberReport::spare(&cluster.node(0).reports()?), Some(1));
+    /// cluster.node(0).session().sync().wait()?;
+    /// assert_eq!(MemberReport::spare(&cluster.node(0).reports().wait()?), Some(1));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn spare(reports: &[MemberReport]) -> Option<usize> {
@@ -187,8 +188,8 @@ impl MemberReport {
 ///
 /// ```
 /// let cluster = quorate::testing::Cluster::new(1);
-/// cluster.node(0).session().sync()?;
-/// let reports = cluster.node(0).reports()?;
+/// cluster.node(0).session().sync().wait()?;
+/// let reports = cluster.node(0).reports().wait()?;
 /// let state = reports[0].state.as_ref().expect("it is this instance, which reports");
 /// assert!(state.applied_index <= state.last_index);
 /// # Ok::<(), quorate::Error>(())
@@ -277,8 +278,8 @@ pub struct MemberState {
 ///
 /// ```
 /// # let cluster = quorate::testing::Cluster::new(1);
-/// # cluster.node(0).session().sync()?;
-/// for member in cluster.node(0).reports()? {
+/// # cluster.node(0).session().sync().wait()?;
+/// for member in cluster.node(0).reports().wait()? {
 ///     if let Some(first) = member.state.and_then(|state| state.certificate) {
 ///         println!("{}: {} expires in {} s", member.address, first.name, first.expires_in);
 ///     }
@@ -298,8 +299,8 @@ pub struct CertificateExpiry {
 ///
 /// ```
 /// # let cluster = quorate::testing::Cluster::new(1);
-/// # cluster.node(0).session().sync()?;
-/// for member in cluster.node(0).reports()? {
+/// # cluster.node(0).session().sync().wait()?;
+/// for member in cluster.node(0).reports().wait()? {
 ///     for other in member.state.into_iter().flat_map(|state| state.unreachable) {
 ///         println!("{} cannot reach {}: {}", member.address, other.address, other.reason);
 ///     }
@@ -323,8 +324,8 @@ pub struct Unreachable {
 /// use quorate::{CreateMode, testing::Cluster};
 ///
 /// let cluster = Cluster::new(1);
-/// cluster.node(0).session().create("/app", b"", CreateMode::Persistent)?;
-/// let reports = cluster.node(0).reports()?;
+/// cluster.node(0).session().create("/app", b"", CreateMode::Persistent).wait()?;
+/// let reports = cluster.node(0).reports().wait()?;
 /// let state = reports[0].state.as_ref().expect("it is this instance, which reports");
 /// let commit = state.commit.expect("there was one");
 /// assert!(commit.count >= 1 && commit.p50 <= commit.p99);
@@ -420,20 +421,30 @@ impl Coordinator {
     /// report of itself. Works on a client, too, and without a quorum. While there is no cluster yet, it
     /// returns the instances that are there ([`Role::Blank`]).
     ///
-    /// Blocks until all members that can be reached have reported: a second at most, and on a client
-    /// some seconds at most.
+    /// Waits until all members that can be reached have reported: a second at most, and on a client some seconds at
+    /// most.
     ///
     /// # Errors
     /// [`Error::Timeout`] on a client that reaches no member, and [`Error::Stopped`].
     ///
     /// ```
     /// let cluster = quorate::testing::Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
-    /// let reports = cluster.node(0).reports()?;
+    /// cluster.node(0).session().sync().wait()?;
+    /// let reports = cluster.node(0).reports().wait()?;
     /// assert!(reports.len() == 3 && reports.iter().all(|member| !member.is_silent));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn reports(&self) -> Result<Vec<MemberReport>> {
+    pub fn reports(&self) -> Pending<'static, Vec<MemberReport>> {
+        let coordinator = self.clone();
+        Pending::work(
+            Some(self.shared()),
+            "reports",
+            move || coordinator.reading_reports(),
+            on_a_thread,
+        )
+    }
+
+    fn reading_reports(&self) -> Result<Vec<MemberReport>> {
         let gathered = self.gather(AdminRequest::Report, "reading the members' reports")?;
         // If several report that they lead, the one with the latest term is right.
         let leader = gathered.reports().filter(|(node, report)| report.leader == *node);
@@ -518,8 +529,7 @@ impl Coordinator {
     /// Returns all sessions of the cluster, ordered by id, with what the members know of each. Works
     /// on a client, too, and without a quorum.
     ///
-    /// Blocks as [`Coordinator::reports`], once for each thousand sessions. Sessions that are opened or
-    /// end during the call may be in the list or not.
+    /// Sessions that are opened or end during the call may be in the list or not.
     ///
     /// # Errors
     /// As [`Coordinator::reports`].
@@ -529,12 +539,22 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(1);
     /// let session = cluster.node(0).session();
-    /// session.create("/here", b"", CreateMode::Ephemeral)?;
-    /// let sessions = cluster.node(0).sessions()?;
+    /// session.create("/here", b"", CreateMode::Ephemeral).wait()?;
+    /// let sessions = cluster.node(0).sessions().wait()?;
     /// assert_eq!((sessions[0].id, sessions[0].ephemerals), (session.id(), 1));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn sessions(&self) -> Result<Vec<SessionInfo>> {
+    pub fn sessions(&self) -> Pending<'static, Vec<SessionInfo>> {
+        let coordinator = self.clone();
+        Pending::work(
+            Some(self.shared()),
+            "sessions",
+            move || coordinator.reading_sessions(),
+            on_a_thread,
+        )
+    }
+
+    fn reading_sessions(&self) -> Result<Vec<SessionInfo>> {
         let mut infos = Vec::new();
         let mut after = None;
         loop {
@@ -548,8 +568,7 @@ impl Coordinator {
         }
     }
 
-    /// Hands leadership to the voter at this address. Blocks until that voter leads, for the
-    /// request timeout at most.
+    /// Hands leadership to the voter at this address. Waits until that voter leads, for the request timeout at most.
     ///
     /// During the handover writes wait, for the time of some messages and disk writes, and do not
     /// fail. The leader writes a line to the audit log, with `by` as the name of the requester.
@@ -563,19 +582,30 @@ impl Coordinator {
     /// use quorate::testing::Cluster;
     ///
     /// let cluster = Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
-    /// let reports = cluster.node(0).reports()?;
+    /// cluster.node(0).session().sync().wait()?;
+    /// let reports = cluster.node(0).reports().wait()?;
     /// let follower = reports.iter().find(|member| member.role == Role::Voter).unwrap();
-    /// cluster.node(0).move_leader(&follower.address, "an example")?;
+    /// cluster.node(0).move_leader(&follower.address, "an example").wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn move_leader(&self, address: &str, by: &str) -> Result<()> {
+    pub fn move_leader(&self, address: &str, by: &str) -> Pending<'static, ()> {
+        let coordinator = self.clone();
+        let (address, by) = (address.to_owned(), by.to_owned());
+        Pending::work(
+            Some(self.shared()),
+            "move_leader",
+            move || coordinator.moving_leader(&address, &by),
+            on_a_thread,
+        )
+    }
+
+    fn moving_leader(&self, address: &str, by: &str) -> Result<()> {
         let to = self.member_at(address)?;
         self.act(&Action::MoveLeader { to }, by, &format!("moving the lead to {address}"))
     }
 
-    /// Removes the member at this address, which must be dead. Blocks until it is removed, for the
-    /// request timeout at most.
+    /// Removes the member at this address, which must be dead. Waits until it is removed, for the request timeout at
+    /// most.
     ///
     /// Its vote goes to a learner that has caught up. Without such a learner, there are fewer voters from
     /// then on. An instance that starts with the removed member's data stops, and must join as a new member:
@@ -589,19 +619,30 @@ impl Coordinator {
     /// use quorate::{Error, testing::Cluster};
     ///
     /// let cluster = Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
+    /// cluster.node(0).session().sync().wait()?;
     /// let living = cluster.node(1).address();
     /// let refused = cluster.node(0).remove_member(&living, "an example");
-    /// assert!(matches!(refused, Err(Error::Refused { .. })));
+    /// assert!(matches!(refused.wait(), Err(Error::Refused { .. })));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn remove_member(&self, address: &str, by: &str) -> Result<()> {
+    pub fn remove_member(&self, address: &str, by: &str) -> Pending<'static, ()> {
+        let coordinator = self.clone();
+        let (address, by) = (address.to_owned(), by.to_owned());
+        Pending::work(
+            Some(self.shared()),
+            "remove_member",
+            move || coordinator.removing_member(&address, &by),
+            on_a_thread,
+        )
+    }
+
+    fn removing_member(&self, address: &str, by: &str) -> Result<()> {
         let member = self.member_at(address)?;
         self.act(&Action::Remove { member }, by, &format!("removing the member {address}"))
     }
 
-    /// Ends a session, whoever holds it, as if its timeout had passed: its ephemerals are deleted. Blocks
-    /// until the session is over, for the request timeout at most.
+    /// Ends a session, whoever holds it, as if its timeout had passed: its ephemerals are deleted. Waits until the
+    /// session is over, for the request timeout at most.
     ///
     /// The holder notices the end, as after any loss, when it next writes or renews the session.
     ///
@@ -611,12 +652,23 @@ impl Coordinator {
     /// ```
     /// let cluster = quorate::testing::Cluster::new(1);
     /// let session = cluster.node(0).session();
-    /// session.sync()?;
-    /// cluster.node(0).expire_session(session.id(), "an example")?;
-    /// assert!(session.sync().is_err());
+    /// session.sync().wait()?;
+    /// cluster.node(0).expire_session(session.id(), "an example").wait()?;
+    /// assert!(session.sync().wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn expire_session(&self, session: SessionId, by: &str) -> Result<()> {
+    pub fn expire_session(&self, session: SessionId, by: &str) -> Pending<'static, ()> {
+        let coordinator = self.clone();
+        let by = by.to_owned();
+        Pending::work(
+            Some(self.shared()),
+            "expire_session",
+            move || coordinator.expiring_session(session, &by),
+            on_a_thread,
+        )
+    }
+
+    fn expiring_session(&self, session: SessionId, by: &str) -> Result<()> {
         let after = session.0.checked_sub(1).map(SessionId);
         let known = self.gather(AdminRequest::Sessions { after }, "expiring a session")?;
         if !page_of(&known).0.iter().any(|info| info.id == session) {
@@ -713,8 +765,13 @@ impl Coordinator {
     fn ask(&self, asked: AdminRequest, operation: &str) -> Result<Vec<(NodeId, AdminReply)>> {
         own_thread::check(operation)?;
         let shared = self.shared();
-        let pending = shared.ask_members(asked);
-        shared.wait_for(operation, "", pending)
+        let waited = shared.limits.request_timeout;
+        shared.ask_members(asked).timeout(waited).wait().map_err(|error| match error {
+            Error::Timeout { waited, reason, .. } => {
+                Error::Timeout { operation: operation.to_owned(), waited, reason }
+            }
+            error => error,
+        })
     }
 
     fn gather(&self, asked: AdminRequest, operation: &str) -> Result<GatheredReports> {

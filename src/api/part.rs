@@ -22,14 +22,14 @@ use crate::types::error::Result;
 ///
 /// let session = Cluster::new(3).node(0).session();
 /// let (jobs, done) = (Queue::new(&session, "/jobs")?, Counter::new(&session, "/done")?);
-/// jobs.put("invoice 17")?;
-/// done.add(0)?;
+/// jobs.put("invoice 17").wait()?;
+/// done.add(0).wait()?;
 ///
-/// let job = jobs.take()?;
+/// let job = jobs.take().wait()?;
 /// let write = session.multi().create("/invoice-17", b"paid", CreateMode::Persistent);
-/// write.with(&job.done_part()).with(&done.add_part(1)).commit()?;
-/// assert!(jobs.is_empty()?);
-/// assert_eq!(done.get()?, 1);
+/// write.with(&job.done_part()).with(&done.add_part(1)).commit().wait()?;
+/// assert!(jobs.is_empty().wait()?);
+/// assert_eq!(done.get().wait()?, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 ///

@@ -33,7 +33,7 @@ impl Coordinator {
         let shared = self.shared();
         // Two threads that publish at once must not record the same durations.
         let mut published = shared.figures.published.lock().unwrap_or_else(PoisonError::into_inner);
-        let metrics = self.metrics();
+        let metrics = shared.metrics();
         for &(name, help, ref value) in METRICS {
             match value {
                 Value::Counter(of) => {

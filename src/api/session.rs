@@ -4,13 +4,16 @@ mod detach;
 mod discard;
 mod parents;
 mod reads;
+mod requests;
 
+use crate::api::ops::check_create;
+use crate::api::ops::create_op;
+use crate::machine::command::Op;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::changes::Changes;
 use crate::api::multi::Multi;
-use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
 use crate::runtime::ask::Ask;
 use crate::runtime::chroot::Root;
@@ -40,18 +43,18 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 /// [`Session::close`] closes it, and so does dropping its last handle. Handles are clones; any thread may use
 /// them.
 ///
-/// **Blocking calls** wait for their reply, at most for the request timeout
-/// ([`Builder::request_timeout`](crate::Builder::request_timeout)), and then fail with [`Error::Timeout`], which
-/// tells why. Reads of an open session do not wait: they read this instance's replica. **Calls of
-/// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
-/// reads included.
+/// **Its calls are requests, made at once**: each returns a [`Pending`] answer, for which a thread waits
+/// ([`Pending::wait`]) and which a task awaits. Many may be under way, and take effect in the order in which they are made.
+/// On a member, reads do not wait for anything: they show its replica as it is at the call, with all that was answered
+/// before. Those of [`Session::in_turn`] take their turn instead. (A replica that was far behind catches
+/// up by a snapshot, which may contain several of the session's writes, without the states in between.)
 ///
 /// ```
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(3).node(0).session();
-/// session.create("/greeting", b"hello", CreateMode::Persistent)?;
-/// let (data, stat) = session.get("/greeting")?;
+/// session.create("/greeting", b"hello", CreateMode::Persistent).wait()?;
+/// let (data, stat) = session.get("/greeting").wait()?;
 /// assert_eq!((&data[..], stat.version), (&b"hello"[..], 0));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -61,6 +64,8 @@ pub struct Session {
     pub(crate) root: Root,
     /// Whether a recipe uses this handle: see [`Session::for_recipe`].
     of_recipe: bool,
+    /// Whether its reads are always requests: see [`Session::in_turn`].
+    asks: bool,
 }
 
 #[derive(Debug)]
@@ -88,7 +93,10 @@ impl Drop for Inner {
 
 impl Session {
     /// Opens a session, and returns the reply to wait for.
-    pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
+    pub(crate) fn open(
+        owner: &Arc<Owner>,
+        timeout: Duration,
+    ) -> Result<(Session, Pending<'static, ()>)> {
         let holder = holder::of_instance()?;
         let (session, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
         let timeout = owner.shared.limits.timeouts.negotiated(timeout);
@@ -109,7 +117,7 @@ impl Session {
         owner: &Arc<Owner>,
         (session, secret): (SessionId, [u8; 16]),
         timeout: Option<Duration>,
-    ) -> Result<(Session, Pending<()>)> {
+    ) -> Result<(Session, Pending<'static, ()>)> {
         let timeout = timeout.map(|timeout| owner.shared.limits.timeouts.negotiated(timeout));
         let holder = holder::of_instance()?;
         let known = SessionShared::new(session, holder, secret, timeout.unwrap_or_default());
@@ -121,7 +129,7 @@ impl Session {
         owner: &Arc<Owner>,
         session: SessionShared,
         opening: Ask<Duration>,
-    ) -> Result<(Session, Pending<()>)> {
+    ) -> Result<(Session, Pending<'static, ()>)> {
         let shared = Arc::clone(&owner.shared);
         let session = Arc::new(session);
         let (opener, opened) = (RequestOrigin::Opener(Arc::clone(&session)), Arc::clone(&session));
@@ -140,7 +148,15 @@ impl Session {
             shared.ask_and_forget(holder, Ask::authenticate(ids));
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
-        Ok((Session { inner: Arc::new(inner), root: Root::default(), of_recipe: false }, pending))
+        Ok((
+            Session {
+                inner: Arc::new(inner),
+                root: Root::default(),
+                of_recipe: false,
+                asks: false,
+            },
+            pending,
+        ))
     }
 
     /// Gives up a session whose resumption was not confirmed: neither this handle nor its node may
@@ -165,17 +181,36 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/billing", b"", CreateMode::Persistent)?;
+    /// session.create("/billing", b"", CreateMode::Persistent).wait()?;
     /// let billing = session.chroot("/billing")?;
-    /// assert_eq!(billing.create("/rates", b"7 %", CreateMode::Persistent)?.path, "/rates");
-    /// assert!(session.exists("/billing/rates")?.is_some());
-    /// assert_eq!((billing.root(), billing.children("/")?), ("/billing", vec!["rates".to_owned()]));
+    /// assert_eq!(billing.create("/rates", b"7 %", CreateMode::Persistent).wait()?.path, "/rates");
+    /// assert!(session.exists("/billing/rates").wait()?.is_some());
+    /// assert_eq!((billing.root(), billing.children("/").wait()?), ("/billing", vec!["rates".to_owned()]));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn chroot(&self, path: &str) -> Result<Session> {
         path::validate(path)?;
         path::validate(&self.root.full(path))?;
         Ok(Session { root: self.root.below(path), ..self.clone() })
+    }
+
+    /// Returns a handle of the same session whose reads take their turn: each is answered after all calls of the session
+    /// that were made before it, and does not show those made after it. So reads and writes can be pipelined, as with
+    /// ZooKeeper's asynchronous calls. (Other handles on a member read its replica as it is at the call, whatever is under
+    /// way.)
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session().in_turn();
+    /// let _created = session.create("/a", b"1", CreateMode::Persistent);
+    /// let read = session.get("/a");
+    /// let _set = session.set("/a", b"2");
+    /// assert_eq!(&read.wait()?.0[..], b"1");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn in_turn(&self) -> Session {
+        Session { asks: true, ..self.clone() }
     }
 
     /// A handle of the whole tree, without a chroot.
@@ -215,8 +250,8 @@ impl Session {
     /// ```
     /// let cluster = quorate::testing::Cluster::new(2);
     /// let session = cluster.node(0).session();
-    /// session.sync()?;
-    /// let resumed = cluster.node(1).resume(session.id(), session.password())?;
+    /// session.sync().wait()?;
+    /// let resumed = cluster.node(1).resume(session.id(), session.password()).wait()?;
     /// assert_eq!(resumed.id(), session.id());
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -242,7 +277,7 @@ impl Session {
     /// use quorate::SessionState;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.sync()?;
+    /// session.sync().wait()?;
     /// assert_eq!(session.state(), SessionState::Connected);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -270,7 +305,7 @@ impl Session {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.sync()?;
+    /// session.sync().wait()?;
     /// let states = session.states();
     /// cluster.isolate(0);
     /// cluster.advance(Duration::from_secs(60));
@@ -283,7 +318,7 @@ impl Session {
     /// ```
     pub fn states(&self) -> Changes<SessionState> {
         let session = &self.inner.session;
-        Changes::new(session.states(), session.waiting())
+        Changes::new(session.states(), session.waiting(), self.shared())
     }
 
     /// The tasks that are woken when its state changes.
@@ -304,7 +339,7 @@ impl Session {
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.sync()?;
+    /// session.sync().wait()?;
     /// if session.is_alive() {
     ///     // Nobody else has what belongs to it.
     /// }
@@ -314,21 +349,6 @@ impl Session {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }
 
-    /// The session's calls in a form that returns at once, for pipelining and for tasks.
-    ///
-    /// ```
-    /// use quorate::CreateMode;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let write = session.nonblocking().create("/a", b"1", CreateMode::Persistent);
-    /// // ... other work while the write is in flight ...
-    /// println!("{}", write.wait()?.path);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn nonblocking(&self) -> NonBlocking<'_> {
-        NonBlocking { session: self }
-    }
-
     pub(crate) fn shared(&self) -> &Arc<NodeShared> {
         &self.inner.shared
     }
@@ -336,16 +356,6 @@ impl Session {
     /// Whether this instance has a replica; otherwise a member serves it.
     pub(crate) fn has_replica(&self) -> bool {
         self.shared().has_replica
-    }
-
-    /// Waits for a reply, as blocking calls do.
-    pub(crate) fn wait_for<T>(
-        &self,
-        operation: &str,
-        path: &str,
-        answer: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        self.inner.shared.wait_for(operation, path, answer)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -377,8 +387,7 @@ impl Session {
     /// Creates a znode, and returns its path and stat. For sequential modes, the parent's next
     /// number is appended to the path, with at least ten digits.
     ///
-    /// Blocks until a majority has the write on disk and this replica shows it, at most for the
-    /// request timeout.
+    /// It is done when a majority has the write on disk and this replica shows it.
     ///
     /// # Errors
     /// [`Error::NoNode`] if the parent is missing; [`Error::NodeExists`];
@@ -391,30 +400,37 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/jobs", b"", CreateMode::Persistent)?;
-    /// let job = session.create("/jobs/job-", b"1", CreateMode::PersistentSequential)?;
+    /// session.create("/jobs", b"", CreateMode::Persistent).wait()?;
+    /// let job = session.create("/jobs/job-", b"1", CreateMode::PersistentSequential).wait()?;
     /// assert_eq!(job.path, "/jobs/job-0000000000");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// Source: ZooKeeper, `create`.
-    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
-        self.wait_for("create", path, self.nonblocking().create(path, data, mode))
+    pub fn create(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Pending<'static, Created> {
+        let data = data.as_ref();
+        let op = |root: &Root| create_op(root, path, data, mode);
+        self.ask_create(check_create(path, data, mode), op)
     }
 
-    /// Replaces the data of a znode, whatever its version, and returns its new stat. Blocks and
-    /// fails as [`Session::create`], and with [`Error::NoNode`] if the znode is missing.
+    /// Replaces the data of a znode, whatever its version, and returns its new stat. Fails as [`Session::create`],
+    /// and with [`Error::NoNode`] if the znode is missing.
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// assert_eq!(session.set("/a", b"2")?.version, 1);
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// assert_eq!(session.set("/a", b"2").wait()?.version, 1);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Result<Stat> {
-        self.wait_for("set", path, self.nonblocking().set(path, data))
+    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Pending<'static, Stat> {
+        self.set_version(path, data.as_ref(), None)
     }
 
     /// Replaces the data of a znode if its version is `version`, and returns its new stat;
@@ -425,30 +441,35 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// let (_, stat) = session.get("/a")?;
-    /// session.set_if("/a", b"2", stat.version)?;
-    /// assert!(session.set_if("/a", b"3", stat.version).is_err());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// let (_, stat) = session.get("/a").wait()?;
+    /// session.set_if("/a", b"2", stat.version).wait()?;
+    /// assert!(session.set_if("/a", b"3", stat.version).wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Result<Stat> {
-        self.wait_for("set", path, self.nonblocking().set_if(path, data, version))
+    pub fn set_if(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        version: u64,
+    ) -> Pending<'static, Stat> {
+        self.set_version(path, data.as_ref(), Some(version))
     }
 
-    /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], and with
-    /// [`Error::NoNode`] if the znode is missing and [`Error::NotEmpty`] if it has children.
+    /// Deletes a znode, whatever its version. Fails as [`Session::create`], and with [`Error::NoNode`] if the znode
+    /// is missing and [`Error::NotEmpty`] if it has children.
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.delete("/a")?;
-    /// assert!(session.exists("/a")?.is_none());
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.delete("/a").wait()?;
+    /// assert!(session.exists("/a").wait()?.is_none());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn delete(&self, path: &str) -> Result<()> {
-        self.wait_for("delete", path, self.nonblocking().delete(path))
+    pub fn delete(&self, path: &str) -> Pending<'static, ()> {
+        self.delete_version(path, None)
     }
 
     /// Deletes a znode if its version is `version`; otherwise fails with [`Error::BadVersion`] and
@@ -458,20 +479,20 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.set("/a", b"2")?;
-    /// assert!(session.delete_if("/a", 0).is_err());
-    /// session.delete_if("/a", 1)?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.set("/a", b"2").wait()?;
+    /// assert!(session.delete_if("/a", 0).wait().is_err());
+    /// session.delete_if("/a", 1).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn delete_if(&self, path: &str, version: u64) -> Result<()> {
-        self.wait_for("delete", path, self.nonblocking().delete_if(path, version))
+    pub fn delete_if(&self, path: &str, version: u64) -> Pending<'static, ()> {
+        self.delete_version(path, Some(version))
     }
 
-    /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in one write
-    /// with one zxid. Watches report each znode, children before their parents. Blocks and fails as
-    /// [`Session::create`], and with [`Error::NoNode`] if the znode is missing. Later writes of the whole
-    /// cluster wait for a time that grows with the number of znodes; heartbeats do not.
+    /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in one write with
+    /// one zxid. Watches report each znode, children before their parents. Fails as [`Session::create`], and with
+    /// [`Error::NoNode`] if the znode is missing. Later writes of the whole cluster wait for a time that grows with
+    /// the number of znodes; heartbeats do not.
     ///
     /// (ZooKeeper's `deleteall` reads and deletes the znodes one by one.)
     ///
@@ -479,14 +500,15 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/jobs", b"", CreateMode::Persistent)?;
-    /// session.create("/jobs/1", b"", CreateMode::Persistent)?;
-    /// session.delete_recursive("/jobs")?;
-    /// assert!(session.exists("/jobs/1")?.is_none());
+    /// session.create("/jobs", b"", CreateMode::Persistent).wait()?;
+    /// session.create("/jobs/1", b"", CreateMode::Persistent).wait()?;
+    /// session.delete_recursive("/jobs").wait()?;
+    /// assert!(session.exists("/jobs/1").wait()?.is_none());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn delete_recursive(&self, path: &str) -> Result<()> {
-        self.wait_for("delete", path, self.nonblocking().delete_recursive(path))
+    pub fn delete_recursive(&self, path: &str) -> Pending<'static, ()> {
+        let op = |root: &Root| Op::DeleteTree { path: root.full(path).into() };
+        self.ask(self.validate(path), |root| Ask::delete(op(root)), Ok)
     }
 
     /// The session's ids.
@@ -508,64 +530,82 @@ impl Session {
     }
 
     /// Starts a multi: several operations, done all or none. See [`Multi`]. Nothing is sent before
-    /// [`Multi::commit`] or [`Multi::submit`].
+    /// [`Multi::commit`].
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let multi = session.multi().create("/a", b"", CreateMode::Persistent);
-    /// multi.create("/a/b", b"", CreateMode::Persistent).commit()?;
+    /// multi.create("/a/b", b"", CreateMode::Persistent).commit().wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn multi(&self) -> Multi<'_> {
         Multi::new(self)
     }
 
-    /// Brings this replica up to date, and returns its last zxid: the replica then has every write
-    /// that anybody completed before this call. Blocks for a round trip to a majority, at most for
-    /// the request timeout.
+    /// Brings this replica up to date, and returns its last zxid: the replica then has every write that anybody
+    /// completed before this call. It takes a round trip to a majority.
     ///
-    /// **Any read after it is linearizable**, including a [`Session::snapshot`]. (ZooKeeper's
-    /// `sync` asks only the leader, which does not guarantee that.) In the same way, a read of
-    /// [`NonBlocking`] after its `sync` is linearizable.
+    /// **Any read after its answer is linearizable**, including a [`Session::snapshot`], and so is one of
+    /// [`Session::in_turn`] that is made after it. (ZooKeeper's `sync` asks only the leader, which does not guarantee that.)
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
     ///
     /// let cluster = Cluster::new(3);
     /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-    /// here.create("/a", b"1", CreateMode::Persistent)?;
+    /// here.create("/a", b"1", CreateMode::Persistent).wait()?;
     /// // Without a sync, this instance may be a little behind.
-    /// there.sync()?;
-    /// assert_eq!(&there.get("/a")?.0[..], b"1");
+    /// there.sync().wait()?;
+    /// assert_eq!(&there.get("/a").wait()?.0[..], b"1");
     ///
-    /// here.set("/a", b"2")?;
-    /// let calls = there.nonblocking();
-    /// let (synced, snapshot) = (calls.sync(), calls.snapshot());
+    /// here.set("/a", b"2").wait()?;
+    /// let there = there.in_turn();
+    /// let (synced, snapshot) = (there.sync(), there.snapshot());
     /// assert_eq!(&snapshot.wait()?.get("/a")?.0[..], b"2");
     /// synced.wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// Source: Raft thesis, section 6.4.
-    pub fn sync(&self) -> Result<Zxid> {
-        self.wait_for("sync", "/", self.nonblocking().sync())
+    pub fn sync(&self) -> Pending<'static, Zxid> {
+        self.ask(Ok(()), |_| Ask::sync(), Ok)
     }
 
-    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. If the
-    /// session is already over for this handle, does nothing and returns `Ok`.
+    /// Completes after this time, measured by this instance's monotonic clock, whatever happens to
+    /// the session; fails with [`Error::Stopped`](crate::Error::Stopped) if the node stops earlier. It lets a future wait
+    /// without a timer of an async runtime. In an in-memory cluster it uses the cluster's clock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// let waiting = session.sleep(Duration::from_secs(60));
+    /// cluster.advance(Duration::from_secs(60));
+    /// waiting.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn sleep(&self, time: Duration) -> Pending<'static, ()> {
+        self.shared().timer(time)
+    }
+
+    /// Closes the session and deletes its ephemeral znodes. If the session is already over for this handle, does
+    /// nothing and returns `Ok`.
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
-    /// session.close()?;
-    /// assert!(session.exists("/mine").is_err_and(|error| error.is_session_lost()));
+    /// session.create("/mine", b"", CreateMode::Ephemeral).wait()?;
+    /// session.close().wait()?;
+    /// assert!(session.exists("/mine").wait().is_err_and(|error| error.is_session_lost()));
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn close(&self) -> Result<()> {
-        self.wait_for("close", "/", self.nonblocking().close())
+    pub fn close(&self) -> Pending<'static, ()> {
+        let shared = self.shared();
+        self.give_up();
+        shared.ask_within(usize::MAX, self.asker(), Ask::close(), None, Ok)
     }
 }

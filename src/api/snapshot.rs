@@ -23,19 +23,19 @@ use crate::types::{acl, path};
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/shop", b"", CreateMode::Persistent)?;
-/// session.create("/shop/apples", b"3", CreateMode::Persistent)?;
-/// session.create("/shop/pears", b"5", CreateMode::Persistent)?;
+/// session.create("/shop", b"", CreateMode::Persistent).wait()?;
+/// session.create("/shop/apples", b"3", CreateMode::Persistent).wait()?;
+/// session.create("/shop/pears", b"5", CreateMode::Persistent).wait()?;
 ///
-/// let snapshot = session.snapshot()?;
-/// session.delete("/shop/apples")?;
+/// let snapshot = session.snapshot().wait()?;
+/// session.delete("/shop/apples").wait()?;
 /// assert_eq!(snapshot.children("/shop")?, ["apples", "pears"]);
 /// assert_eq!(&snapshot.get("/shop/apples")?.0[..], b"3");
 /// // Everything below, and the number of these znodes.
 /// let paths: Vec<&str> = snapshot.walk("/shop")?.map(|(path, _, _)| path).collect();
 /// assert_eq!(paths, ["/shop", "/shop/apples", "/shop/pears"]);
 /// assert_eq!(snapshot.all_children_number("/shop")?, 2);
-/// assert_eq!(session.all_children_number("/shop")?, 1);
+/// assert_eq!(session.all_children_number("/shop").wait()?, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -112,9 +112,9 @@ impl Snapshot {
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// for name in ["a", "b", "c"] {
-    ///     session.create(&format!("/{name}"), b"", CreateMode::Persistent)?;
+    ///     session.create(&format!("/{name}"), b"", CreateMode::Persistent).wait()?;
     /// }
-    /// let snapshot = session.snapshot()?;
+    /// let snapshot = session.snapshot().wait()?;
     /// assert_eq!(snapshot.children_page("/", None, 2)?, ["a", "b"]);
     /// assert_eq!(snapshot.children_page("/", Some("b"), 2)?, ["c", "zookeeper"]);
     /// assert!(snapshot.children_page("/", Some("zookeeper"), 2)?.is_empty());
@@ -190,11 +190,11 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
     /// // Nobody is left but this instance, and its session is lost after a while.
     /// cluster.isolate(0);
     /// cluster.advance(Duration::from_secs(60));
-    /// assert!(session.get("/a").is_err());
+    /// assert!(session.get("/a").wait().is_err());
     /// assert_eq!(&cluster.node(0).stale_snapshot()?.get("/a")?.0[..], b"1");
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -218,9 +218,9 @@ mod tests {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         for path in ["/a", "/a/b", "/a/b/c", "/a-", "/a-/x", "/a/b-", "/b", "/aa"] {
-            session.create(path, path, CreateMode::Persistent).unwrap();
+            session.create(path, path, CreateMode::Persistent).wait().unwrap();
         }
-        let snapshot = session.snapshot().unwrap();
+        let snapshot = session.snapshot().wait().unwrap();
         let walk = |path: &str| -> Vec<String> {
             snapshot.walk(path).unwrap().map(|(path, _, _)| path.to_owned()).collect()
         };
@@ -242,10 +242,10 @@ mod tests {
     fn a_snapshot_outlives_its_session_and_cluster() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
-        session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
-        let snapshot = session.snapshot().unwrap();
-        session.close().unwrap();
-        assert!(session.snapshot().is_err());
+        session.create("/a", b"1", CreateMode::Ephemeral).wait().unwrap();
+        let snapshot = session.snapshot().wait().unwrap();
+        session.close().wait().unwrap();
+        assert!(session.snapshot().wait().is_err());
         drop((session, cluster));
         assert_eq!(&snapshot.get("/a").unwrap().0[..], b"1");
         assert_eq!(snapshot.exists("/b").unwrap(), None);

@@ -1,7 +1,9 @@
 //! What a coordinator reports about its instance and its cluster.
 
+use crate::runtime::pending::{Pending, on_a_thread};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use crate::types::znode::Zxid;
 /// ```
 /// let cluster = quorate::testing::Cluster::new(3);
 /// let coordinator = cluster.node(0);
-/// coordinator.session().sync()?;
+/// coordinator.session().sync().wait()?;
 /// let status = coordinator.status();
 /// assert_eq!(status.members.len(), 3);
 /// println!("{status}");
@@ -179,7 +181,7 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(1);
     /// let session = cluster.node(0).session();
-    /// let _watch = session.watch("/a", WatchMode::Persistent)?;
+    /// let _watch = session.watch("/a", WatchMode::Persistent).wait()?;
     /// let watches = cluster.node(0).watches();
     /// assert_eq!((watches[0].path.as_str(), watches[0].kind), ("/a", WatcherType::Persistent));
     /// # Ok::<(), quorate::Error>(())
@@ -260,8 +262,9 @@ impl Coordinator {
 
     /// Returns this instance's metrics. Blocks until the node's thread has replied. Once the node has
     /// stopped, its counters are zero.
-    pub fn metrics(&self) -> Metrics {
-        self.shared().metrics()
+    pub fn metrics(&self) -> Pending<'static, Metrics> {
+        let shared = Arc::clone(self.shared());
+        Pending::work(Some(self.shared()), "metrics", move || Ok(shared.metrics()), on_a_thread)
     }
 
     /// Returns how many more failures the cluster tolerates, as this instance sees it. A client
@@ -279,14 +282,16 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(3);
     /// let coordinator = cluster.node(0);
-    /// coordinator.session().sync()?;
+    /// coordinator.session().sync().wait()?;
     /// let mut changes = coordinator.availability_changes();
-    /// assert_eq!(changes.recv(), Some(Availability::Healthy { spare: 1 }));
+    /// assert_eq!(changes.recv().wait()?, Some(Availability::Healthy { spare: 1 }));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn availability_changes(&self) -> Changes<Availability> {
         let availability = &self.shared().availability;
-        Changes::new(availability.add(&self.shared().availability()), availability.waiting())
+        let (changes, wakers) =
+            (availability.add(&self.shared().availability()), availability.waiting());
+        Changes::new(changes, wakers, self.shared())
     }
 
     /// Whether this instance can serve now and the next one may be replaced. Does not block.

@@ -73,7 +73,7 @@ impl<S, T, F: FnMut(S) -> Running<S, T>> Stream for Repeated<S, T, F> {
 
 impl Watch {
     /// Returns the watch's events as a stream, which ends when the watch is over. It takes events
-    /// from the same queue as [`Watch::recv_async`]. Dropping the stream drops the watch; dropping a wait
+    /// from the same queue as [`Watch::recv`]. Dropping the stream drops the watch; dropping a wait
     /// for the next event loses nothing.
     ///
     /// ```
@@ -84,7 +84,7 @@ impl Watch {
     /// #     std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
     /// # }
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let watch = session.nonblocking().watch("/a", WatchMode::Persistent).await?;
+    /// let watch = session.watch("/a", WatchMode::Persistent).await?;
     /// let mut events = watch.into_stream();
     /// // `next` is that of `futures::StreamExt` or `tokio_stream::StreamExt`.
     /// while let Some(event) = next(&mut events).await {
@@ -96,7 +96,7 @@ impl Watch {
     pub fn into_stream(self) -> impl Stream<Item = WatchEvent> + Send + Unpin + 'static {
         Repeated::new(self, |watch: Watch| {
             Box::pin(async move {
-                let event = watch.recv_async().await?;
+                let event = watch.next().await?;
                 Some((event, Some(watch)))
             })
         })

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
-use crate::runtime::clock::Clock;
-use crate::runtime::pending::block_on;
+use crate::runtime::pending::{Pending, block_on};
+use crate::runtime::shared::NodeShared;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
 
@@ -41,13 +41,13 @@ const PAUSE_TAKEN: Duration = Duration::from_secs(1);
 ///     Ok(ControlFlow::Continue(()))
 /// })?;
 /// supervised.stop();
-/// supervised.wait()?;
+/// supervised.wait_ended().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[must_use = "dropping it stops what it supervises"]
 pub struct Supervised {
     control: Arc<Control>,
-    clock: Clock,
+    shared: Arc<NodeShared>,
 }
 
 impl fmt::Debug for Supervised {
@@ -153,7 +153,7 @@ impl Drop for Supervised {
 impl Supervised {
     /// Stops it: the closure is not called again. If the closure is running, its session is closed,
     /// so that its calls fail and its locks are lost, and it has to return. Does not block; use
-    /// [`Supervised::wait`] to wait until the closure has returned.
+    /// [`Supervised::wait_ended`] to wait until the closure has returned.
     ///
     /// While there is no quorum, a session cannot be closed in the cluster. Then the closure may go
     /// on waiting until the session's timeout has passed.
@@ -161,32 +161,15 @@ impl Supervised {
         self.control.stop();
     }
 
-    /// Blocks until it has ended, without a time limit: the closure has returned for the last time,
-    /// and its thread has dropped it.
+    /// Waits until it has ended: the closure has returned for the last time, and its thread has dropped it.
     ///
     /// # Errors
     /// [`Error::Stopped`] if it has ended because the coordinator was closed or has stopped, or because
     /// the closure has panicked. [`Error::System`] if no session could be opened. Not an error after
     /// [`Supervised::stop`]. [`Error::WouldBlock`] in a waker.
-    pub fn wait(&self) -> Result<()> {
-        // Without a deadline there is always a result.
-        block_on(self.wait_async(), &self.clock, None)?.unwrap_or(Ok(()))
-    }
-
-    /// As [`Supervised::wait`], without blocking the thread. Dropping the future only ends the wait.
-    ///
-    /// # Errors
-    /// As [`Supervised::wait`].
-    ///
-    /// ```
-    /// # async fn example(supervised: quorate::session::Supervised) -> quorate::Result<()> {
-    /// supervised.stop();
-    /// supervised.wait_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_async(&self) -> Result<()> {
-        self.control.until(|state| state.ended.clone()).await
+    pub fn wait_ended(&self) -> Pending<'_, ()> {
+        let ended = self.control.until(|state| state.ended.clone());
+        Pending::steps(&self.shared, "wait_ended", "", ended).unlimited()
     }
 }
 
@@ -205,9 +188,9 @@ impl Coordinator {
     /// let here = Instance::new("zero", "10.0.0.7", 8080);
     /// let (report, registered) = channel();
     /// let supervised = cluster.node(0).supervise(move |session| {
-    ///     let registration = Registry::new(&session, "/services")?.register("web", &here)?;
+    ///     let registration = Registry::new(&session, "/services")?.register("web", &here).wait()?;
     ///     let _ = report.send(session);
-    ///     registration.wait_lost();
+    ///     registration.wait_lost().wait()?;
     ///     Ok(ControlFlow::Continue(()))
     /// })?;
     ///
@@ -216,7 +199,7 @@ impl Coordinator {
     /// cluster.expire(&first);
     /// let second = registered.recv().unwrap();
     /// assert_ne!(first.id(), second.id());
-    /// assert_eq!(second.ephemerals()?.len(), 1);
+    /// assert_eq!(second.ephemerals().wait()?.len(), 1);
     /// # drop(supervised);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -230,7 +213,7 @@ impl Coordinator {
     /// | returns [`ControlFlow::Continue`] | it runs again, in a new session |
     /// | returns an error | the same; unless the session was lost, the error is logged as `WARN` |
     /// | returns [`ControlFlow::Break`] | it has ended |
-    /// | panics | it has ended, and its session is closed: others get what it held. [`Supervised::wait`] fails |
+    /// | panics | it has ended, and its session is closed: others get what it held. [`Supervised::wait_ended`] fails |
     ///
     /// **Between two runs there is a pause**: a tenth of a second after a run that took longer than ten
     /// seconds. After a shorter run the pause doubles, up to ten seconds, or up to one second if the run
@@ -245,7 +228,7 @@ impl Coordinator {
     /// It ends with [`Error::Stopped`] when the coordinator is closed, which closes its session as
     /// well, or has stopped. It keeps its instance running, as any handle does. Dropping
     /// [`Supervised`] does not wait for `body`: before the program ends, call [`Coordinator::close`],
-    /// or [`Supervised::stop`] and [`Supervised::wait`].
+    /// or [`Supervised::stop`] and [`Supervised::wait_ended`].
     ///
     /// Does not block.
     ///
@@ -255,7 +238,7 @@ impl Coordinator {
         &self,
         body: impl FnMut(Session) -> Result<ControlFlow<()>> + Send + 'static,
     ) -> Result<Supervised> {
-        let (coordinator, clock) = (self.clone(), self.shared().clock.clone());
+        let (coordinator, shared_node) = (self.clone(), Arc::clone(self.shared()));
         let control = Arc::new(Control::default());
         let shared = Arc::clone(&control);
         let run = move || {
@@ -276,13 +259,12 @@ impl Coordinator {
         thread
             .spawn(run)
             .map_err(|error| Error::System { what: "a thread", reason: error.to_string() })?;
-        Ok(Supervised { control, clock })
+        Ok(Supervised { control, shared: shared_node })
     }
 
     /// As [`Coordinator::supervise`], for a task: awaits the future that `body` returns, and drops it
-    /// as soon as its session is over. So `body` need not notice the loss. The future returned by this
-    /// borrows nothing from the coordinator, and may be spawned if `body` and its futures are `Send`.
-    /// It has no thread of its own.
+    /// as soon as its session is over. So `body` need not notice the loss. What this returns borrows nothing from the
+    /// coordinator. It has no thread of its own.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -291,10 +273,10 @@ impl Coordinator {
     /// # async fn work() {}
     ///
     /// # fn example(coordinator: quorate::Coordinator) {
-    /// tokio::spawn(coordinator.supervise_async(|session| async move {
+    /// tokio::spawn(coordinator.supervise_task(|session| async move {
     ///     let selector = LeaderSelector::new(&session, "/leader", "me")?;
     ///     // It campaigns again and again, until its session is over. A `Break` would end both.
-    ///     let lead = selector.run_async(|leadership| async move {
+    ///     let lead = selector.run(|leadership| async move {
     ///         println!("leads with token {}", leadership.fencing_token());
     ///         work().await;
     ///         ControlFlow::Continue(())
@@ -309,18 +291,18 @@ impl Coordinator {
     /// does nothing before it is polled.
     ///
     /// A future cannot be dropped while it is being polled: if `body` computes for long between two
-    /// awaits, it should check [`Session::is_alive`] as in the blocking form.
+    /// awaits, it should check [`Session::is_alive`] between them.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the coordinator was closed or has stopped; [`Error::System`] if no
     /// session could be opened. Otherwise it ends only when `body` returns [`ControlFlow::Break`].
-    pub fn supervise_async<B, F>(&self, mut body: B) -> impl Future<Output = Result<()>> + use<B, F>
+    pub fn supervise_task<'a, B, F>(&self, mut body: B) -> Pending<'a, ()>
     where
-        B: FnMut(Session) -> F,
-        F: Future<Output = Result<ControlFlow<()>>>,
+        B: FnMut(Session) -> F + Send + 'a,
+        F: Future<Output = Result<ControlFlow<()>>> + Send + 'a,
     {
         let coordinator = self.clone();
-        async move {
+        let steps = async move {
             let mut runs = SupervisedRuns::new(&coordinator);
             loop {
                 let session = runs.next().await?;
@@ -331,7 +313,8 @@ impl Coordinator {
                     return Ok(());
                 }
             }
-        }
+        };
+        Pending::steps(self.shared(), "supervise", "", steps).unlimited()
     }
 }
 
@@ -346,7 +329,7 @@ impl Drop for RunSession {
 
 /// Closes a session without waiting.
 fn close(session: &Session) {
-    drop(session.nonblocking().close());
+    drop(session.close());
 }
 
 /// One run after the other.

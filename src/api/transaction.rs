@@ -23,8 +23,8 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, S
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(3).node(0).session();
-/// session.create("/from", b"3", CreateMode::Persistent)?;
-/// session.create("/to", b"0", CreateMode::Persistent)?;
+/// session.create("/from", b"3", CreateMode::Persistent).wait()?;
+/// session.create("/to", b"0", CreateMode::Persistent).wait()?;
 /// // Moves one apple, if there is one.
 /// let moved = session.transact(|txn| {
 ///     let number = |data: &[u8]| data[0] - b'0';
@@ -35,9 +35,9 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, S
 ///     txn.set("/from", [b'0' + from - 1]);
 ///     txn.set("/to", [b'0' + to + 1]);
 ///     Ok(true)
-/// })?;
+/// }).wait()?;
 /// assert!(moved.value);
-/// assert_eq!(&session.get("/to")?.0[..], b"1");
+/// assert_eq!(&session.get("/to").wait()?.0[..], b"1");
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]
@@ -223,9 +223,9 @@ impl<'a> Transaction<'a> {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/jobs", b"", CreateMode::Persistent)?;
+/// session.create("/jobs", b"", CreateMode::Persistent).wait()?;
 /// let mode = CreateMode::PersistentSequential;
-/// let done = session.transact(|txn| Ok(txn.create("/jobs/job-", b"", mode)))?;
+/// let done = session.transact(|txn| Ok(txn.create("/jobs/job-", b"", mode))).wait()?;
 /// assert_eq!(done.created().next().expect("one").path, "/jobs/job-0000000000");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -295,31 +295,31 @@ mod tests {
     fn a_change_of_anything_read_makes_it_run_again() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
-        one.create("/dir", b"", CreateMode::Persistent).unwrap();
-        one.create("/out", b"", CreateMode::Persistent).unwrap();
+        one.create("/dir", b"", CreateMode::Persistent).wait().unwrap();
+        one.create("/out", b"", CreateMode::Persistent).wait().unwrap();
         type Read = fn(&mut Transaction<'_>) -> Result<()>;
         type Change = fn(&Session) -> Result<()>;
         let cases: [(Read, Change); 5] = [
-            (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").map(drop)),
+            (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").wait().map(drop)),
             // Another znode with the same version.
             (
                 |txn| txn.exists("/dir").map(drop),
                 |other| {
-                    let (data, stat) = other.get("/dir")?;
-                    other.delete("/dir")?;
-                    other.create("/dir", data, CreateMode::Persistent)?;
-                    (0..stat.version).try_for_each(|_| other.set("/dir", b"").map(drop))
+                    let (data, stat) = other.get("/dir").wait()?;
+                    other.delete("/dir").wait()?;
+                    other.create("/dir", data, CreateMode::Persistent).wait()?;
+                    (0..stat.version).try_for_each(|_| other.set("/dir", b"").wait().map(drop))
                 },
             ),
             (
                 |txn| txn.children("/dir").map(drop),
-                |other| other.create("/dir/x", b"", CreateMode::Persistent).map(drop),
+                |other| other.create("/dir/x", b"", CreateMode::Persistent).wait().map(drop),
             ),
             (
                 |txn| txn.exists("/new").map(drop),
-                |other| other.create("/new", b"", CreateMode::Persistent).map(drop),
+                |other| other.create("/new", b"", CreateMode::Persistent).wait().map(drop),
             ),
-            (|txn| txn.get("/new").map(drop), |other| other.delete("/new")),
+            (|txn| txn.get("/new").map(drop), |other| other.delete("/new").wait()),
         ];
         for (number, (read, change)) in cases.into_iter().enumerate() {
             let mut runs = 0;
@@ -332,8 +332,9 @@ mod tests {
                 txn.set("/out", [runs]);
                 Ok(read.is_ok())
             });
+            let result = result.wait();
             assert_eq!((result.is_ok(), runs), (true, 2), "case {number}: {result:?}");
-            assert_eq!(&one.get("/out").unwrap().0[..], [2]);
+            assert_eq!(&one.get("/out").wait().unwrap().0[..], [2]);
         }
     }
 
@@ -342,7 +343,7 @@ mod tests {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         for path in ["/a", "/a/b", "/c"] {
-            one.create(path, b"", CreateMode::Persistent).unwrap();
+            one.create(path, b"", CreateMode::Persistent).wait().unwrap();
         }
         let mut runs = 0;
         one.transact(|txn| {
@@ -350,15 +351,19 @@ mod tests {
             txn.get("/a")?;
             txn.children("/c")?;
             assert!(txn.snapshot().get("/a/b").is_ok());
-            two.create("/a/x", b"", CreateMode::Persistent).map(drop).or(Ok::<(), Error>(()))?;
-            two.set("/c", b"1")?;
-            two.set("/a/b", b"1")?;
+            two.create("/a/x", b"", CreateMode::Persistent)
+                .wait()
+                .map(drop)
+                .or(Ok::<(), Error>(()))?;
+            two.set("/c", b"1").wait()?;
+            two.set("/a/b", b"1").wait()?;
             txn.create("/done", b"", CreateMode::Persistent);
             Ok(())
         })
+        .wait()
         .unwrap();
         assert_eq!(runs, 1);
-        assert!(one.exists("/done").unwrap().is_some());
+        assert!(one.exists("/done").wait().unwrap().is_some());
     }
 
     #[test]
@@ -366,7 +371,7 @@ mod tests {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         for path in ["/a", "/b", "/tree", "/tree/x"] {
-            session.create(path, b"", CreateMode::Persistent).unwrap();
+            session.create(path, b"", CreateMode::Persistent).wait().unwrap();
         }
         let (mode, open) = (CreateMode::PersistentSequential, Acl::open());
         let done = session
@@ -388,19 +393,23 @@ mod tests {
                 txn.delete_recursive("/tree");
                 Ok("done")
             })
+            .wait()
             .unwrap();
         assert_eq!((done.value, done.results.len()), ("done", 13));
         assert_eq!(done.results[..2], [OpResult::Checked, OpResult::Checked]);
         let created: Vec<&str> = done.created().map(|created| &*created.path).collect();
         assert_eq!(created, ["/s-0000000003", "/acl", "/own"]);
-        assert!(session.exists(created[0]).unwrap().is_some());
-        assert_eq!(session.children("/").unwrap(), ["acl", "own", "s-0000000003", "zookeeper"]);
+        assert!(session.exists(created[0]).wait().unwrap().is_some());
+        assert_eq!(
+            session.children("/").wait().unwrap(),
+            ["acl", "own", "s-0000000003", "zookeeper"]
+        );
     }
 
     #[test]
     fn required_conditions_are_not_checks_of_reads() {
         let session = Cluster::new(1).node(0).session();
-        session.create("/a", b"", CreateMode::Persistent).unwrap();
+        session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
         let mut runs = 0;
         let failed = session.transact(|txn| {
             runs += 1;
@@ -409,6 +418,7 @@ mod tests {
             txn.check("/a", 7);
             Ok(())
         });
+        let failed = failed.wait();
         let error = Box::new(Error::BadVersion { path: "/a".to_owned(), expected: 7, actual: 1 });
         assert_eq!((failed, runs), (Err(Error::Multi { index: 1, error }), 1));
     }
@@ -417,15 +427,15 @@ mod tests {
     fn a_transaction_gives_up_after_the_last_attempt() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
-        one.create("/a", b"", CreateMode::Persistent).unwrap();
+        one.create("/a", b"", CreateMode::Persistent).wait().unwrap();
         let overtaken = one.transact(|txn| {
             txn.get("/a")?;
-            two.set("/a", b"")?;
+            two.set("/a", b"").wait()?;
             txn.set("/a", b"mine");
             Ok(())
         });
         let attempts = Transaction::ATTEMPTS_MAX;
-        assert_eq!(overtaken, Err(Error::Conflict { path: "/a".to_owned(), attempts }));
+        assert_eq!(overtaken.wait(), Err(Error::Conflict { path: "/a".to_owned(), attempts }));
         // Indexes do not count the checks.
         let failed = one.transact(|txn| {
             txn.get("/a")?;
@@ -434,15 +444,15 @@ mod tests {
             Ok(())
         });
         let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
-        assert_eq!(failed, Err(Error::Multi { index: 1, error }));
-        assert!(one.get("/a").unwrap().0.is_empty());
+        assert_eq!(failed.wait(), Err(Error::Multi { index: 1, error }));
+        assert!(one.get("/a").wait().unwrap().0.is_empty());
         // Without writes, nothing is sent; an error of the closure ends the transaction.
-        let zxid = one.snapshot().unwrap().zxid();
+        let zxid = one.snapshot().wait().unwrap().zxid();
         let read = one.transact(|txn| Ok(txn.children("/")?.len()));
-        assert_eq!(read, Ok(Committed { value: 2, results: Vec::new() }));
+        assert_eq!(read.wait(), Ok(Committed { value: 2, results: Vec::new() }));
         let missing = Error::NoNode { path: "/missing".to_owned() };
-        assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)), Err(missing));
-        assert_eq!(one.snapshot().unwrap().zxid(), zxid);
+        assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)).wait(), Err(missing));
+        assert_eq!(one.snapshot().wait().unwrap().zxid(), zxid);
     }
 
     /// Of 16,000 transactions of eight threads on one znode, 400 gave up: they were tried again at once, all
@@ -451,9 +461,9 @@ mod tests {
     fn transactions_on_one_znode_all_get_their_turn() {
         let cluster = Cluster::new(3);
         let sessions: Vec<_> = (0..3).map(|node| cluster.node(node).session()).collect();
-        sessions[0].create("/n", b"0", CreateMode::Persistent).unwrap();
+        sessions[0].create("/n", b"0", CreateMode::Persistent).wait().unwrap();
         for session in &sessions {
-            session.sync().unwrap();
+            session.sync().wait().unwrap();
         }
         let (threads, each) = (8, 40);
         std::thread::scope(|scope| {
@@ -468,21 +478,21 @@ mod tests {
                             txn.set("/n", (number + 1).to_string());
                             Ok(())
                         });
-                        added.unwrap();
+                        added.wait().unwrap();
                     }
                 });
             }
         });
-        sessions[0].sync().unwrap();
+        sessions[0].sync().wait().unwrap();
         let counted = (threads * each).to_string();
-        assert_eq!(&sessions[0].get("/n").unwrap().0[..], counted.as_bytes());
+        assert_eq!(&sessions[0].get("/n").wait().unwrap().0[..], counted.as_bytes());
     }
 
     /// A turn is advice: whoever needs another's znode inside of a transaction does not wait for itself for ever.
     #[test]
     fn a_transaction_within_another_on_the_same_znode_is_done() {
         let session = Cluster::new(1).node(0).session();
-        session.create("/a", b"0", CreateMode::Persistent).unwrap();
+        session.create("/a", b"0", CreateMode::Persistent).wait().unwrap();
         let mut runs = 0;
         let add = |txn: &mut Transaction<'_>| {
             let (data, _) = txn.get("/a")?;
@@ -494,11 +504,12 @@ mod tests {
             txn.get("/a")?;
             // Only at the second run, the outer one has a turn.
             if runs <= 2 {
-                session.transact(add)?;
+                session.transact(add).wait()?;
             }
             add(txn)
         });
+        let outer = outer.wait();
         assert!(outer.is_ok(), "{outer:?}");
-        assert_eq!((runs, &session.get("/a").unwrap().0[..]), (3, &[b'0' + 3][..]));
+        assert_eq!((runs, &session.get("/a").wait().unwrap().0[..]), (3, &[b'0' + 3][..]));
     }
 }

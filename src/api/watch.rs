@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use crate::node::io::{Input, WatchId};
 use crate::runtime::chroot::Root;
-use crate::runtime::own_thread;
+use crate::runtime::pending::Pending;
 use crate::runtime::shared::NodeShared;
 use crate::runtime::watch_sender::WatchSender;
 use crate::sync::gap::{EventReceiver, channel};
@@ -34,10 +34,10 @@ use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchE
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/a", b"1", CreateMode::Persistent)?;
-/// let (data, _, watch) = session.get_and_watch("/a")?;
+/// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+/// let (data, _, watch) = session.get_and_watch("/a").wait()?;
 /// assert_eq!(&data[..], b"1");
-/// session.set("/a", b"2")?;
+/// session.set("/a", b"2").wait()?;
 /// assert_eq!(watch.events().iter().count(), 1, "it fires once, and the channel closes");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -74,27 +74,13 @@ impl Watch {
         self.deletion.clone()
     }
 
-    /// Blocks until the next event, without a time limit; `None` when the watch is over. In a
-    /// waker, where nothing may block, also `None` when there is no event yet.
-    pub fn recv(&self) -> Option<WatchEvent> {
-        if own_thread::is_this() {
-            return self.events().try_recv().ok();
-        }
-        self.events().recv().ok()
+    /// Waits until the next event; `None` when the watch is over.
+    pub fn recv(&self) -> Pending<'_, Option<WatchEvent>> {
+        let next = async { Ok(self.next().await) };
+        Pending::steps(&self.shared, "recv", "", next).unlimited()
     }
 
-    /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
-    /// tasks may wait: one of them gets the event, and all see the end.
-    ///
-    /// ```
-    /// # async fn example(watch: &quorate::Watch) -> quorate::Result<()> {
-    /// while let Some(event) = watch.recv_async().await {
-    ///     println!("{:?} {}", event.kind, event.path);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn recv_async(&self) -> Option<WatchEvent> {
+    pub(crate) async fn next(&self) -> Option<WatchEvent> {
         self.events.next().await
     }
 

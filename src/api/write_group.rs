@@ -115,7 +115,7 @@ impl WriteGroup {
         let multi =
             writes.iter().fold(self.session.multi(), |multi, write| multi.with(&write.part));
         let group = Arc::clone(self);
-        multi.submit().take_or_then(writes, move |writes, answer| {
+        multi.commit().take_or_then(writes, move |writes, answer| {
             group.answered(writes, answer);
             group.send();
         })
@@ -215,7 +215,7 @@ mod tests {
         for name in ["first", "second", "later"] {
             assert_eq!(results.recv(), Ok((name, Ok(()))));
         }
-        let (data, stat) = session.get("/a").unwrap();
+        let (data, stat) = session.get("/a").wait().unwrap();
         assert_eq!((&data[..], stat.version), (&b"3"[..], 2), "each of them once");
     }
 
@@ -249,7 +249,7 @@ mod tests {
         group.add(Part::of(Ok(create)), move |result| sender.send(result).unwrap());
         group.send();
         assert!(results.is_empty());
-        session.close().unwrap();
+        session.close().wait().unwrap();
         assert!(results.recv().unwrap().unwrap_err().is_session_lost());
     }
 }

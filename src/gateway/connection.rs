@@ -287,7 +287,7 @@ impl ClientConnection {
         let last = self.replied + self.waiting.len() as u64 - 1;
         self.next_number += 1;
         self.asked.insert(self.next_number, (last, part));
-        if query(&body).and_then(Query::path) == Some(CONFIG) {
+        if query(&body).and_then(Query::path).is_some_and(|path| **path == *CONFIG) {
             self.of_config.insert(self.next_number);
         }
         let origin = match body {

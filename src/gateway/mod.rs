@@ -84,7 +84,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 /// The clients have sessions of the cluster, see the same znodes as the sessions of the application, and can take
 /// the same locks. A client that loses this instance continues at another one with its session, its ephemeral znodes and its
 /// watches. Dropping the gateway ends the connections, not the sessions. The drop waits for the gateway's
-/// thread, unless the coordinator was joined by [`Coordinator::join_async`](crate::Coordinator::join_async).
+/// thread, unless the coordinator was joined by [`Coordinator::join`](crate::Coordinator::join).
 ///
 /// Locks of Curator, kazoo and the Go client at the path of a [`Lock`](crate::recipes::Lock) are the same lock, and
 /// elections are the same election: see [`guide::shared_recipes`](crate::guide::shared_recipes).

@@ -96,7 +96,7 @@ impl ClientConnection {
             }
             RequestBody::Query(query @ Query::Read { read, .. }) => {
                 let answer = read_alone(tree, read, session.id, &ids);
-                match query.path() == Some(CONFIG) {
+                match query.path().is_some_and(|path| **path == *CONFIG) {
                     true => answer.map(convert::without_members),
                     false => answer,
                 }

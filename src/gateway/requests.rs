@@ -336,7 +336,7 @@ impl ClientConnection {
         let which = watcher_type(body.kind)?;
         let path = body.path.filter(|path| path::validate(path).is_ok());
         let path = path.ok_or(ErrorCode::NoWatcher)?;
-        let ask = Ask::remove_watches(path.clone(), which);
+        let ask = Ask::remove_watches(path.as_str().into(), which);
         // The node may still have a watch whose event stands before this reply.
         self.ask_or(xid, Other, ask, move |own, xid, removed| {
             let failed = removed.err().filter(|error| !matches!(error, Error::NoWatch { .. }));

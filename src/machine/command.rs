@@ -299,7 +299,7 @@ impl Op {
         }
     }
 
-    pub(crate) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &Arc<str> {
         match self {
             Op::Create { path, .. }
             | Op::Set { path, .. }

@@ -195,7 +195,7 @@ impl Machine {
             if at.is_multiple_of(WARMED) {
                 let next = batch.requests[at..].iter().take(WARMED);
                 let ops = next.flat_map(|request| request.command.ops()).take(WARMED);
-                self.state.tree.warm(ops.map(Op::path));
+                self.state.tree.warm(ops.map(|op| &**op.path()));
             }
             let result = self.apply_request(term, request, &mut applied);
             applied.outcomes.push(Outcome {
@@ -556,7 +556,7 @@ impl Machine {
                             return Ok(result);
                         }
                         let (size, limit) = (bytes as u64, RESULTS_BYTES_MAX as u64);
-                        Err(OpError::TooLarge { path: op.path().to_owned(), size, limit })
+                        Err(OpError::TooLarge { path: op.path().to_string(), size, limit })
                     });
                     match done {
                         Ok(result) => results.push(result),

@@ -297,7 +297,7 @@ impl FromClient {
             + match self {
                 FromClient::Write(request) => request.command.size(),
                 FromClient::Watch(held) => held.path.len(),
-                FromClient::Query { query, .. } => query.path().map_or(0, str::len),
+                FromClient::Query { query, .. } => query.path().map_or(0, |path| path.len()),
                 FromClient::ReadIndex { sessions, .. } => sessions.len() * 10,
                 _ => 0,
             }

@@ -303,7 +303,7 @@ fn client_messages(request: &Request) -> Vec<FromClient> {
             from: Some(350),
             data: EventData::After,
         },
-        Query::RemoveWatches { path: path(), which: WatcherType::Any },
+        Query::RemoveWatches { path: path().into(), which: WatcherType::Any },
         Query::Sync,
     ];
     let queries = reads.into_iter().chain(others);

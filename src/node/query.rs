@@ -42,7 +42,7 @@ pub(crate) enum Query {
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
     RemoveWatches {
-        path: String,
+        path: Arc<str>,
         #[serde(with = "LogForm")]
         which: WatcherType,
     },
@@ -185,9 +185,9 @@ impl Query {
         }
     }
 
-    pub(crate) fn path(&self) -> Option<&str> {
+    pub(crate) fn path(&self) -> Option<&Arc<str>> {
         match self {
-            Query::Read { read, .. } => read.path().map(|path| &**path),
+            Query::Read { read, .. } => read.path(),
             Query::Watch { path, .. } => Some(path),
             Query::RemoveWatches { path, .. } => Some(path),
             Query::Sync => None,

@@ -1,5 +1,6 @@
 //! The requests of a user's handles to its node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, TIMEOUT_KEPT};
@@ -52,6 +53,29 @@ impl RequestBody {
         let timeout_ms = timeout.map_or(TIMEOUT_KEPT, |timeout| milliseconds(timeout).max(1));
         let command = Command::Resume { secret, timeout_ms, owner: 0 };
         RequestBody::Begin { holder, command, from: None }
+    }
+
+    /// Its name for users, and its path.
+    pub(crate) fn named(&self) -> (&'static str, Option<&Arc<str>>) {
+        match self {
+            RequestBody::Begin { command: Command::Open { .. }, .. } => ("open", None),
+            RequestBody::Begin { .. } => ("resume", None),
+            RequestBody::Command(command) => match command {
+                Command::Op(op) => (op.name(), Some(op.path())),
+                Command::Multi(ops) => ("multi", ops.first().map(|op| op.path())),
+                Command::Authenticate { .. } => ("add_auth", None),
+                // No other command is a user's.
+                _ => ("close", None),
+            },
+            RequestBody::Query(query) => (query.name(), query.path()),
+            RequestBody::Admin(asked) => match asked {
+                AdminRequest::Report => ("reports", None),
+                AdminRequest::Sessions { .. } => ("sessions", None),
+                AdminRequest::Image { .. } => ("backup", None),
+                AdminRequest::Act { .. } => ("act", None),
+            },
+            RequestBody::Abandon(_) => ("abandon", None),
+        }
     }
 }
 

@@ -18,7 +18,6 @@ use crate::api::session::Session;
 use crate::api::transaction::Transaction;
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, shows_missing};
-use crate::recipes::reads;
 use crate::runtime::entropy;
 use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
@@ -62,12 +61,12 @@ impl AtomicValue {
 
     /// Returns the data as this replica has it; `None` if there is no znode.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
-        content(reads::get(&self.session, &self.path).await)
+        content(self.session.get(&self.path).await)
     }
 
     /// Returns the data, including the session's earlier writes.
     pub(super) async fn read(&self) -> Result<Option<Content>> {
-        content(self.session.nonblocking().get(&self.path).await)
+        content(self.session.in_turn().get(&self.path).await)
     }
 
     /// Replaces the data that was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
@@ -82,12 +81,11 @@ impl AtomicValue {
     async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
         let seen = unless!(UpdateLost, Condition::Mzxid(seen), Condition::Exists);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
-        Ok(stat_of_set(inner(multi.submit().await)?)?.mzxid)
+        Ok(stat_of_set(inner(multi.commit().await)?)?.mzxid)
     }
 
     async fn create(&self, data: &[u8]) -> Result<Zxid> {
-        let calls = self.session.nonblocking();
-        let create = || calls.create(&self.path, data, CreateMode::Persistent);
+        let create = || self.session.create(&self.path, data, CreateMode::Persistent);
         Ok(create_at(&self.session, &self.path, create).await?.stat.mzxid)
     }
 
@@ -102,7 +100,7 @@ impl AtomicValue {
                     other => return other,
                 }
             }
-            match self.session.nonblocking().set(&self.path, data).await {
+            match self.session.set(&self.path, data).await {
                 Ok(stat) => return Ok(stat.mzxid),
                 Err(Error::NoNode { .. }) => missing = true,
                 Err(error) => return Err(error),
@@ -148,7 +146,7 @@ impl AtomicValue {
                 }
             }
             let multi = self.session.multi().add(&self.path, number, form);
-            match if_exists(inner(multi.submit().await))? {
+            match if_exists(inner(multi.commit().await))? {
                 Some(results) => {
                     let after = results.into_iter().find_map(|result| match result {
                         OpResult::Added { after, .. } => Some(after),
@@ -168,7 +166,7 @@ impl AtomicValue {
         let longest = FIRST_WAIT * (1 << attempt.min(DOUBLINGS_MAX));
         let longest = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         let time = Duration::from_nanos(entropy::number()? % longest);
-        self.session.nonblocking().sleep(time).await
+        self.session.sleep(time).await
     }
 
     /// The error for data that this recipe never writes.
@@ -184,7 +182,6 @@ fn content(read: Result<(Arc<[u8]>, Stat)>) -> Result<Option<Content>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipes::blocking::forever;
     use crate::testing::Cluster;
 
     fn value(path: &str) -> AtomicValue {
@@ -195,7 +192,8 @@ mod tests {
     fn only_what_was_read_is_replaced() {
         let value = value("/deep/value");
         let session = value.session().clone();
-        let replace = |seen, data: &[u8]| forever(&session, value.replace(seen, data));
+        let replace =
+            |seen, data: &[u8]| session.steps("test", "/", value.replace(seen, data)).wait();
         assert!(matches!(replace(Some(1), b"x"), Err(Error::NoNode { .. })), "there is none");
         let first = replace(None, b"1").unwrap();
         assert!(matches!(replace(None, b"x"), Err(Error::NodeExists { .. })), "there is one");
@@ -203,12 +201,15 @@ mod tests {
         assert!(second > first);
         assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
         // The znode is created again, with the version and the data that it had.
-        session.delete("/deep/value").unwrap();
+        session.delete("/deep/value").wait().unwrap();
         let third = replace(None, b"1").unwrap();
-        session.set("/deep/value", b"2").unwrap();
+        session.set("/deep/value", b"2").wait().unwrap();
         assert!(matches!(replace(Some(second), b"x"), Err(Error::Unmet { .. })));
         assert!(matches!(replace(Some(third), b"x"), Err(Error::Unmet { .. })));
-        assert_eq!(&forever(&session, value.read()).unwrap().unwrap().data[..], b"2");
+        assert_eq!(
+            &session.steps("test", "/", value.read()).wait().unwrap().unwrap().data[..],
+            b"2"
+        );
     }
 
     #[test]
@@ -220,17 +221,17 @@ mod tests {
             seen.push(content.map(|content| content.data.to_vec()));
             // Another session is faster each time: it creates the znode, sets it, and deletes it.
             match seen.len() {
-                1 => drop(session.create("/value", b"a", CreateMode::Persistent).unwrap()),
-                2 => drop(session.set("/value", b"b").unwrap()),
-                3 => session.delete("/value").unwrap(),
+                1 => drop(session.create("/value", b"a", CreateMode::Persistent).wait().unwrap()),
+                2 => drop(session.set("/value", b"b").wait().unwrap()),
+                3 => session.delete("/value").wait().unwrap(),
                 _ => {}
             }
             Ok((Some(b"mine".to_vec()), seen.len()))
         });
-        let (calls, zxid) = forever(value.session(), update).unwrap();
+        let (calls, zxid) = session.steps("test", "/", update).wait().unwrap();
         assert_eq!(calls, 4);
         assert_eq!(seen, [None, Some(b"a".to_vec()), Some(b"b".to_vec()), None]);
-        let content = forever(&session, value.read()).unwrap().unwrap();
+        let content = session.steps("test", "/", value.read()).wait().unwrap().unwrap();
         assert_eq!((&content.data[..], content.zxid), (&b"mine"[..], zxid));
     }
 
@@ -238,14 +239,17 @@ mod tests {
     fn an_update_without_data_writes_nothing_and_one_that_fails_neither() {
         let value = value("/value");
         let session = value.session().clone();
-        let nothing = || forever(&session, value.update(|_| Ok((None, ()))));
+        let nothing = || session.steps("test", "/", value.update(|_| Ok((None, ())))).wait();
         assert_eq!(nothing(), Ok(((), 0)), "of nothing");
-        let written = forever(&session, value.put(b"1")).unwrap();
+        let written = session.steps("test", "/", value.put(b"1")).wait().unwrap();
         assert_eq!(nothing(), Ok(((), written)));
         let refuse = |_: Option<&Content>| Err::<(_, ()), _>(value.invalid("no"));
-        let refused = forever(&session, value.update(refuse));
+        let refused = session.steps("test", "/", value.update(refuse)).wait();
         assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/value"));
-        assert_eq!(forever(&session, value.read()).unwrap().unwrap().zxid, written);
-        assert!(forever(&session, value.put(b"1")).unwrap() > written, "the same data, set again");
+        assert_eq!(session.steps("test", "/", value.read()).wait().unwrap().unwrap().zxid, written);
+        assert!(
+            session.steps("test", "/", value.put(b"1")).wait().unwrap() > written,
+            "the same data, set again"
+        );
     }
 }

@@ -2,14 +2,10 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Barriers; Curator, `DistributedBarrier`.
 
-use std::time::Duration;
-
 use crate::api::session::Session;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::create_unless_there;
-use crate::recipes::reads;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 
@@ -25,11 +21,11 @@ use crate::types::path;
 ///
 /// let cluster = Cluster::new(3);
 /// let barrier = Barrier::new(&cluster.node(0).session(), "/maintenance")?;
-/// barrier.set()?;
+/// barrier.set().wait()?;
 /// let worker = Barrier::new(&cluster.node(1).session(), "/maintenance")?;
-/// assert!(!worker.wait_timeout(Duration::from_millis(10))?);
-/// barrier.remove()?;
-/// worker.wait()?;
+/// assert!(worker.wait_removed().timeout(Duration::from_millis(10)).wait().is_err());
+/// barrier.remove().wait()?;
+/// worker.wait_removed().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -57,74 +53,63 @@ impl Barrier {
         &self.path
     }
 
-    both_forms! {
-        /// Whether the barrier is set, as this replica has it. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        pub fn is_set / is_set_async(&self) -> Result<bool> = request(self.reading());
+    /// Whether the barrier is set, as this replica has it.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn is_set(&self) -> Pending<'_, bool> {
+        self.session().steps("is_set", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<bool> {
-        Ok(reads::exists(&self.session, &self.path).await?.is_some())
+        Ok(self.session.exists(&self.path).await?.is_some())
     }
 
-    both_forms! {
-        /// Sets the barrier. Every wait that starts after this has returned blocks. Not an error if the
-        /// barrier is already set. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// The errors of [`Session::create`].
-        pub fn set / set_async(&self) -> Result<()>
-            = request(create_unless_there(&self.session, &self.path));
+    /// Sets the barrier. Every wait that starts after this has returned blocks. Not an error if the barrier is
+    /// already set.
+    ///
+    /// # Errors
+    /// The errors of [`Session::create`].
+    pub fn set(&self) -> Pending<'_, ()> {
+        self.session().steps("set", self.path(), create_unless_there(&self.session, &self.path))
     }
 
-    both_forms! {
-        /// Removes the barrier, and wakes all waiters. Not an error if the barrier is not set. Blocks
-        /// for the request timeout at most.
-        ///
-        /// # Errors
-        /// The errors of [`Session::delete`].
-        pub fn remove / remove_async(&self) -> Result<()> = request(self.removing());
+    /// Removes the barrier, and wakes all waiters. Not an error if the barrier is not set.
+    ///
+    /// # Errors
+    /// The errors of [`Session::delete`].
+    pub fn remove(&self) -> Pending<'_, ()> {
+        self.session().steps("remove", self.path(), self.removing())
     }
 
     async fn removing(&self) -> Result<()> {
-        if_exists(self.session.nonblocking().delete(&self.path).await).map(drop)
+        if_exists(self.session.delete(&self.path).await).map(drop)
     }
 
-    both_forms! {
-        /// Blocks until the barrier is not set, for as long as the session lives. At some moment since
-        /// the call the barrier was not set; it may be set again when this returns.
-        ///
-        /// A barrier that anybody set before the call is always noticed: this first brings the replica
-        /// up to date, which needs a quorum.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::Busy`](crate::Error::Busy).
-        pub fn wait / wait_async(&self) -> Result<()> = forever(self.waiting());
+    /// Waits until the barrier is not set, for as long as the session lives. At some moment since the call the
+    /// barrier was not set; it may be set again when this returns.
+    ///
+    /// A barrier that anybody set before the call is always noticed: this first brings the replica
+    /// up to date, which needs a quorum.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::Busy`](crate::Error::Busy).
+    pub fn wait_removed(&self) -> Pending<'_, ()> {
+        self.session().steps("wait_removed", self.path(), self.waiting()).unlimited()
     }
 
     async fn waiting(&self) -> Result<()> {
-        self.session.nonblocking().sync().await?;
+        self.session.sync().await?;
         loop {
-            let (set, watch) = self.session.nonblocking().exists_and_watch(&self.path).await?;
+            let (set, watch) = self.session.exists_and_watch(&self.path).await?;
             if set.is_none() {
                 return Ok(());
             }
             // The barrier was removed or changed, or this session is over: look again.
-            watch.recv_async().await;
+            watch.next().await;
             if planted!(BarrierOpensEarly) {
                 return Ok(());
             }
         }
-    }
-
-    /// As [`Barrier::wait`], at most for `timeout`. Returns `false` if the barrier is still set
-    /// then.
-    ///
-    /// # Errors
-    /// As [`Barrier::wait`].
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        Ok(blocking::within(&self.session, timeout, self.wait_async())?.is_some())
     }
 }

@@ -27,9 +27,8 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::waiting::next_event;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Stat, Zxid};
@@ -40,9 +39,9 @@ use crate::types::znode::{Stat, Zxid};
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// let mut cache = Cache::new(&session, "/shop")?;
-/// session.create("/shop", b"open", CreateMode::Persistent)?;
-/// let Change::Added { new, .. } = &cache.recv()?[0] else { panic!() };
+/// let mut cache = Cache::new(&session, "/shop").wait()?;
+/// session.create("/shop", b"open", CreateMode::Persistent).wait()?;
+/// let Change::Added { new, .. } = &cache.recv().wait()?[0] else { panic!() };
 /// assert_eq!((&new.data[..], new.stat.version), (&b"open"[..], 0));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -61,12 +60,12 @@ pub struct Entry {
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// let mut cache = Cache::new(&session, "/shop")?;
-/// session.create("/shop", b"1", CreateMode::Persistent)?;
-/// session.set("/shop", b"2")?;
-/// cache.recv()?;
-/// session.delete("/shop")?;
-/// let changes = cache.recv()?;
+/// let mut cache = Cache::new(&session, "/shop").wait()?;
+/// session.create("/shop", b"1", CreateMode::Persistent).wait()?;
+/// session.set("/shop", b"2").wait()?;
+/// cache.recv().wait()?;
+/// session.delete("/shop").wait()?;
+/// let changes = cache.recv().wait()?;
 /// let [Change::Removed { path, old, .. }] = &changes[..] else { panic!("{changes:?}") };
 /// assert_eq!((&path[..], &old.data[..]), ("/shop", &b"2"[..]));
 /// # Ok::<(), quorate::Error>(())
@@ -158,13 +157,13 @@ impl Change {
 ///
 /// let cluster = Cluster::new(3);
 /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-/// here.create("/shop", b"", CreateMode::Persistent)?;
-/// there.sync()?;
-/// let mut cache = Cache::new(&there, "/shop")?;
+/// here.create("/shop", b"", CreateMode::Persistent).wait()?;
+/// there.sync().wait()?;
+/// let mut cache = Cache::new(&there, "/shop").wait()?;
 /// assert_eq!(cache.view().all_children_number("/shop")?, 0);
 ///
-/// here.create("/shop/apples", b"3", CreateMode::Persistent)?;
-/// let changes = cache.recv()?;
+/// here.create("/shop/apples", b"3", CreateMode::Persistent).wait()?;
+/// let changes = cache.recv().wait()?;
 /// assert!(matches!(&changes[..], [Change::Added { path, .. }] if path == "/shop/apples"));
 /// assert_eq!(&cache.view().get("/shop/apples")?.0[..], b"3");
 /// # Ok::<(), quorate::Error>(())
@@ -191,29 +190,18 @@ struct ChangedPaths {
 }
 
 impl Cache {
-    /// Follows the znode at this path and everything below it, whether or not it exists yet. Blocks
-    /// until the session's earlier calls have been answered.
+    /// Follows the znode at this path and everything below it, whether or not it exists yet. Waits until the
+    /// session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
-    pub fn new(session: &Session, path: &str) -> Result<Cache> {
-        blocking::request(session, "cache", path, Cache::new_async(session, path))
+    pub fn new<'a>(session: &'a Session, path: &'a str) -> Pending<'a, Cache> {
+        session.steps("cache", path, Cache::follow(session, path))
     }
 
-    /// As [`Cache::new`], without blocking the thread.
-    ///
-    /// ```
-    /// use quorate::recipes::Cache;
-    ///
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let mut cache = Cache::new_async(session, "/settings").await?;
-    /// println!("{} changes", cache.recv_async().await?.len());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn new_async(session: &Session, path: &str) -> Result<Cache> {
-        let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
-        let view = session.nonblocking().snapshot_of(path).await?;
+    async fn follow(session: &Session, path: &str) -> Result<Cache> {
+        let watch = session.watch(path, WatchMode::PersistentRecursive).await?;
+        let view = session.in_turn().snapshot_of(path).await?;
         let (session, path) = (session.clone(), path.to_owned());
         let changed_paths = ChangedPaths::default();
         Ok(Cache { session, path, watch, view, changed_paths, early: None })
@@ -285,49 +273,42 @@ impl Cache {
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.
-    /// Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything at and
     /// below the path, if that is more than 8 MiB; the errors of a session that is over.
-    pub fn try_recv(&mut self) -> Result<Vec<Change>> {
-        loop {
-            let fresh = self.session.snapshot_of(&self.path)?;
-            if self.take_events(&fresh) {
-                return Ok(self.advance(fresh));
-            }
-        }
+    pub fn try_recv(&mut self) -> Pending<'_, Vec<Change>> {
+        let (session, path) = (self.session.clone(), self.path.clone());
+        session.steps("try_recv", &path, self.latest())
     }
 
-    /// As [`Cache::try_recv`], without blocking the thread. Dropping the future loses nothing.
     pub(crate) async fn latest(&mut self) -> Result<Vec<Change>> {
         loop {
-            let fresh = self.session.snapshot_soon(&self.path).await?;
+            let fresh = self.session.snapshot_of(&self.path).await?;
             if self.take_events(&fresh) {
                 return Ok(self.advance(fresh));
             }
         }
     }
 
-    /// Returns a watch whose channel gets a message when there may be changes, for a `select!` with
-    /// other channels. Call [`Cache::try_recv`] until it returns nothing, once at the start and
-    /// after each message. Taking messages from the channel loses no changes. The channel closes
-    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when there may be changes, for a `select!` with other channels.
+    /// Call [`Cache::try_recv`] until it returns nothing, once at the start and after each message. Taking messages
+    /// from the channel loses no changes. The channel closes when the session is over, which `try_recv` then reports.
     ///
     /// # Errors
     /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
+    pub fn signal(&self) -> Pending<'static, Watch> {
         self.session.watch(&self.path, WatchMode::PersistentRecursive)
     }
 
-    both_forms! {
-        /// Blocks until there are changes, without a time limit, and returns them.
-        ///
-        /// # Errors
-        /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
-        /// somebody removed the watch.
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<Vec<Change>>
-            = forever(self.receiving());
+    /// Waits until there are changes, and returns them.
+    ///
+    /// # Errors
+    /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
+    /// somebody removed the watch.
+    pub fn recv(&mut self) -> Pending<'_, Vec<Change>> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("recv", &path, self.receiving()).unlimited()
     }
 
     async fn receiving(&mut self) -> Result<Vec<Change>> {
@@ -394,7 +375,7 @@ mod tests {
 
     fn made(czxid: Zxid, mzxid: Zxid) -> Option<Entry> {
         let session = Cluster::new(1).node(0).session();
-        let stat = session.create("/x", b"", CreateMode::Persistent).unwrap().stat;
+        let stat = session.create("/x", b"", CreateMode::Persistent).wait().unwrap().stat;
         Some(Entry { data: Arc::from(&b""[..]), stat: Stat { czxid, mzxid, ..stat } })
     }
 

@@ -25,8 +25,8 @@ use serde::de::DeserializeOwned;
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let limit = Config::<u32, Decimal>::with_codec(&session, "/limit")?;
-/// limit.set(&20)?;
-/// assert_eq!(&session.get("/limit")?.0[..], b"20");
+/// limit.set(&20).wait()?;
+/// assert_eq!(&session.get("/limit").wait()?.0[..], b"20");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub trait Codec<T> {
@@ -85,9 +85,9 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
 /// }
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// session.create("/limits", br#"{ "connections": 20 }"#, CreateMode::Persistent)?;
+/// session.create("/limits", br#"{ "connections": 20 }"#, CreateMode::Persistent).wait()?;
 /// let limits = Config::<Limits, Json>::with_codec(&session, "/limits")?;
-/// let read = limits.get()?.expect("it is there");
+/// let read = limits.get().wait()?.expect("it is there");
 /// assert_eq!(read.value, Limits { connections: 20, banner: String::new() });
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -129,8 +129,8 @@ fn shortened(reason: &str) -> String {
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let banner = Config::<Vec<u8>, Raw>::with_codec(&session, "/banner")?;
-/// banner.set(&b"hello".to_vec())?;
-/// assert_eq!(&session.get("/banner")?.0[..], b"hello");
+/// banner.set(&b"hello".to_vec()).wait()?;
+/// assert_eq!(&session.get("/banner").wait()?.0[..], b"hello");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 
 use crate::api::session::Session;
 use crate::recipes::atomic_value::{AtomicValue, Content};
-use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::updates::{Source, Step, Updates};
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 use crate::types::znode::Zxid;
@@ -21,8 +21,8 @@ use crate::types::znode::Zxid;
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let limit = Config::<u32>::new(&session, "/limit")?;
-/// let version = limit.set(&20)?;
-/// let read = limit.get()?.expect("it was set");
+/// let version = limit.set(&20).wait()?;
+/// let read = limit.get().wait()?.expect("it was set");
 /// assert_eq!((read.value, read.version), (20, version));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -59,14 +59,14 @@ pub struct Versioned<T> {
 /// let operator = Config::<Limits>::new(&cluster.node(0).session(), "/config/limits")?;
 /// let service = Config::<Limits>::new(&cluster.node(2).session(), "/config/limits")?;
 /// let mut updates = service.watch();
-/// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
+/// assert_eq!(updates.recv().wait()?, ConfigUpdate::Missing);
 ///
-/// operator.set(&Limits { connections: 10, banner: "hello".into() })?;
-/// let ConfigUpdate::Value(first) = updates.recv()? else { panic!() };
+/// operator.set(&Limits { connections: 10, banner: "hello".into() }).wait()?;
+/// let ConfigUpdate::Value(first) = updates.recv().wait()? else { panic!() };
 /// assert_eq!(first.value.connections, 10);
 ///
-/// operator.update(|limits| Limits { connections: 20, ..limits.unwrap_or_default() })?;
-/// let ConfigUpdate::Value(second) = updates.recv()? else { panic!() };
+/// operator.update(|limits| Limits { connections: 20, ..limits.unwrap_or_default() }).wait()?;
+/// let ConfigUpdate::Value(second) = updates.recv().wait()? else { panic!() };
 /// assert_eq!((second.value.connections, &second.value.banner[..]), (20, "hello"));
 /// assert!(second.version > first.version);
 /// # Ok::<(), quorate::Error>(())
@@ -128,62 +128,59 @@ impl<T, C: Codec<T>> Config<T, C> {
         C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
-    both_forms! {
-        /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is
-        /// current. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
-        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-        pub fn get / get_async(&self) -> Result<Option<Versioned<T>>> = request(self.reading());
+    /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is current.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+    pub fn get(&self) -> Pending<'_, Option<Versioned<T>>> {
+        self.session().steps("get", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
-    both_forms! {
-        /// Sets the value unconditionally, and returns its version. Blocks for the request timeout at
-        /// most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
-        /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
-        pub fn set / set_async(&self, value: &T) -> Result<Zxid> = request(self.setting(value));
+    /// Sets the value unconditionally, and returns its version.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
+    /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
+    pub fn set(&self, value: &T) -> Pending<'_, Zxid> {
+        let data = self.encode(value);
+        let setting = async move { self.value.put(&data?).await };
+        self.session().steps("set", self.path(), setting)
     }
 
-    async fn setting(&self, value: &T) -> Result<Zxid> {
-        self.value.put(&self.encode(value)?).await
+    /// Sets the value if the current one has the version `expected`, or if there is none and `expected` is `None`.
+    /// Returns the new version.
+    ///
+    /// # Errors
+    /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
+    /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected. In
+    /// these cases nothing was changed. Otherwise as [`Config::set`].
+    pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Pending<'_, Zxid> {
+        let data = self.encode(value);
+        let replacing = async move { self.value.replace(expected, &data?).await };
+        self.session().steps("compare_and_set", self.path(), replacing)
     }
 
-    both_forms! {
-        /// Sets the value if the current one has the version `expected`, or if there is none and
-        /// `expected` is `None`. Returns the new version. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
-        /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
-        /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected. In
-        /// these cases nothing was changed. Otherwise as [`Config::set`].
-        pub fn compare_and_set / compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid>
-            = request(self.replacing(expected, value));
-    }
-
-    async fn replacing(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
-        self.value.replace(expected, &self.encode(value)?).await
-    }
-
-    both_forms! {
-        /// Sets the value to the result of `change`, atomically, and returns it with its version: if
-        /// another write comes first, `change` is called again with the new value. Blocks for the
-        /// request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
-        /// after [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) attempts, after which
-        /// nothing was changed.
-        pub fn update / update_async(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>>
-            = request(self.updating(change));
+    /// Sets the value to the result of `change`, atomically, and returns it with its version: if another write comes
+    /// first, `change` is called again with the new value.
+    ///
+    /// # Errors
+    /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
+    /// after [`Transaction::ATTEMPTS_MAX`](crate::Transaction::ATTEMPTS_MAX) attempts, after which
+    /// nothing was changed.
+    pub fn update<'a>(
+        &'a self,
+        change: impl FnMut(Option<T>) -> T + Send + 'a,
+    ) -> Pending<'a, Versioned<T>>
+    where
+        T: Send,
+    {
+        self.session().steps("update", self.path(), self.updating(change))
     }
 
     async fn updating(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
@@ -207,11 +204,11 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// let cluster = Cluster::new(3);
     /// let limit = Config::<u32>::new(&cluster.node(0).session(), "/limit")?;
     /// let mut updates = Config::<u32>::new(&cluster.node(1).session(), "/limit")?.watch();
-    /// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
-    /// let version = limit.set(&10)?;
-    /// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
+    /// assert_eq!(updates.recv().wait()?, ConfigUpdate::Missing);
+    /// let version = limit.set(&10).wait()?;
+    /// let ConfigUpdate::Value(limit) = updates.recv().wait()? else { panic!("it was set") };
     /// assert_eq!((limit.value, limit.version), (10, version));
-    /// assert_eq!(updates.try_recv()?, None, "each is reported once");
+    /// assert_eq!(updates.try_recv().wait()?, None, "each is reported once");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn watch(&self) -> Updates<ConfigUpdate<T>>
@@ -231,14 +228,14 @@ impl<T, C: Codec<T>> Config<T, C> {
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let limit = Config::<u32>::new(&session, "/limit")?;
-/// limit.set(&7)?;
+/// limit.set(&7).wait()?;
 /// let mut updates = limit.watch();
-/// session.set("/limit", b"\xff")?;
-/// assert!(matches!(updates.recv()?, ConfigUpdate::Invalid { .. }));
-/// limit.set(&8)?;
-/// assert!(matches!(updates.recv()?, ConfigUpdate::Value(limit) if limit.value == 8));
-/// session.delete("/limit")?;
-/// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
+/// session.set("/limit", b"\xff").wait()?;
+/// assert!(matches!(updates.recv().wait()?, ConfigUpdate::Invalid { .. }));
+/// limit.set(&8).wait()?;
+/// assert!(matches!(updates.recv().wait()?, ConfigUpdate::Value(limit) if limit.value == 8));
+/// session.delete("/limit").wait()?;
+/// assert_eq!(updates.recv().wait()?, ConfigUpdate::Missing);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -319,13 +316,13 @@ mod tests {
     fn a_value_that_its_codec_refuses_is_not_written() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
-        let version = config.set(&2).unwrap();
+        let version = config.set(&2).wait().unwrap();
         let odd =
             |result: Error| matches!(result, Error::InvalidData { path, .. } if path == "/even");
-        assert!(odd(config.set(&3).unwrap_err()));
-        assert!(odd(config.compare_and_set(Some(version), &3).unwrap_err()));
-        assert!(odd(config.update(|value| value.unwrap() + 1).unwrap_err()));
-        let value = config.get().unwrap().unwrap();
+        assert!(odd(config.set(&3).wait().unwrap_err()));
+        assert!(odd(config.compare_and_set(Some(version), &3).wait().unwrap_err()));
+        assert!(odd(config.update(|value| value.unwrap() + 1).wait().unwrap_err()));
+        let value = config.get().wait().unwrap().unwrap();
         assert_eq!((value.value, value.version), (2, version));
     }
 
@@ -333,17 +330,17 @@ mod tests {
     fn an_update_of_invalid_data_changes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
-        session.create("/even", b"two", CreateMode::Persistent).unwrap();
-        assert!(matches!(config.get(), Err(Error::InvalidData { .. })));
+        session.create("/even", b"two", CreateMode::Persistent).wait().unwrap();
+        assert!(matches!(config.get().wait(), Err(Error::InvalidData { .. })));
         let mut asked = false;
         let updated = config.update(|_| {
             asked = true;
             4
         });
-        assert!(matches!(updated, Err(Error::InvalidData { .. })) && !asked);
+        assert!(matches!(updated.wait(), Err(Error::InvalidData { .. })) && !asked);
         // A plain `set` replaces invalid data.
-        config.set(&4).unwrap();
-        assert_eq!(config.get().unwrap().unwrap().value, 4);
+        config.set(&4).wait().unwrap();
+        assert_eq!(config.get().wait().unwrap().unwrap().value, 4);
     }
 
     #[test]
@@ -351,24 +348,24 @@ mod tests {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         let mut watch = config.watch();
-        assert_eq!(watch.try_recv(), Ok(Some(ConfigUpdate::Missing)));
-        assert_eq!(watch.try_recv(), Ok(None));
+        assert_eq!(watch.try_recv().wait(), Ok(Some(ConfigUpdate::Missing)));
+        assert_eq!(watch.try_recv().wait(), Ok(None));
         let mut last = 0;
         for data in ["2", "2", "x", "x", "2"] {
-            session.create_or_set("/even", data, CreateMode::Persistent).unwrap();
-            let version = match watch.try_recv().unwrap().expect("it was written") {
+            session.create_or_set("/even", data, CreateMode::Persistent).wait().unwrap();
+            let version = match watch.try_recv().wait().unwrap().expect("it was written") {
                 ConfigUpdate::Value(value) => value.version,
                 ConfigUpdate::Invalid { version, .. } => version,
                 ConfigUpdate::Missing => panic!("it is there"),
             };
             assert!(version > last);
             last = version;
-            assert_eq!(watch.try_recv(), Ok(None));
+            assert_eq!(watch.try_recv().wait(), Ok(None));
         }
         // Deleted and created again between two reads: it is another znode, with another version.
-        session.delete("/even").unwrap();
-        session.create("/even", b"2", CreateMode::Persistent).unwrap();
-        let again = watch.try_recv().unwrap();
+        session.delete("/even").wait().unwrap();
+        session.create("/even", b"2", CreateMode::Persistent).wait().unwrap();
+        let again = watch.try_recv().wait().unwrap();
         assert!(matches!(again, Some(ConfigUpdate::Value(value)) if value.version > last));
     }
 }

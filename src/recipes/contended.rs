@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::api::session::Session;
-use crate::recipes::blocking::forever;
 use crate::recipes::contenders::{
     ContenderKind, Contenders, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ,
     TAKER, WRITE, is_random, parse,
@@ -87,9 +86,9 @@ pub struct Contending {
 /// needs attention.
 ///
 /// They are recognized by the names of their znodes, also those of Curator, kazoo and the Go client, whose sessions
-/// come through the gateway. The result is not of one instant: the znodes are read
-/// one after the other, some hundred at a time. Blocks until all are read, which takes about a second for
-/// 100,000 znodes. Subtrees that the session may not read are left out.
+/// come through the gateway. The result is not of one instant: the znodes are read one after the other, some hundred
+/// at a time. Waits until all are read, which takes about a second for 100,000 znodes. Subtrees that the session may
+/// not read are left out.
 ///
 /// # Errors
 /// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidPath`]; the errors of a session
@@ -100,22 +99,20 @@ pub struct Contending {
 ///
 /// let cluster = Cluster::new(1);
 /// let session = cluster.node(0).session();
-/// let _guard = session.lock("/jobs/nightly")?.acquire()?;
-/// let found = recipes::contended(&session, "/")?;
+/// let _guard = session.lock("/jobs/nightly")?.acquire().wait()?;
+/// let found = recipes::contended(&session, "/").wait()?;
 /// assert_eq!((found[0].path.as_str(), found[0].recipe), ("/jobs/nightly", "lock"));
 /// assert_eq!(found[0].holders[0].session, Some(session.id()));
 /// assert!(found[0].waiters.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
-pub fn contended(session: &Session, path: &str) -> Result<Vec<Contended>> {
-    path::validate(path)?;
-    forever(session, contended_async(session, path))
+pub fn contended<'a>(session: &'a Session, path: &'a str) -> Pending<'a, Vec<Contended>> {
+    session.steps("contended", path, reading(session, path)).unlimited()
 }
 
-/// As [`contended`], without blocking the thread.
-pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Contended>> {
+async fn reading(session: &Session, path: &str) -> Result<Vec<Contended>> {
     path::validate(path)?;
-    let calls = session.nonblocking();
+    let calls = &session.in_turn();
     if calls.exists(path).await?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
     }
@@ -266,7 +263,7 @@ async fn read(
     recipe: &'static str,
     listed: Vec<ListedContender>,
 ) -> Result<Option<Contended>> {
-    let calls = session.nonblocking();
+    let calls = &session.in_turn();
     let holding = match recipe {
         READ_WRITE_LOCK if listed.first().is_some_and(|first| first.kind == "read") => {
             listed.iter().take_while(|contender| contender.kind == "read").count()
@@ -330,27 +327,28 @@ mod tests {
             (0..3).map(|_| cluster.node(0).open_session().expect("a session")).collect();
         let session = &sessions[0];
         // Znodes that only look like contenders.
-        session.create("/lock-x", b"", CreateMode::Persistent).unwrap();
-        session.create("/lock-x/lock-0000000007", b"", CreateMode::Persistent).unwrap();
-        assert_eq!(contended(session, "/").unwrap(), []);
-        assert!(matches!(contended(session, "/none"), Err(Error::NoNode { .. })));
+        session.create("/lock-x", b"", CreateMode::Persistent).wait().unwrap();
+        session.create("/lock-x/lock-0000000007", b"", CreateMode::Persistent).wait().unwrap();
+        assert_eq!(contended(session, "/").wait().unwrap(), []);
+        assert!(matches!(contended(session, "/none").wait(), Err(Error::NoNode { .. })));
 
-        let _lock = session.lock("/a/deep/lock").unwrap().acquire().unwrap();
+        let _lock = session.lock("/a/deep/lock").unwrap().acquire().wait().unwrap();
         let latch = LeaderLatch::new(session, "/election", "host-1").unwrap();
-        let _leadership = latch.campaign().unwrap();
+        let _leadership = latch.campaign().wait().unwrap();
         let rw = crate::recipes::ReadWriteLock::new(session, "/rw").unwrap();
-        let _reads = [rw.read().unwrap(), rw.read().unwrap()];
+        let _reads = [rw.read().wait().unwrap(), rw.read().wait().unwrap()];
         let semaphore = crate::recipes::Semaphore::new(session, "/permits", 3).unwrap();
-        let _permits = semaphore.acquire_many(2).unwrap();
+        let _permits = semaphore.acquire_many(2).wait().unwrap();
         // One waiter waits behind each holder; it exists as soon as its znode does.
         let waiting = Contenders::new(&sessions[1], "/a/deep/lock", &[&LOCK]).unwrap();
-        let _second = forever(&sessions[1], waiting.join(&LOCK, b"")).unwrap();
+        let _second = sessions[1].steps("test", "/", waiting.join(&LOCK, b"")).wait().unwrap();
         let waiting = Contenders::new(&sessions[2], "/rw", &[&READ, &WRITE]).unwrap();
-        let _writer = forever(&sessions[2], waiting.join(&WRITE, b"")).unwrap();
+        let _writer = sessions[2].steps("test", "/", waiting.join(&WRITE, b"")).wait().unwrap();
         let waiting = Contenders::new(&sessions[2], "/permits", &[&LEASE]).unwrap();
-        let _many = forever(&sessions[2], waiting.join_as(&LEASE, "-2", b"")).unwrap();
+        let _many =
+            sessions[2].steps("test", "/", waiting.join_as(&LEASE, "-2", b"")).wait().unwrap();
 
-        let found = contended(session, "/").unwrap();
+        let found = contended(session, "/").wait().unwrap();
         let seen: Vec<_> = found.iter().map(counted).collect();
         let expected = [
             ("/a/deep/lock", "lock", 1, 1),
@@ -361,7 +359,7 @@ mod tests {
         assert_eq!(seen, expected);
         assert_eq!(found[0].waiters[0].session, Some(sessions[1].id()));
         assert_eq!(found[1].holders[0].label, "host-1");
-        assert_eq!(contended(session, "/rw").unwrap(), found[3..]);
+        assert_eq!(contended(session, "/rw").wait().unwrap(), found[3..]);
     }
 
     /// Its path and recipe, and how many hold it and wait for it.
@@ -393,29 +391,32 @@ mod tests {
             ("paused", Timer::every(15 * minute).unwrap()),
             ("runs", Timer::at(UNIX_EPOCH).unwrap()),
         ] {
-            schedule.set(name, &timer).unwrap();
+            schedule.set(name, &timer).wait().unwrap();
         }
-        schedule.pause("late").unwrap();
-        schedule.pause("paused").unwrap();
-        let run = schedule.take().unwrap();
-        schedule.resume("late").unwrap();
+        schedule.pause("late").wait().unwrap();
+        schedule.pause("paused").wait().unwrap();
+        let run = schedule.take().wait().unwrap();
+        schedule.resume("late").wait().unwrap();
         let queue = Queue::new(session, "/jobs").unwrap();
         for delay in [Duration::ZERO, Duration::ZERO, Duration::ZERO, minute] {
-            queue.put(NewItem::new("job").delay(delay)).unwrap();
+            queue.put(NewItem::new("job").delay(delay)).wait().unwrap();
         }
-        let item = queue.take().unwrap();
+        let item = queue.take().wait().unwrap();
         let limits = RateLimiter::keyed(session, "/limits", 2, second).unwrap();
-        assert!(limits.try_acquire("ann", 2).unwrap() && limits.try_acquire("bob", 1).unwrap());
-        assert!(!limits.try_acquire("ann", 1).unwrap());
-        assert_eq!(cluster.node(0).metrics().permits_refused, 1);
+        assert!(
+            limits.try_acquire("ann", 2).wait().unwrap()
+                && limits.try_acquire("bob", 1).wait().unwrap()
+        );
+        assert!(!limits.try_acquire("ann", 1).wait().unwrap());
+        assert_eq!(cluster.node(0).metrics().wait().unwrap().permits_refused, 1);
         // Znodes that only look like parts of them.
         for path in ["/x/next", "/x/history", "/y/items/a", "/z/items"] {
             let data = "one permit in a thousand, burst 2";
-            session.create_with_parents(path, data, CreateMode::Persistent).unwrap();
+            session.create_with_parents(path, data, CreateMode::Persistent).wait().unwrap();
         }
-        session.set("/x", "one permit in a thousand, burst 2").unwrap();
+        session.set("/x", "one permit in a thousand, burst 2").wait().unwrap();
 
-        let found = contended(session, "/").unwrap();
+        let found = contended(session, "/").wait().unwrap();
         let of: Vec<_> = found.iter().map(|of| (&*of.path, of.recipe)).collect();
         let expected =
             [("/app/schedule", "schedule"), ("/jobs", "queue"), ("/limits", "rate limits")];
@@ -432,21 +433,21 @@ mod tests {
         assert_eq!(cells("session"), ["-", "-", &run.session().id().to_string()]);
         assert_eq!(cells("state"), ["-", "paused", "-"]);
         assert!(cells("last")[2].len() > 12 && cells("wrong").iter().all(|cell| cell == "-"));
-        let first = session.children("/jobs/items").unwrap().remove(0);
-        let oldest = session.exists(&format!("/jobs/items/{first}")).unwrap().unwrap().ctime;
+        let first = session.children("/jobs/items").wait().unwrap().remove(0);
+        let oldest = session.exists(&format!("/jobs/items/{first}")).wait().unwrap().unwrap().ctime;
         let cells = |name| column(&found[1], name);
         assert_eq!(cells("oldest"), [oldest.to_string()]);
         assert_eq!(["waiting", "taken", "delayed"].map(cells).concat(), ["2", "1", "1"]);
 
         // Its runner is gone, and so is the consumer.
         drop((run, item));
-        session.sync().unwrap();
-        let found = contended(session, "/").unwrap();
+        session.sync().wait().unwrap();
+        let found = contended(session, "/").wait().unwrap();
         let wrong = "no instance runs its last fire";
         assert_eq!(column(&found[0], "timer")[0], "runs", "what is wrong comes first");
         assert_eq!(column(&found[0], "wrong"), [wrong, "-", "-"]);
         assert_eq!(column(&found[1], "waiting"), ["3"]);
-        assert_eq!(contended(session, "/app/schedule/late").unwrap(), found[..1]);
+        assert_eq!(contended(session, "/app/schedule/late").wait().unwrap(), found[..1]);
     }
 
     #[test]
@@ -456,9 +457,9 @@ mod tests {
         let bound = Duration::from_secs(20);
         let partitions = Partitions::named(session, "/feeds", ["asia", "eu"]).unwrap();
         let member = PartitionMember::new("host-1").zone("north");
-        let mut share = partitions.with_max_silence(bound).join(member).unwrap();
-        let _owned = [share.take().unwrap(), share.take().unwrap()];
-        let found = contended(session, "/").unwrap();
+        let mut share = partitions.with_max_silence(bound).join(member).wait().unwrap();
+        let _owned = [share.take().wait().unwrap(), share.take().wait().unwrap()];
+        let found = contended(session, "/").wait().unwrap();
         let of: Vec<_> = found.iter().map(|of| (&*of.path, of.recipe)).collect();
         assert_eq!(of, [("/feeds", "members of partitions"), ("/feeds", "partitions")]);
         let id = session.id().to_string();
@@ -469,14 +470,14 @@ mod tests {
         let member = ["member", "partitions", "weight", "zone", "silent"]
             .map(|name| column(&found[0], name));
         assert_eq!(member.concat(), ["host-1", "2", "1", "north", "-"]);
-        let figures = cluster.node(0).metrics().recipes;
+        let figures = cluster.node(0).metrics().wait().unwrap().recipes;
         assert_eq!((figures.orphans["/feeds"], figures.silent_members["/feeds"]), (0, 0));
 
         // It is in no call of its share.
         cluster.advance(bound);
         let found = loop {
-            session.sync().unwrap();
-            let found = contended(session, "/feeds").unwrap();
+            session.sync().wait().unwrap();
+            let found = contended(session, "/feeds").wait().unwrap();
             if column(&found[0], "silent") != ["-"] {
                 break found;
             }
@@ -484,12 +485,20 @@ mod tests {
         assert_eq!(column(&found[1], "owner"), ["-", "-"]);
         assert!(column(&found[1], "wrong")[0].starts_with("no owner"), "{found:?}");
         assert_eq!(column(&found[0], "wrong"), ["it lives, and is in no call of its share"]);
-        assert_eq!(cluster.node(0).metrics().recipes, figures, "a look at a part tells it nothing");
-        contended(session, "/").unwrap();
-        let figures = cluster.node(0).metrics().recipes;
+        assert_eq!(
+            cluster.node(0).metrics().wait().unwrap().recipes,
+            figures,
+            "a look at a part tells it nothing"
+        );
+        contended(session, "/").wait().unwrap();
+        let figures = cluster.node(0).metrics().wait().unwrap().recipes;
         assert_eq!((figures.orphans["/feeds"], figures.silent_members["/feeds"]), (2, 1));
         cluster.advance(Duration::from_secs(300));
-        assert_eq!(cluster.node(0).metrics().recipes, RecipeFigures::default(), "it is old");
+        assert_eq!(
+            cluster.node(0).metrics().wait().unwrap().recipes,
+            RecipeFigures::default(),
+            "it is old"
+        );
     }
 
     /// A thousand locks of kazoo were held, and the list of locks was empty.
@@ -516,9 +525,9 @@ mod tests {
         for (parent, name) in &all {
             let path = path::join(parent, name);
             let mode = CreateMode::EphemeralSequential;
-            session.create_with_parents(&path, b"who", mode).unwrap();
+            session.create_with_parents(&path, b"who", mode).wait().unwrap();
         }
-        let found = contended(session, "/").unwrap();
+        let found = contended(session, "/").wait().unwrap();
         let seen: Vec<_> = found.iter().map(counted).collect();
         let expected = [
             ("/curator", "lock", 1, 1),

@@ -41,7 +41,7 @@ use crate::api::snapshot::Snapshot;
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
-use crate::recipes::{Held, LockContender, delay, reads};
+use crate::recipes::{Held, LockContender, delay};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -161,13 +161,13 @@ impl Contenders {
 
     /// Returns all contenders in order, including the effects of the session's earlier calls.
     pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
-        let children = self.session.nonblocking().children(&self.path).await;
+        let children = self.session.in_turn().children(&self.path).await;
         children_or_none(children).map(|children| self.sorted(children))
     }
 
     /// All contenders in order, with their sessions, as this replica has them. Does not wait for the session.
     pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
-        self.list_with_sessions_in(&self.session.snapshot_soon(&self.path).await?)
+        self.list_with_sessions_in(&self.session.snapshot_of(&self.path).await?)
     }
 
     fn list_with_sessions_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
@@ -209,7 +209,7 @@ impl Contenders {
         let is_unknown = |name: &&String| name::is_unknown(name, self.kinds, self.naming);
         for name in children.iter().filter(is_unknown).take(UNKNOWN_MAX) {
             let path = path::join(&self.path, name);
-            let there = self.session.nonblocking().exists(&path).await?;
+            let there = self.session.in_turn().exists(&path).await?;
             if there.is_some_and(|stat| stat.ephemeral_owner.is_some()) {
                 return Err(Error::UnknownContender { path });
             }
@@ -296,7 +296,7 @@ impl Contenders {
         blocked_by: BlockedBy,
     ) -> Result<Option<String>> {
         // A replica shows its session's own writes before they are answered.
-        let children = children_or_none(reads::children(&self.session, &self.path).await)?;
+        let children = children_or_none(self.session.children(&self.path).await)?;
         self.check(&children).await?;
         let listed = self.sorted(children);
         let path = contender.path();
@@ -312,9 +312,9 @@ impl Contenders {
 pub(super) async fn until_deleted(session: &Session, path: &str) -> Result<()> {
     // Ephemeral znodes have no children, so this watch reports only the deletion. (kazoo's user may have made
     // one that is not ephemeral.)
-    let watching = session.nonblocking().children_and_watch(path).await;
+    let watching = session.children_and_watch(path).await;
     if let Some((_, watch)) = if_exists(watching)? {
-        watch.recv_async().await;
+        watch.next().await;
     }
     Ok(())
 }

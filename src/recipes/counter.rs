@@ -5,7 +5,7 @@
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::recipes::atomic_value::{AtomicValue, Content};
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::counter::CounterForm;
 use crate::types::error::Result;
 
@@ -15,7 +15,7 @@ use crate::types::error::Result;
 /// use quorate::{recipes::Counter, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// let added = Counter::new(&session, "/visits")?.add(3)?;
+/// let added = Counter::new(&session, "/visits")?.add(3).wait()?;
 /// assert_eq!((added.before, added.after), (0, 3));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -50,10 +50,10 @@ pub struct Counted {
 /// let cluster = Cluster::new(3);
 /// let here = Counter::new(&cluster.node(0).session(), "/visits")?;
 /// let there = Counter::new(&cluster.node(1).session(), "/visits")?;
-/// here.add(2)?;
-/// assert_eq!(there.add(-5)?.after, -3);
-/// assert!(there.compare_and_set(-3, 100)?);
-/// assert!(!here.compare_and_set(-3, 200)?);
+/// here.add(2).wait()?;
+/// assert_eq!(there.add(-5).wait()?.after, -3);
+/// assert!(there.compare_and_set(-3, 100).wait()?);
+/// assert!(!here.compare_and_set(-3, 200).wait()?);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -93,14 +93,13 @@ impl Counter {
         self.form.decode(&content.data).map_err(|reason| self.value.invalid(reason))
     }
 
-    both_forms! {
-        /// Returns the value as this replica has it; after [`Session::sync`], it is current. Blocks as
-        /// [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`](crate::Error::InvalidData) if the znode does not hold a number;
-        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-        pub fn get / get_async(&self) -> Result<i64> = request(self.reading());
+    /// Returns the value as this replica has it; after [`Session::sync`], it is current.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the znode does not hold a number;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+    pub fn get(&self) -> Pending<'_, i64> {
+        self.session().steps("get", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<i64> {
@@ -121,15 +120,13 @@ impl Counter {
         Ok(changed.await?.0)
     }
 
-    both_forms! {
-        /// Adds a number, which may be negative, and returns the values before and after. Blocks for
-        /// the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
-        /// hold a number: nothing was added. Otherwise as [`Session::set`].
-        pub fn add / add_timeout / add_async(&self, number: i64) -> Result<Counted>
-            = request(self.adding(number));
+    /// Adds a number, which may be negative, and returns the values before and after.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
+    /// hold a number: nothing was added. Otherwise as [`Session::set`].
+    pub fn add(&self, number: i64) -> Pending<'_, Counted> {
+        self.session().steps("add", self.path(), self.adding(number))
     }
 
     async fn adding(&self, number: i64) -> Result<Counted> {
@@ -150,8 +147,8 @@ impl Counter {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let counter = Counter::new(&session, "/orders")?;
-    /// counter.add(7)?;
-    /// let results = session.multi().with(&counter.add_part(1)).commit()?;
+    /// counter.add(7).wait()?;
+    /// let results = session.multi().with(&counter.add_part(1)).commit().wait()?;
     /// assert!(matches!(results[0], OpResult::Added { after: 8, .. }));
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -159,27 +156,24 @@ impl Counter {
         Part::of(Ok(self.session().multi().add(self.path(), number, self.form)))
     }
 
-    both_forms! {
-        /// Sets the counter unconditionally, and returns the values before and after. Blocks and fails
-        /// as [`Counter::add`].
-        pub fn set / set_async(&self, value: i64) -> Result<Counted> = request(self.setting(value));
+    /// Sets the counter unconditionally, and returns the values before and after. Fails as [`Counter::add`].
+    pub fn set(&self, value: i64) -> Pending<'_, Counted> {
+        self.session().steps("set", self.path(), self.setting(value))
     }
 
     async fn setting(&self, value: i64) -> Result<Counted> {
         self.change(|_| Ok(Some(value))).await
     }
 
-    both_forms! {
-        /// Sets the counter if its value is `expected`, and returns whether it was set. Blocks and
-        /// fails as [`Counter::add`].
-        pub fn compare_and_set / compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool>
-            = request(self.replacing(expected, value));
+    /// Sets the counter if its value is `expected`, and returns whether it was set. Fails as [`Counter::add`].
+    pub fn compare_and_set(&self, expected: i64, value: i64) -> Pending<'_, bool> {
+        self.session().steps("compare_and_set", self.path(), self.replacing(expected, value))
     }
 
     async fn replacing(&self, expected: i64, value: i64) -> Result<bool> {
         // This replica may be behind. If this returns `false`, the value must have differed at some
         // moment during the call.
-        self.value.session().nonblocking().sync().await?;
+        self.value.session().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
         Ok(self.change(set).await?.before == expected)
     }
@@ -196,21 +190,23 @@ mod tests {
     fn only_8_bytes_are_a_number() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
-        assert_eq!(counter.get(), Ok(0), "before there is one");
-        session.create("/n", b"", CreateMode::Persistent).unwrap();
+        assert_eq!(counter.get().wait(), Ok(0), "before there is one");
+        session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
         for data in [&b"1"[..], b"1234567", b"123456789"] {
-            session.set("/n", data).unwrap();
-            let before = session.get("/n").unwrap().1;
-            assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{data:?}");
+            session.set("/n", data).wait().unwrap();
+            let before = session.get("/n").wait().unwrap().1;
+            assert!(matches!(counter.get().wait(), Err(Error::InvalidData { .. })), "{data:?}");
             // Data that cannot be decoded is not replaced.
-            for changed in [counter.add(1).map(drop), counter.compare_and_set(0, 1).map(drop)] {
+            for changed in
+                [counter.add(1).wait().map(drop), counter.compare_and_set(0, 1).wait().map(drop)]
+            {
                 assert!(matches!(changed, Err(Error::InvalidData { .. })), "{data:?}");
             }
-            assert_eq!(session.get("/n").unwrap().1, before);
+            assert_eq!(session.get("/n").wait().unwrap().1, before);
         }
         for value in [0, 1, -1, i64::MAX, i64::MIN] {
-            session.set("/n", value.to_be_bytes()).unwrap();
-            assert_eq!(counter.get(), Ok(value));
+            session.set("/n", value.to_be_bytes()).wait().unwrap();
+            assert_eq!(counter.get().wait(), Ok(value));
         }
     }
 
@@ -219,13 +215,15 @@ mod tests {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
         for (start, step) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
-            counter.set(start).unwrap();
-            let Err(Error::InvalidData { path, reason }) = counter.add(step) else { panic!() };
+            counter.set(start).wait().unwrap();
+            let Err(Error::InvalidData { path, reason }) = counter.add(step).wait() else {
+                panic!()
+            };
             assert!(path == "/n" && reason.contains(&start.to_string()), "{reason}");
-            assert_eq!(counter.get(), Ok(start), "it stays as it was");
+            assert_eq!(counter.get().wait(), Ok(start), "it stays as it was");
         }
-        assert_eq!(counter.set(i64::MIN).unwrap().before, -2);
-        let changed = counter.add(i64::MAX).unwrap();
+        assert_eq!(counter.set(i64::MIN).wait().unwrap().before, -2);
+        let changed = counter.add(i64::MAX).wait().unwrap();
         assert_eq!((changed.before, changed.after), (i64::MIN, -1));
     }
 
@@ -240,29 +238,29 @@ mod tests {
         ] {
             let counter = Counter::new(&session, &format!("/{form:?}")).unwrap().with_form(form);
             // kazoo creates the znode before the first number.
-            session.create(counter.path(), b"", crate::CreateMode::Persistent).unwrap();
-            assert_eq!(counter.get(), Ok(0));
-            counter.add(-2).unwrap();
-            assert_eq!(&*session.get(counter.path()).unwrap().0, data);
-            assert_eq!(counter.add(5).unwrap().after, 3);
-            session.set(counter.path(), b"a third").unwrap();
-            assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{form:?}");
+            session.create(counter.path(), b"", crate::CreateMode::Persistent).wait().unwrap();
+            assert_eq!(counter.get().wait(), Ok(0));
+            counter.add(-2).wait().unwrap();
+            assert_eq!(&*session.get(counter.path()).wait().unwrap().0, data);
+            assert_eq!(counter.add(5).wait().unwrap().after, 3);
+            session.set(counter.path(), b"a third").wait().unwrap();
+            assert!(matches!(counter.get().wait(), Err(Error::InvalidData { .. })), "{form:?}");
         }
         let counter = Counter::new(&session, "/small").unwrap().with_form(CounterForm::Int);
-        counter.set(i64::from(i32::MAX)).unwrap();
-        assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
-        assert_eq!(counter.get(), Ok(i64::from(i32::MAX)), "it stays as it was");
+        counter.set(i64::from(i32::MAX)).wait().unwrap();
+        assert!(matches!(counter.add(1).wait(), Err(Error::InvalidData { .. })));
+        assert_eq!(counter.get().wait(), Ok(i64::from(i32::MAX)), "it stays as it was");
     }
 
     #[test]
     fn a_failed_compare_and_set_writes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
-        assert_eq!(counter.compare_and_set(7, 8), Ok(false));
-        assert!(session.exists("/n").unwrap().is_none(), "nothing was compared with 0");
-        assert_eq!(counter.compare_and_set(0, 8), Ok(true), "one that is missing is 0");
-        let before = session.get("/n").unwrap().1;
-        assert_eq!(counter.compare_and_set(0, 8), Ok(false), "it is 8 by now");
-        assert_eq!(session.get("/n").unwrap().1, before);
+        assert_eq!(counter.compare_and_set(7, 8).wait(), Ok(false));
+        assert!(session.exists("/n").wait().unwrap().is_none(), "nothing was compared with 0");
+        assert_eq!(counter.compare_and_set(0, 8).wait(), Ok(true), "one that is missing is 0");
+        let before = session.get("/n").wait().unwrap().1;
+        assert_eq!(counter.compare_and_set(0, 8).wait(), Ok(false), "it is 8 by now");
+        assert_eq!(session.get("/n").wait().unwrap().1, before);
     }
 }

@@ -11,7 +11,7 @@ use crate::types::znode::{CreateMode, Created, OpResult};
 struct Creating<T: 'static> {
     session: Session,
     /// `None` once the reply has arrived.
-    pending: Option<Pending<T>>,
+    pending: Option<Pending<'static, T>>,
     /// What it has created.
     created: fn(T) -> Result<Created>,
 }
@@ -19,7 +19,7 @@ struct Creating<T: 'static> {
 impl<T: 'static> Creating<T> {
     fn new(
         session: &Session,
-        pending: Pending<T>,
+        pending: Pending<'static, T>,
         created: fn(T) -> Result<Created>,
     ) -> Creating<T> {
         Creating { session: session.clone(), pending: Some(pending), created }
@@ -57,7 +57,7 @@ pub(super) async fn create_ephemeral(
     data: &[u8],
     mode: CreateMode,
 ) -> Result<OwnedEphemeral> {
-    let pending = session.nonblocking().create(path, data, mode);
+    let pending = session.create(path, data, mode);
     let Created { path, stat } = Creating::new(session, pending, Ok).answer().await?;
     Ok(OwnedEphemeral::new(session, &path, &stat))
 }
@@ -65,7 +65,7 @@ pub(super) async fn create_ephemeral(
 /// Waits for a multi that creates one ephemeral znode.
 pub(super) async fn created_in_multi(
     session: &Session,
-    pending: Pending<Vec<OpResult>>,
+    pending: Pending<'static, Vec<OpResult>>,
 ) -> Result<OwnedEphemeral> {
     let Created { path, stat } =
         created_among(Creating::new(session, pending, created_among).answer().await?)?;
@@ -75,7 +75,7 @@ pub(super) async fn created_in_multi(
 /// Waits for a multi that takes an item of a queue with a claim. Returns the item's path, its data and the claim.
 pub(super) async fn claimed_in_multi(
     session: &Session,
-    pending: Pending<Vec<OpResult>>,
+    pending: Pending<'static, Vec<OpResult>>,
 ) -> Result<(String, Vec<u8>, OwnedEphemeral)> {
     let results = Creating::new(session, pending, created_among).answer().await?;
     let taken = results.into_iter().find_map(|result| match result {

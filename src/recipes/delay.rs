@@ -49,8 +49,8 @@ pub(super) async fn is_over(contenders: &Contenders) -> Result<bool> {
 pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
     while let Some((stat, watch)) = look(contenders).await? {
         let session = contenders.session();
-        let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
-        match either(watch.recv_async(), time).await {
+        let time = session.sleep(stat.ttl.unwrap_or_default());
+        match either(watch.next(), time).await {
             // The znode has changed: look again.
             Either::One(_) => continue,
             Either::Other(slept) => slept?,
@@ -58,7 +58,7 @@ pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
         let path = path::join(contenders.path(), DELAY);
         let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
         // Not an error if `delay` has expired.
-        unless_gone(multi.submit().await)?;
+        unless_gone(multi.commit().await)?;
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
     let (held, delay) = (path::join(contenders.path(), HELD), path::join(contenders.path(), DELAY));
     let session = contenders.session();
     loop {
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         // Requested together, at the cost of one round trip. Only an existing znode is watched.
         let (mark, delayed) = (calls.get(&held), calls.get_and_watch(&delay));
         let (mark, delayed) = (if_exists(mark.await)?, if_exists(delayed.await)?);
@@ -81,7 +81,7 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
         }
         // The delay has started, or another contender was faster, or the delay has ended: look
         // again.
-        unless_overtaken(multi.submit().await)?;
+        unless_overtaken(multi.commit().await)?;
     }
 }
 

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::registry::{Instance, decode, name_in};
 use crate::recipes::updates::{Source, Step, Updates};
 use crate::runtime::entropy;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::watch::WatchMode;
-use crate::types::znode::Stat;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], by default.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
@@ -35,14 +34,14 @@ const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let registry = Registry::new(&session, "/services")?;
-/// let _a = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
-/// let _b = registry.register("billing", &Instance::new("b", "10.0.0.8", 8080))?;
+/// let _a = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
+/// let _b = registry.register("billing", &Instance::new("b", "10.0.0.8", 8080)).wait()?;
 ///
 /// let discovery = Discovery::new(&session, "/services")?;
-/// assert_eq!(discovery.names()?, ["billing"]);
+/// assert_eq!(discovery.names().wait()?, ["billing"]);
 /// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
-/// let first = chooser.choose()?.expect("there are two");
-/// let second = chooser.choose()?.expect("there are two");
+/// let first = chooser.choose().wait()?.expect("there are two");
+/// let second = chooser.choose().wait()?.expect("there are two");
 /// assert_ne!(first.id, second.id);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -70,16 +69,16 @@ impl Discovery {
         Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
     }
 
-    both_forms! {
-        /// Returns the names of the services that have instances, sorted. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-        pub fn names / names_async(&self) -> Result<Vec<String>> = request(self.reading_names());
+    /// Returns the names of the services that have instances, sorted.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+    pub fn names(&self) -> Pending<'_, Vec<String>> {
+        self.session().steps("names", self.path(), self.reading_names())
     }
 
     async fn reading_names(&self) -> Result<Vec<String>> {
-        self.names_in(&self.session.snapshot_soon(&self.path).await?)
+        self.names_in(&self.session.snapshot_of(&self.path).await?)
     }
 
     fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
@@ -92,20 +91,18 @@ impl Discovery {
         Ok(names)
     }
 
-    both_forms! {
-        /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no
-        /// such service. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
-        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-        pub fn instances / instances_async(&self, service: &str) -> Result<Vec<Instance>>
-            = request(self.reading(service));
+    /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no such service.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+    pub fn instances<'a>(&'a self, service: &'a str) -> Pending<'a, Vec<Instance>> {
+        self.session().steps("instances", self.path(), self.reading(service))
     }
 
     async fn reading(&self, service: &str) -> Result<Vec<Instance>> {
         let path = name_in(&self.path, service)?;
-        instances(&self.session.snapshot_soon(&path).await?, &path)
+        instances(&self.session.snapshot_of(&path).await?, &path)
     }
 
     /// Follows the instances of a service: the result reports the present ones, and each change, all as of one
@@ -116,13 +113,13 @@ impl Discovery {
     ///
     /// let cluster = Cluster::new(3);
     /// let mut updates = Discovery::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
-    /// assert!(updates.recv()?.is_empty());
+    /// assert!(updates.recv().wait()?.is_empty());
     /// let session = cluster.node(0).open_session()?;
     /// let registry = Registry::new(&session, "/services")?;
-    /// let _kept = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
-    /// assert_eq!(updates.recv()?.len(), 1);
+    /// let _kept = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
+    /// assert_eq!(updates.recv().wait()?.len(), 1);
     /// cluster.expire(&session);
-    /// assert!(updates.recv()?.is_empty());
+    /// assert!(updates.recv().wait()?.is_empty());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
@@ -164,7 +161,7 @@ struct Following {
 impl Source<Vec<Instance>> for Following {
     fn latest(&mut self) -> Step<'_, Option<Vec<Instance>>> {
         Box::pin(async {
-            let now = instances(&self.session.snapshot_soon(&self.path).await?, &self.path)?;
+            let now = instances(&self.session.snapshot_of(&self.path).await?, &self.path)?;
             if self.reported.as_ref() == Some(&now) || strikes!(InstancesMissed, 3) {
                 return Ok(None);
             }
@@ -181,7 +178,7 @@ impl Source<Vec<Instance>> for Following {
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let chooser = Discovery::new(&session, "/services")?.chooser("billing", Strategy::Sticky)?;
-/// assert!(chooser.choose()?.is_none(), "there are none");
+/// assert!(chooser.choose().wait()?.is_none(), "there are none");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -216,13 +213,13 @@ struct ChooserState {
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let registry = Registry::new(&session, "/services")?;
-/// let _one = registry.register("billing", &Instance::new("one", "10.0.0.7", 8080))?;
-/// let _two = registry.register("billing", &Instance::new("two", "10.0.0.8", 8080))?;
+/// let _one = registry.register("billing", &Instance::new("one", "10.0.0.7", 8080)).wait()?;
+/// let _two = registry.register("billing", &Instance::new("two", "10.0.0.8", 8080)).wait()?;
 /// let discovery = Discovery::new(&session, "/services")?;
 /// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
-/// assert_eq!(chooser.choose()?.expect("there are two").id, "one");
-/// chooser.noted_failure("two");
-/// assert_eq!(chooser.choose()?.expect("one is left").id, "one");
+/// assert_eq!(chooser.choose().wait()?.expect("there are two").id, "one");
+/// chooser.noted_failure("two").wait()?;
+/// assert_eq!(chooser.choose().wait()?.expect("one is left").id, "one");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -254,17 +251,17 @@ impl Chooser {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    both_forms! {
-        /// Chooses one of the instances that this replica has now; `None` if there is none. If all have
-        /// failed recently, it is the one whose failure is the longest ago. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
-        pub fn choose / choose_async(&self) -> Result<Option<Instance>> = request(self.choosing());
+    /// Chooses one of the instances that this replica has now; `None` if there is none. If all have failed recently,
+    /// it is the one whose failure is the longest ago.
+    ///
+    /// # Errors
+    /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
+    pub fn choose(&self) -> Pending<'_, Option<Instance>> {
+        self.session().steps("choose", self.path(), self.choosing())
     }
 
     async fn choosing(&self) -> Result<Option<Instance>> {
-        let snapshot = self.session.snapshot_soon(&self.path).await?;
+        let snapshot = self.session.snapshot_of(&self.path).await?;
         self.choose_of(instances(&snapshot, &self.path)?)
     }
 
@@ -310,33 +307,16 @@ impl Chooser {
         Ok(Some(chosen))
     }
 
-    /// Records that the instance with this id has failed, so that it is left out for a while. Does
-    /// nothing if there is no such instance. Blocks as [`Session::get`].
-    pub fn noted_failure(&self, id: &str) {
+    /// Records that the instance with this id has failed, so that it is left out for a while. Does nothing if there
+    /// is no such instance.
+    pub fn noted_failure<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
         let now = self.session.shared().clock.now();
-        let is_there = self.session.exists(&path::join(&self.path, id));
-        self.note_failure(id, now, is_there);
-    }
-
-    /// As [`Chooser::noted_failure`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(chooser: &quorate::recipes::Chooser) -> quorate::Result<()> {
-    /// // After a request to the instance `web-1` has failed.
-    /// chooser.noted_failure_async("web-1").await;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn noted_failure_async(&self, id: &str) {
-        let now = self.session.shared().clock.now();
-        let is_there = self.session.nonblocking().exists(&path::join(&self.path, id)).await;
-        self.note_failure(id, now, is_there);
-    }
-
-    fn note_failure(&self, id: &str, now: Duration, is_there: Result<Option<Stat>>) {
-        if is_there.is_ok_and(|stat| stat.is_some()) {
-            self.state().failed.insert(id.to_owned(), now);
-        }
+        self.session.exists(&path::join(&self.path, id)).and_then(move |stat| {
+            if stat.is_some() {
+                self.state().failed.insert(id.to_owned(), now);
+            }
+            Ok(())
+        })
     }
 }
 
@@ -361,38 +341,39 @@ mod tests {
     }
 
     fn chosen(chooser: &Chooser) -> Option<String> {
-        chooser.choose().unwrap().map(|instance| instance.id)
+        chooser.choose().wait().unwrap().map(|instance| instance.id)
     }
 
     #[test]
     fn invalid_instances_are_not_shown() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
-        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
-        let (data, _) = session.get(one.path()).unwrap();
+        let one = registry.register("s", &Instance::new("one", "host", 1)).wait().unwrap();
+        let (data, _) = session.get(one.path()).wait().unwrap();
         // A wrong name, invalid data, a service without instances, a service that does not exist.
-        session.create("/services/s/other", &data[..], CreateMode::Persistent).unwrap();
-        session.create("/services/s/text", b"hello", CreateMode::Persistent).unwrap();
-        session.create("/services/empty", b"", CreateMode::Persistent).unwrap();
+        session.create("/services/s/other", &data[..], CreateMode::Persistent).wait().unwrap();
+        session.create("/services/s/text", b"hello", CreateMode::Persistent).wait().unwrap();
+        session.create("/services/empty", b"", CreateMode::Persistent).wait().unwrap();
         let discovery = Discovery::new(&session, "/services").unwrap();
-        let instances = discovery.instances("s").unwrap();
+        let instances = discovery.instances("s").wait().unwrap();
         assert_eq!(instances.iter().map(|one| &one.id[..]).collect::<Vec<_>>(), ["one"]);
-        assert_eq!(discovery.names().unwrap(), ["s"]);
-        assert_eq!(discovery.instances("empty").unwrap(), []);
-        assert_eq!(discovery.instances("none").unwrap(), []);
-        assert!(matches!(discovery.instances("a/b"), Err(Error::InvalidPath { .. })));
+        assert_eq!(discovery.names().wait().unwrap(), ["s"]);
+        assert_eq!(discovery.instances("empty").wait().unwrap(), []);
+        assert_eq!(discovery.instances("none").wait().unwrap(), []);
+        assert!(matches!(discovery.instances("a/b").wait(), Err(Error::InvalidPath { .. })));
     }
 
     #[test]
     fn round_robin_continues_after_an_instance_that_is_gone() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
-        let register = |id: &str| registry.register("s", &Instance::new(id, "host", 1)).unwrap();
+        let register =
+            |id: &str| registry.register("s", &Instance::new(id, "host", 1)).wait().unwrap();
         let turns = chooser(&session, Strategy::RoundRobin);
         assert_eq!(chosen(&turns), None);
         let (_a, b, _c) = (register("a"), register("b"), register("c"));
         assert_eq!([chosen(&turns), chosen(&turns)], [Some("a".into()), Some("b".into())]);
-        b.release().unwrap();
+        b.release().wait().unwrap();
         assert_eq!([chosen(&turns), chosen(&turns)], [Some("c".into()), Some("a".into())]);
         let other = turns.clone();
         assert_eq!(chosen(&other), Some("c".into()), "clones share the turn");
@@ -403,17 +384,17 @@ mod tests {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let chooser = chooser(&session, Strategy::LeastRecentlyFailed);
-        chooser.noted_failure("nobody");
+        chooser.noted_failure("nobody").wait().unwrap();
         assert!(chooser.state().failed.is_empty());
-        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
-        let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
-        chooser.noted_failure("one");
+        let one = registry.register("s", &Instance::new("one", "host", 1)).wait().unwrap();
+        let _two = registry.register("s", &Instance::new("two", "host", 1)).wait().unwrap();
+        chooser.noted_failure("one").wait().unwrap();
         assert_eq!(chosen(&chooser), Some("two".into()));
         // All have failed: the one whose failure is the longest ago is chosen.
-        chooser.noted_failure("two");
+        chooser.noted_failure("two").wait().unwrap();
         chooser.state().failed.insert("two".to_owned(), Duration::MAX);
         assert_eq!(chosen(&chooser), Some("one".into()));
-        one.release().unwrap();
+        one.release().wait().unwrap();
         assert_eq!(chosen(&chooser), Some("two".into()), "better than none");
         assert_eq!(chooser.state().failed.keys().collect::<Vec<_>>(), ["two"]);
     }

@@ -21,15 +21,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, PARTICIPANT};
 use crate::recipes::errors::unless_overtaken;
 use crate::recipes::waiting::until_changed;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, Zxid};
@@ -59,9 +57,9 @@ use crate::types::znode::{Condition, Zxid};
 ///     for node in 0..3 {
 ///         let barrier = DoubleBarrier::new(&cluster.node(node).session(), "/round", 3).unwrap();
 ///         scope.spawn(move || {
-///             let inside = barrier.enter()?;
+///             let inside = barrier.enter().wait()?;
 ///             // All three are here: they compute together.
-///             inside.leave()
+///             inside.leave().wait()
 ///             // All three are done.
 ///         });
 ///     }
@@ -113,22 +111,22 @@ impl DoubleBarrier {
         self.participants
     }
 
-    both_forms! {
-        /// Blocks until there are enough participants, for as long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
-        /// participant's znode, [`Error::Multi`] if there are more participants than one write can
-        /// take, [`Error::UnknownContender`] if there is a participant of Curator's or kazoo's double barrier, which
-        /// would not count this one, [`Error::Busy`] and [`Error::System`].
-        pub fn enter / enter_timeout / enter_async(&self) -> Result<Inside> = forever(self.entering());
+    /// Waits until there are enough participants, for as long as the session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
+    /// participant's znode, [`Error::Multi`] if there are more participants than one write can
+    /// take, [`Error::UnknownContender`] if there is a participant of Curator's or kazoo's double barrier, which
+    /// would not count this one, [`Error::Busy`] and [`Error::System`].
+    pub fn enter(&self) -> Pending<'_, Inside> {
+        self.session().steps("enter", self.path(), self.entering()).unlimited()
     }
 
     async fn entering(&self) -> Result<Inside> {
         let session = self.contenders.session();
         let contender = self.contenders.join(&PARTICIPANT, b"").await?;
         loop {
-            let snapshot = session.nonblocking().snapshot_of(self.path()).await?;
+            let snapshot = session.in_turn().snapshot_of(self.path()).await?;
             self.contenders.refuse_others(&snapshot)?;
             let all = participants_in(&self.contenders, &snapshot)?;
             let Some(at) = all.iter().position(|one| one.is(&contender)) else {
@@ -145,21 +143,20 @@ impl DoubleBarrier {
                 // A round is in progress. One of its participants must still exist when this one
                 // joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
-                multi.set_if(contender.path(), &inside.round, 0).submit()
+                multi.set_if(contender.path(), &inside.round, 0).commit()
             } else if all.len() + missing >= self.participants {
                 let name = path::name(contender.path());
                 for one in &all {
                     // Requires that the participant exists and still waits.
                     multi = multi.set_if(&one.path, name, 0);
                 }
-                multi.submit()
+                multi.commit()
             } else {
-                let (data, _, watch) =
-                    session.nonblocking().get_and_watch(contender.path()).await?;
+                let (data, _, watch) = session.get_and_watch(contender.path()).await?;
                 if data.is_empty() {
                     // This participant has entered or was deleted, or this session is over: look
                     // again.
-                    watch.recv_async().await;
+                    watch.next().await;
                 }
                 continue;
             };
@@ -182,7 +179,7 @@ impl BarrierParticipant {
 
 /// All participants in order, as of the session's earlier calls.
 async fn participants(contenders: &Contenders) -> Result<Vec<BarrierParticipant>> {
-    let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
+    let snapshot = contenders.session().in_turn().snapshot_of(contenders.path()).await?;
     participants_in(contenders, &snapshot)
 }
 
@@ -205,9 +202,9 @@ fn participants_in(
 /// use quorate::recipes::DoubleBarrier;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let inside = DoubleBarrier::new(&session, "/round", 1)?.enter()?;
+/// let inside = DoubleBarrier::new(&session, "/round", 1)?.enter().wait()?;
 /// println!("inside as {}", inside.path());
-/// inside.leave()?;
+/// inside.leave().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[must_use = "dropped, the participation is over"]
@@ -239,14 +236,15 @@ impl Inside {
         &self.round
     }
 
-    both_forms! {
-        /// Leaves, and blocks until no participant of the round is inside any more, for as long as the
-        /// session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::Busy`]. After an error, too, this participant
-        /// has left, or leaves with its session.
-        pub fn leave / leave_async(self) -> Result<()> = forever(self.leaving());
+    /// Leaves, and waits until no participant of the round is inside any more, for as long as the
+    /// session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::Busy`]. After an error, too, this participant
+    /// has left, or leaves with its session.
+    pub fn leave(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("leave", &path, self.leaving()).unlimited()
     }
 
     async fn leaving(self) -> Result<()> {
@@ -273,15 +271,5 @@ impl Inside {
             };
             until_changed(contenders.session(), wait_for).await?;
         }
-    }
-
-    /// As [`Inside::leave`], at most for `timeout`: `false` if others are still inside then. This
-    /// one has left in any case.
-    ///
-    /// # Errors
-    /// As [`Inside::leave`].
-    pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
-        let session = self.contenders.session().clone();
-        Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
     }
 }

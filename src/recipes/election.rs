@@ -12,13 +12,13 @@ use std::sync::Arc;
 use crate::api::ops::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
     ContenderKind, Contenders, LATCH, ListedContender, Naming, Standing, predecessor,
 };
 use crate::recipes::errors::if_exists;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::updates::{Source, Step, Updates, WatchedPath};
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -53,15 +53,15 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// let one = LeaderLatch::new(&one, "/leader", "one")?;
 /// let two = LeaderLatch::new(&two, "/leader", "two")?;
 ///
-/// let leadership = one.campaign()?;
+/// let leadership = one.campaign().wait()?;
 /// assert!(leadership.is_held());
-/// assert!(two.try_campaign()?.is_none());
-/// let leader = two.leader()?.expect("somebody leads");
+/// assert!(two.try_campaign().wait()?.is_none());
+/// let leader = two.leader().wait()?.expect("somebody leads");
 /// assert_eq!((&leader.id[..], leader.path.as_str()), (&b"one"[..], leadership.path()));
 ///
 /// let token = leadership.fencing_token();
-/// leadership.release()?;
-/// assert!(two.campaign()?.fencing_token() > token);
+/// leadership.release().wait()?;
+/// assert!(two.campaign().wait()?.fencing_token() > token);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ pub struct LeaderLatch {
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let latch = LeaderLatch::new(&session, "/leader", "host-7:8080")?;
-/// let leadership = latch.campaign()?;
-/// let [candidate] = &latch.candidates()?[..] else { panic!("there is one") };
+/// let leadership = latch.campaign().wait()?;
+/// let [candidate] = &latch.candidates().wait()?[..] else { panic!("there is one") };
 /// assert_eq!(candidate.name(), "host-7:8080");
 /// assert_eq!(candidate.session, Some(session.id()));
 /// assert_eq!(candidate.path, leadership.path());
@@ -113,8 +113,8 @@ impl Candidate {
     /// # use quorate::recipes::LeaderLatch;
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let latch = LeaderLatch::new(&session, "/leader", "me")?;
-    /// let leadership = latch.campaign()?;
-    /// let leader = latch.leader()?.expect("it leads");
+    /// let leadership = latch.campaign().wait()?;
+    /// let leader = latch.leader().wait()?.expect("it leads");
     /// assert_eq!(leader.fencing_token(), Some(leadership.fencing_token()));
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -165,7 +165,7 @@ impl LeaderLatch {
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let latch = LeaderLatch::new(&session, "/leader", "me")?.with_naming(Naming::Kazoo);
-    /// assert!(latch.campaign()?.path().contains("__lock__"));
+    /// assert!(latch.campaign().wait()?.path().contains("__lock__"));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -190,20 +190,20 @@ impl LeaderLatch {
     /// let cluster = Cluster::new(3);
     /// let latch = |node: usize, id| LeaderLatch::new(&cluster.node(node).session(), "/leader", id);
     /// let observer = latch(0, "old")?;
-    /// let leadership = observer.campaign()?;
+    /// let leadership = observer.campaign().wait()?;
     /// std::thread::scope(|scope| {
     ///     for (number, latch) in [latch(1, "spare")?.with_priority(-1), latch(2, "strong")?].into_iter().enumerate() {
-    ///         scope.spawn(move || latch.campaign()?.release());
-    ///         while observer.candidates()?.len() < number + 2 {
+    ///         scope.spawn(move || latch.campaign().wait()?.release().wait());
+    ///         while observer.candidates().wait()?.len() < number + 2 {
     /// #           cluster.advance(std::time::Duration::from_millis(10));
     ///         }
     ///     }
-    /// #   while observer.candidates()?[1].name() != "strong" {
+    /// #   while observer.candidates().wait()?[1].name() != "strong" {
     /// #       cluster.advance(std::time::Duration::from_millis(10));
     /// #   }
-    ///     let names: Vec<_> = observer.candidates()?.iter().map(|it| it.name().into_owned()).collect();
+    ///     let names: Vec<_> = observer.candidates().wait()?.iter().map(|it| it.name().into_owned()).collect();
     ///     assert_eq!(names, ["old", "strong", "spare"]);
-    ///     leadership.release()
+    ///     leadership.release().wait()
     /// })?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -227,42 +227,39 @@ impl LeaderLatch {
         self.contenders.session()
     }
 
-    both_forms! {
-        /// Blocks until this candidate leads, for as long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
-        /// deleted the candidate's znode; otherwise as [`Session::create`], except
-        /// [`Error::Timeout`](crate::Error::Timeout).
-        pub fn campaign / campaign_timeout / campaign_async(&self) -> Result<Leadership>
-            = forever(self.campaigning());
+    /// Waits until this candidate leads, for as long as the session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted the candidate's znode; otherwise as [`Session::create`], except
+    /// [`Error::Timeout`](crate::Error::Timeout).
+    pub fn campaign(&self) -> Pending<'_, Leadership> {
+        self.session().steps("campaign", self.path(), self.campaigning()).unlimited()
     }
 
-    both_forms! {
-        /// Leads if there is no other candidate, and returns `None` otherwise. Blocks for the request
-        /// timeout at most.
-        ///
-        /// # Errors
-        /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
-        pub fn try_campaign / try_campaign_async(&self) -> Result<Option<Leadership>>
-            = request(self.trying());
+    /// Leads if there is no other candidate, and returns `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
+    pub fn try_campaign(&self) -> Pending<'_, Option<Leadership>> {
+        self.session().steps("try_campaign", self.path(), self.trying())
     }
 
-    both_forms! {
-        /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
-        /// no candidate. Blocks as [`Session::get`]. After [`Session::sync`] it is current.
-        ///
-        /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
-        /// something depends on its leadership, let the leader send its fencing token, or write by
-        /// [`Held::fenced`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
-        pub fn leader / leader_async(&self) -> Result<Option<Candidate>> = request(self.reading_leader());
+    /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is no candidate.
+    /// After [`Session::sync`] it is current.
+    ///
+    /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
+    /// something depends on its leadership, let the leader send its fencing token, or write by
+    /// [`Held::fenced`].
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+    pub fn leader(&self) -> Pending<'_, Option<Candidate>> {
+        self.session().steps("leader", self.path(), self.reading_leader())
     }
 
     async fn reading_leader(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_soon(self.contenders.path()).await?)
+        self.leader_in(&self.session().snapshot_of(self.contenders.path()).await?)
     }
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
@@ -271,18 +268,16 @@ impl LeaderLatch {
         leader.map(|leader| candidate(snapshot, leader)).transpose()
     }
 
-    both_forms! {
-        /// Returns all candidates in order, the leader first, as this replica has them at one moment.
-        /// Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// As [`LeaderLatch::leader`].
-        pub fn candidates / candidates_async(&self) -> Result<Vec<Candidate>>
-            = request(self.reading_candidates());
+    /// Returns all candidates in order, the leader first, as this replica has them at one moment.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::leader`].
+    pub fn candidates(&self) -> Pending<'_, Vec<Candidate>> {
+        self.session().steps("candidates", self.path(), self.reading_candidates())
     }
 
     async fn reading_candidates(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_soon(self.contenders.path()).await?)
+        self.candidates_in(&self.session().snapshot_of(self.contenders.path()).await?)
     }
 
     fn candidates_in(&self, snapshot: &Snapshot) -> Result<Vec<Candidate>> {
@@ -305,14 +300,14 @@ impl LeaderLatch {
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(2).session();
     /// let mut leaders = LeaderLatch::new(&session, "/leader", "")?.watch();
-    /// assert_eq!(leaders.recv()?, None);
+    /// assert_eq!(leaders.recv().wait()?, None);
     ///
     /// let session = cluster.node(0).session();
-    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
-    /// let leader = leaders.recv()?.expect("somebody leads");
+    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign().wait()?;
+    /// let leader = leaders.recv().wait()?.expect("somebody leads");
     /// assert_eq!((leader.name(), leader.path.as_str()), ("zero".into(), leadership.path()));
-    /// leadership.release()?;
-    /// assert_eq!(leaders.recv()?, None);
+    /// leadership.release().wait()?;
+    /// assert_eq!(leaders.recv().wait()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn watch(&self) -> Updates<Option<Candidate>> {
@@ -375,11 +370,11 @@ impl Following {
 
     /// Waits until the candidate's znode is no longer there. It may be replaced under the same name.
     async fn until_changed(&self, first: &Candidate) -> Result<()> {
-        let watching = self.latch.session().nonblocking().exists_and_watch(&first.path);
+        let watching = self.latch.session().exists_and_watch(&first.path);
         let (there, watch) = watching.await?;
         if there.is_some_and(|stat| stat.czxid == first.czxid) {
             // `None` if this session is over.
-            watch.recv_async().await;
+            watch.next().await;
         }
         Ok(())
     }
@@ -397,16 +392,16 @@ impl Following {
 
     async fn until_some(&self) -> Result<()> {
         let (contenders, path) = (&self.latch.contenders, self.latch.path());
-        let calls = contenders.session().nonblocking();
-        let (has_come, watch) = match if_exists(calls.children_and_watch(path).await)? {
-            Some((children, watch)) => (contenders.any_among(children), watch),
-            None => {
-                let (exists, watch) = calls.exists_and_watch(path).await?;
-                (exists.is_some(), watch)
-            }
-        };
+        let (has_come, watch) =
+            match if_exists(contenders.session().children_and_watch(path).await)? {
+                Some((children, watch)) => (contenders.any_among(children), watch),
+                None => {
+                    let (exists, watch) = contenders.session().exists_and_watch(path).await?;
+                    (exists.is_some(), watch)
+                }
+            };
         if !has_come {
-            watch.recv_async().await;
+            watch.next().await;
         }
         Ok(())
     }
@@ -421,15 +416,15 @@ impl Following {
 ///
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
-/// session.create("/state", b"", CreateMode::Persistent)?;
-/// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
-/// leadership.fenced().set("/state", b"mine").commit()?;
+/// session.create("/state", b"", CreateMode::Persistent).wait()?;
+/// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign().wait()?;
+/// leadership.fenced().set("/state", b"mine").commit().wait()?;
 ///
 /// // Somebody ends the leadership: later writes of the leader are refused.
-/// cluster.node(1).session().delete(leadership.path())?;
+/// cluster.node(1).session().delete(leadership.path()).wait()?;
 /// let refused = leadership.fenced().set("/state", b"still mine?").commit();
-/// assert!(matches!(refused, Err(Error::Multi { index: 0, .. })));
-/// assert_eq!(leadership.wait_lost(), Lost::Deleted);
+/// assert!(matches!(refused.wait(), Err(Error::Multi { index: 0, .. })));
+/// assert_eq!(leadership.wait_lost().wait()?, Lost::Deleted);
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]

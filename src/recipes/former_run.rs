@@ -34,7 +34,7 @@ impl FormerEphemeral {
         if !session.has_replica() {
             return Ok(None);
         }
-        let Some(stat) = session.nonblocking().exists(path).await? else { return Ok(None) };
+        let Some(stat) = session.in_turn().exists(path).await? else { return Ok(None) };
         let Some(owner) = stat.ephemeral_owner else { return Ok(None) };
         let left = session.shared().has_left(owner).await?;
         Ok(left.then_some(FormerEphemeral { czxid: stat.czxid, owner }))
@@ -46,11 +46,11 @@ impl FormerEphemeral {
         session: &Session,
         path: &str,
         data: &[u8],
-    ) -> Pending<Vec<OpResult>> {
+    ) -> Pending<'static, Vec<OpResult>> {
         // Without the condition, it would set the data of a znode that this session has meanwhile
         // created.
         let multi = session.multi().require(path, Condition::Czxid(self.czxid));
-        multi.take_over(path, data, self.owner).submit()
+        multi.take_over(path, data, self.owner).commit()
     }
 }
 

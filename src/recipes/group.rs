@@ -8,13 +8,13 @@ use crate::api::ops::{check_create, check_data};
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::parents::create_below;
 use crate::recipes::updates::{Source, Step, Updates};
 use crate::recipes::waiting::until_changed;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -38,17 +38,17 @@ use crate::types::znode::{CreateMode, SessionId, Zxid};
 /// let here = Group::new(&cluster.node(0).session(), "/workers")?;
 /// let there = Group::new(&cluster.node(1).session(), "/workers")?;
 /// let mut changes = there.watch();
-/// assert!(changes.recv()?.is_empty());
+/// assert!(changes.recv().wait()?.is_empty());
 ///
-/// let membership = here.join("host-0", b"10.0.0.1:80")?;
-/// assert_eq!(here.members()?.names(), ["host-0"], "who has joined is in its own view");
-/// let members = changes.recv()?;
+/// let membership = here.join("host-0", b"10.0.0.1:80").wait()?;
+/// assert_eq!(here.members().wait()?.names(), ["host-0"], "who has joined is in its own view");
+/// let members = changes.recv().wait()?;
 /// assert_eq!(&members.get("host-0").expect("it has joined").data[..], b"10.0.0.1:80");
 ///
-/// membership.update(b"10.0.0.1:81")?;
-/// assert_eq!(&changes.recv()?.get("host-0").expect("it is there").data[..], b"10.0.0.1:81");
+/// membership.update(b"10.0.0.1:81").wait()?;
+/// assert_eq!(&changes.recv().wait()?.get("host-0").expect("it is there").data[..], b"10.0.0.1:81");
 /// drop(membership);
-/// assert!(changes.recv()?.is_empty());
+/// assert!(changes.recv().wait()?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -64,8 +64,8 @@ pub struct Group {
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let group = Group::new(&session, "/group")?;
-/// let membership = group.join("me", b"1")?;
-/// let members = group.members()?;
+/// let membership = group.join("me", b"1").wait()?;
+/// let members = group.members().wait()?;
 /// let member = members.get("me").expect("I am in it");
 /// assert_eq!((member.session, member.joined), (Some(session.id()), membership.joined()));
 /// # Ok::<(), quorate::Error>(())
@@ -93,8 +93,8 @@ pub struct Member {
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let group = Group::new(&session, "/group")?;
-/// let (_b, _a) = (group.join("b", b"")?, group.join("a", b"")?);
-/// let members = group.members()?;
+/// let (_b, _a) = (group.join("b", b"").wait()?, group.join("a", b"").wait()?);
+/// let members = group.members().wait()?;
 /// assert_eq!((members.len(), members.names()), (2, vec!["a", "b"]));
 /// let names: Vec<&str> = members.iter().map(|member| &*member.name).collect();
 /// assert_eq!(names, ["a", "b"]);
@@ -168,16 +168,19 @@ impl Group {
         &self.path
     }
 
-    both_forms! {
-        /// Joins under this name. Blocks until that is done, also while another member has the name,
-        /// for as long as the session lives. After that, [`Group::members`] shows this member too.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
-        /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
-        /// [`Error::Timeout`].
-        pub fn join / join_timeout / join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership>
-            = forever(self.joining(name, data));
+    /// Joins under this name. Waits until that is done, also while another member has the name, for as long as the
+    /// session lives. After that, [`Group::members`] shows this member too.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
+    /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
+    /// [`Error::Timeout`].
+    pub fn join<'a>(
+        &'a self,
+        name: &'a str,
+        data: impl AsRef<[u8]> + Send + 'a,
+    ) -> Pending<'a, Membership> {
+        self.session().steps("join", self.path(), self.joining(name, data)).unlimited()
     }
 
     async fn joining(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
@@ -192,14 +195,16 @@ impl Group {
         }
     }
 
-    both_forms! {
-        /// Joins if the name is free, and returns `None` otherwise. Blocks for the request timeout at
-        /// most.
-        ///
-        /// # Errors
-        /// As [`Group::join`], and [`Error::Timeout`].
-        pub fn try_join / try_join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Option<Membership>>
-            = request(self.trying_to_join(name, data));
+    /// Joins if the name is free, and returns `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`Group::join`], and [`Error::Timeout`].
+    pub fn try_join<'a>(
+        &'a self,
+        name: &'a str,
+        data: impl AsRef<[u8]> + Send + 'a,
+    ) -> Pending<'a, Option<Membership>> {
+        self.session().steps("try_join", self.path(), self.trying_to_join(name, data))
     }
 
     async fn trying_to_join(
@@ -226,17 +231,16 @@ impl Group {
         Ok(Membership { held: Held::new(ephemeral).await? })
     }
 
-    both_forms! {
-        /// Returns all members, as this replica has them at one moment. Blocks as [`Session::get`].
-        /// After [`Session::sync`] it is current.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoAuth`].
-        pub fn members / members_async(&self) -> Result<Members> = request(self.reading());
+    /// Returns all members, as this replica has them at one moment. After [`Session::sync`] it is current.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoAuth`].
+    pub fn members(&self) -> Pending<'_, Members> {
+        self.session().steps("members", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<Members> {
-        self.members_in(&self.session.snapshot_soon(&self.path).await?)
+        self.members_in(&self.session.snapshot_of(&self.path).await?)
     }
 
     pub(super) fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
@@ -292,12 +296,12 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
 ///
 /// let cluster = Cluster::new(3);
 /// let group = Group::new(&cluster.node(0).session(), "/group")?;
-/// let membership = group.join("me", b"busy")?;
-/// membership.update(b"idle")?;
+/// let membership = group.join("me", b"busy").wait()?;
+/// membership.update(b"idle").wait()?;
 /// assert!(membership.is_held());
-/// assert!(group.try_join("me", b"")?.is_none(), "the name is taken");
-/// membership.release()?;
-/// assert!(group.members()?.is_empty());
+/// assert!(group.try_join("me", b"").wait()?.is_none(), "the name is taken");
+/// membership.release().wait()?;
+/// assert!(group.members().wait()?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -318,13 +322,12 @@ impl Membership {
         self.fencing_token() + u64::from(planted!(JoinMisnumbered))
     }
 
-    both_forms! {
-        /// Replaces its data. Blocks as [`Session::create`].
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
-        pub fn update / update_async(&self, data: impl AsRef<[u8]>) -> Result<()>
-            = request(self.updating(data));
+    /// Replaces its data.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
+    pub fn update<'a>(&'a self, data: impl AsRef<[u8]> + Send + 'a) -> Pending<'a, ()> {
+        self.session().steps("update", self.path(), self.updating(data))
     }
 
     /// [`Membership::update`] as a part of another write, which has no effect once the membership is lost: see

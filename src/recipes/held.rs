@@ -7,10 +7,9 @@ use crossbeam_channel::Receiver;
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::Zxid;
@@ -29,7 +28,7 @@ use crate::types::znode::Zxid;
 /// fn work(held: &Held) -> quorate::Result<()> {
 ///     while held.is_held() {
 ///         // Each step is a write that has no effect after a loss.
-///         held.fenced().set("/progress", b"done").commit()?;
+///         held.fenced().set("/progress", b"done").commit().wait()?;
 /// #       break;
 ///     }
 ///     Ok(())
@@ -37,10 +36,10 @@ use crate::types::znode::Zxid;
 ///
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
-/// # session.create("/progress", b"", quorate::CreateMode::Persistent)?;
-/// let guard = session.lock("/lock")?.acquire()?;
-/// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
-/// let membership = Group::new(&session, "/group")?.join("me", b"")?;
+/// # session.create("/progress", b"", quorate::CreateMode::Persistent).wait()?;
+/// let guard = session.lock("/lock")?.acquire().wait()?;
+/// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign().wait()?;
+/// let membership = Group::new(&session, "/group")?.join("me", b"").wait()?;
 /// for held in [&*guard, &leadership, &membership] {
 ///     work(held)?;
 /// }
@@ -61,9 +60,9 @@ pub struct Held {
 ///
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
-/// let guard = session.lock("/lock")?.acquire()?;
-/// cluster.node(1).session().delete(guard.path())?;
-/// assert_eq!(guard.wait_lost(), Lost::Deleted);
+/// let guard = session.lock("/lock")?.acquire().wait()?;
+/// cluster.node(1).session().delete(guard.path()).wait()?;
+/// assert_eq!(guard.wait_lost().wait()?, Lost::Deleted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,8 +107,8 @@ impl Held {
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
-    /// assert!(session.exists(guard.path())?.is_some());
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
+    /// assert!(session.exists(guard.path()).wait()?.is_some());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn path(&self) -> &str {
@@ -126,9 +125,9 @@ impl Held {
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
     /// assert!(guard.is_held());
-    /// session.delete(guard.path())?;
+    /// session.delete(guard.path()).wait()?;
     /// assert!(!guard.is_held());
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -144,8 +143,8 @@ impl Held {
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let lock = session.lock("/lock")?;
-    /// let first = lock.acquire()?.fencing_token();
-    /// assert!(lock.acquire()?.fencing_token() > first);
+    /// let first = lock.acquire().wait()?.fencing_token();
+    /// assert!(lock.acquire().wait()?.fencing_token() > first);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fencing_token(&self) -> Zxid {
@@ -166,12 +165,12 @@ impl Held {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
-    /// guard.fenced().create("/report", b"1", CreateMode::Persistent).commit()?;
-    /// cluster.node(1).session().delete(guard.path())?;
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
+    /// guard.fenced().create("/report", b"1", CreateMode::Persistent).commit().wait()?;
+    /// cluster.node(1).session().delete(guard.path()).wait()?;
     /// let late = guard.fenced().set("/report", b"2").commit();
-    /// assert!(matches!(late, Err(Error::Multi { index: 0, .. })));
-    /// assert_eq!(&session.get("/report")?.0[..], b"1");
+    /// assert!(matches!(late.wait(), Err(Error::Multi { index: 0, .. })));
+    /// assert_eq!(&session.get("/report").wait()?.0[..], b"1");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fenced(&self) -> Multi<'_> {
@@ -185,11 +184,11 @@ impl Held {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
     /// let fence = guard.fence();
-    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit()?;
-    /// guard.release()?;
-    /// assert!(session.multi().fence(&fence).delete("/a").commit().is_err());
+    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit().wait()?;
+    /// guard.release().wait()?;
+    /// assert!(session.multi().fence(&fence).delete("/a").commit().wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fence(&self) -> Fence {
@@ -204,7 +203,7 @@ impl Held {
     /// use quorate::testing::Cluster;
     ///
     /// let cluster = Cluster::new(3);
-    /// let guard = cluster.node(0).session().lock("/lock")?.acquire()?;
+    /// let guard = cluster.node(0).session().lock("/lock")?.acquire().wait()?;
     /// cluster.isolate(0);
     /// cluster.advance(Duration::from_secs(60));
     /// crossbeam_channel::select! {
@@ -216,50 +215,39 @@ impl Held {
         self.watch.events()
     }
 
-    /// Blocks until it is lost, that is, until [`Held::is_held`] is false, without a time limit, and returns the
-    /// reason. Any number of threads and tasks may wait, and all are woken.
+    /// Waits until it is lost, that is, until [`Held::is_held`] is false, and returns the reason. Any number of
+    /// threads and tasks may wait, and all are woken.
     ///
     /// ```
     /// use quorate::recipes::Lost;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
-    /// session.delete(guard.path())?;
-    /// assert_eq!(guard.wait_lost(), Lost::Deleted);
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
+    /// session.delete(guard.path()).wait()?;
+    /// assert_eq!(guard.wait_lost().wait()?, Lost::Deleted);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn wait_lost(&self) -> Lost {
-        blocking::until_lost(self.session(), self.wait_lost_async())
+    pub fn wait_lost(&self) -> Pending<'_, Lost> {
+        let lost = async { Ok(self.ephemeral.lost(&self.watch).await) };
+        self.session().steps("wait_lost", self.path(), lost).unlimited()
     }
 
-    /// As [`Held::wait_lost`], without blocking the thread. Dropping the future loses nothing.
+    /// Releases it. Every guard has this call.
+    ///
+    /// # Errors
+    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if it was already lost.
+    /// After [`Error::Timeout`](crate::Error::Timeout) the release continues.
     ///
     /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// println!("lost: {:?}", guard.wait_lost_async().await);
-    /// # Ok(())
-    /// # }
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// lock.acquire().wait()?.release().wait()?;
+    /// assert!(lock.try_acquire().wait()?.is_some());
+    /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub async fn wait_lost_async(&self) -> Lost {
-        self.ephemeral.lost_async(&self.watch).await
-    }
-
-    both_forms! {
-        /// Releases it, and blocks until that is done, for the request timeout at most. Every guard has this call.
-        ///
-        /// # Errors
-        /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if it was already lost.
-        /// After [`Error::Timeout`](crate::Error::Timeout) the release continues.
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// lock.acquire()?.release()?;
-        /// assert!(lock.try_acquire()?.is_some());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
+    pub fn release(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("release", &path, self.releasing())
     }
 
     async fn releasing(self) -> Result<()> {
@@ -283,21 +271,12 @@ macro_rules! guard {
         }
 
         impl $Guard {
-            /// Releases it, and blocks until that is done, for the request timeout at most: see
-            /// [`Held::release`](crate::recipes::Held::release).
+            /// Releases it: see [`Held::release`](crate::recipes::Held::release).
             ///
             /// # Errors
             /// As [`Held::release`](crate::recipes::Held::release).
-            pub fn release(self) -> $crate::Result<()> {
+            pub fn release(self) -> $crate::Pending<'static, ()> {
                 self.$held.release()
-            }
-
-            /// As [`Held::release_async`](crate::recipes::Held::release_async).
-            ///
-            /// # Errors
-            /// As [`Held::release_async`](crate::recipes::Held::release_async).
-            pub async fn release_async(self) -> $crate::Result<()> {
-                self.$held.release_async().await
             }
         }
     };

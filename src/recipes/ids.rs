@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::recipes::atomic_value::AtomicValue;
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::counter::CounterForm;
 use crate::types::error::{Error, Result};
 
@@ -30,9 +30,9 @@ use crate::types::error::{Error, Result};
 /// let cluster = Cluster::new(3);
 /// let here = IdGenerator::new(&cluster.node(0).session(), "/orders/ids", 100)?;
 /// let there = IdGenerator::new(&cluster.node(1).session(), "/orders/ids", 100)?;
-/// assert_eq!((here.next_id()?, here.next_id()?), (1, 2));
-/// assert_eq!(there.next_id()?, 101);
-/// assert_eq!(here.next_id()?, 3);
+/// assert_eq!((here.next_id().wait()?, here.next_id().wait()?), (1, 2));
+/// assert_eq!(there.next_id().wait()?, 101);
+/// assert_eq!(here.next_id().wait()?, 3);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -68,14 +68,14 @@ impl IdGenerator {
         self.value.path()
     }
 
-    both_forms! {
-        /// Returns a number that nobody else has or will have. Does not block while the block has
-        /// numbers left; otherwise blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number; otherwise as
-        /// [`Session::set`]. After an error, no number was given to this caller.
-        pub fn next_id / next_id_async(&self) -> Result<u64> = request(self.taking());
+    /// Returns a number that nobody else has or will have. Does not block while the block has
+    /// numbers left; otherwise it takes a write.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number; otherwise as
+    /// [`Session::set`]. After an error, no number was given to this caller.
+    pub fn next_id(&self) -> Pending<'_, u64> {
+        self.session().steps("next_id", self.path(), self.taking())
     }
 
     async fn taking(&self) -> Result<u64> {
@@ -122,8 +122,8 @@ mod tests {
         let none = IdGenerator::new(&session, "/ids", 0);
         assert!(matches!(none, Err(Error::InvalidSetting { setting: "block", .. })));
         let ids = IdGenerator::new(&session, "/ids", 1).unwrap();
-        assert_eq!([ids.next_id(), ids.next_id()], [Ok(1), Ok(2)]);
-        assert_eq!(session.get("/ids").unwrap().1.version, 1, "a write for each");
+        assert_eq!([ids.next_id().wait(), ids.next_id().wait()], [Ok(1), Ok(2)]);
+        assert_eq!(session.get("/ids").wait().unwrap().1.version, 1, "a write for each");
     }
 
     #[test]
@@ -131,28 +131,28 @@ mod tests {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
         const LAST: u64 = i64::MAX as u64;
-        session.create("/ids", (LAST - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
+        session.create("/ids", (LAST - 15).to_be_bytes(), CreateMode::Persistent).wait().unwrap();
         for n in 1..=10 {
-            assert_eq!(ids.next_id(), Ok(LAST - 15 + n));
+            assert_eq!(ids.next_id().wait(), Ok(LAST - 15 + n));
         }
         // The five numbers that are left are less than a block.
         for _ in 0..2 {
-            assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
+            assert!(matches!(ids.next_id().wait(), Err(Error::InvalidData { .. })));
         }
         let single = IdGenerator::new(&session, "/ids", 5).unwrap();
         for n in (0..5).rev() {
-            assert_eq!(single.next_id(), Ok(LAST - n), "for smaller blocks there are");
+            assert_eq!(single.next_id().wait(), Ok(LAST - n), "for smaller blocks there are");
         }
-        assert!(matches!(single.next_id(), Err(Error::InvalidData { .. })));
+        assert!(matches!(single.next_id().wait(), Err(Error::InvalidData { .. })));
     }
 
     #[test]
     fn invalid_data_does_not_restart_the_numbers() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
-        session.create("/ids", b"7", CreateMode::Persistent).unwrap();
-        assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
-        assert_eq!(&session.get("/ids").unwrap().0[..], b"7");
+        session.create("/ids", b"7", CreateMode::Persistent).wait().unwrap();
+        assert!(matches!(ids.next_id().wait(), Err(Error::InvalidData { .. })));
+        assert_eq!(&session.get("/ids").wait().unwrap().0[..], b"7");
     }
 
     #[test]

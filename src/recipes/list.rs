@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{children_or_none, unless_gone};
 use crate::recipes::parents::create_below;
 use crate::recipes::sequence;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat};
@@ -24,7 +24,7 @@ const PREFIX: &str = "item-";
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let list = NodeList::new(&session, "/steps")?;
-/// let item = list.push(b"first")?;
+/// let item = list.push(b"first").wait()?;
 /// assert_eq!((item.path(), &item.data()[..]), ("/steps/item-0000000000", &b"first"[..]));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -67,12 +67,12 @@ impl ListItem {
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
 /// let list = NodeList::new(&session, "/steps")?;
-/// let first = list.push(b"first")?;
-/// list.push(b"second")?;
-/// let data: Vec<_> = list.items()?.iter().map(|item| item.data().to_vec()).collect();
+/// let first = list.push(b"first").wait()?;
+/// list.push(b"second").wait()?;
+/// let data: Vec<_> = list.items().wait()?.iter().map(|item| item.data().to_vec()).collect();
 /// assert_eq!(data, [&b"first"[..], b"second"]);
-/// assert!(list.remove(&first)?);
-/// assert!(!list.remove(&first)?, "it was gone already");
+/// assert!(list.remove(&first).wait()?);
+/// assert!(!list.remove(&first).wait()?, "it was gone already");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -101,34 +101,31 @@ impl NodeList {
         &self.path
     }
 
-    both_forms! {
-        /// Appends an item, and returns it. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
-        pub fn push / push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem>
-            = request(self.pushing(data));
+    /// Appends an item, and returns it.
+    ///
+    /// # Errors
+    /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
+    pub fn push<'a>(&'a self, data: impl AsRef<[u8]> + Send + 'a) -> Pending<'a, ListItem> {
+        self.session().steps("push", self.path(), self.pushing(data))
     }
 
     async fn pushing(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
-        let calls = self.session.nonblocking();
-        let create = || calls.create(&path, data, CreateMode::PersistentSequential);
+        let create = || self.session.create(&path, data, CreateMode::PersistentSequential);
         let created = create_below(&self.session, &self.path, create).await?;
         Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
-    both_forms! {
-        /// Returns all items, in order, as this replica has them at one zxid. Blocks as
-        /// [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
-        pub fn items / items_async(&self) -> Result<Vec<ListItem>> = request(self.reading());
+    /// Returns all items, in order, as this replica has them at one zxid.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
+    pub fn items(&self) -> Pending<'_, Vec<ListItem>> {
+        self.session().steps("items", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<Vec<ListItem>> {
-        self.items_in(&self.session.snapshot_soon(&self.path).await?)
+        self.items_in(&self.session.snapshot_of(&self.path).await?)
     }
 
     /// Returns all items, in order, as a snapshot has them: consistent with everything else that is
@@ -153,19 +150,18 @@ impl NodeList {
             .collect()
     }
 
-    both_forms! {
-        /// Removes an item, and returns whether it existed. Never removes another item: neither one
-        /// with the same number, after the list was deleted and created again, nor one whose data was
-        /// set since it was read. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Session::delete`].
-        pub fn remove / remove_async(&self, item: &ListItem) -> Result<bool> = request(self.removing(item));
+    /// Removes an item, and returns whether it existed. Never removes another item: neither one with the same number,
+    /// after the list was deleted and created again, nor one whose data was set since it was read.
+    ///
+    /// # Errors
+    /// As [`Session::delete`].
+    pub fn remove<'a>(&'a self, item: &'a ListItem) -> Pending<'a, bool> {
+        self.session().steps("remove", self.path(), self.removing(item))
     }
 
     async fn removing(&self, item: &ListItem) -> Result<bool> {
         let (path, seen) = (&item.path, Condition::Mzxid(item.stat.mzxid));
-        let removing = self.session.multi().require(path, seen).delete(path).submit();
+        let removing = self.session.multi().require(path, seen).delete(path).commit();
         Ok(unless_gone(removing.await)?.is_some())
     }
 }
@@ -196,25 +192,25 @@ mod tests {
     fn znodes_of_others_are_not_items() {
         let session = Cluster::new(1).node(0).session();
         let list = NodeList::new(&session, "/list").unwrap();
-        assert_eq!(list.items(), Ok(Vec::new()), "before there is one");
-        let item = list.push(b"").unwrap();
-        session.create("/list/other", b"", CreateMode::Persistent).unwrap();
-        session.create("/list/item-x", b"", CreateMode::Persistent).unwrap();
-        assert_eq!(list.items().unwrap(), [item]);
+        assert_eq!(list.items().wait(), Ok(Vec::new()), "before there is one");
+        let item = list.push(b"").wait().unwrap();
+        session.create("/list/other", b"", CreateMode::Persistent).wait().unwrap();
+        session.create("/list/item-x", b"", CreateMode::Persistent).wait().unwrap();
+        assert_eq!(list.items().wait().unwrap(), [item]);
     }
 
     #[test]
     fn an_item_that_was_set_since_is_not_the_one_that_was_read() {
         let session = Cluster::new(1).node(0).session();
         let list = NodeList::new(&session, "/list").unwrap();
-        let item = list.push(b"1").unwrap();
-        session.set(item.path(), b"2").unwrap();
-        assert_eq!(list.remove(&item), Ok(false));
-        let now = list.items().unwrap();
+        let item = list.push(b"1").wait().unwrap();
+        session.set(item.path(), b"2").wait().unwrap();
+        assert_eq!(list.remove(&item).wait(), Ok(false));
+        let now = list.items().wait().unwrap();
         assert_eq!(&now[0].data()[..], b"2");
-        assert_eq!(list.remove(&now[0]), Ok(true));
-        assert_eq!(list.remove(&now[0]), Ok(false), "it is gone");
+        assert_eq!(list.remove(&now[0]).wait(), Ok(true));
+        assert_eq!(list.remove(&now[0]).wait(), Ok(false), "it is gone");
         // The number of a removed item is not used again.
-        assert!(list.push(b"3").unwrap().path() > item.path());
+        assert!(list.push(b"3").wait().unwrap().path() > item.path());
     }
 }

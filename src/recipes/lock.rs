@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, LOCK, Naming, predecessor};
 use crate::recipes::delay;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::revocation::{self, Revocations};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Result, invalid_ttl};
 use crate::types::znode::{CreateMode, SessionId};
 
@@ -33,11 +33,11 @@ use crate::types::znode::{CreateMode, SessionId};
 ///
 /// let cluster = Cluster::new(3);
 /// let lock = cluster.node(0).session().lock("/locks/nightly")?;
-/// let guard = lock.acquire()?;
+/// let guard = lock.acquire().wait()?;
 /// let other = cluster.node(1).session().lock("/locks/nightly")?;
-/// assert!(other.try_acquire()?.is_none());
-/// guard.release()?;
-/// assert!(other.acquire()?.is_held());
+/// assert!(other.try_acquire().wait()?.is_none());
+/// guard.release().wait()?;
+/// assert!(other.acquire().wait()?.is_held());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl Session {
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = session.lock("/lock")?.acquire()?;
+    /// let guard = session.lock("/lock")?.acquire().wait()?;
     /// assert!(guard.is_held());
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -75,8 +75,8 @@ impl Lock {
     /// use quorate::recipes::Lock;
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let guard = Lock::new(&session, "/lock")?.acquire()?;
-    /// assert!(session.lock("/lock")?.try_acquire()?.is_none(), "it is the same lock");
+    /// let guard = Lock::new(&session, "/lock")?.acquire().wait()?;
+    /// assert!(session.lock("/lock")?.try_acquire().wait()?.is_none(), "it is the same lock");
     /// # drop(guard);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -114,12 +114,12 @@ impl Lock {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// let guard = session.lock("/lock")?.with_lock_delay(Duration::from_secs(60))?.acquire()?;
+    /// let guard = session.lock("/lock")?.with_lock_delay(Duration::from_secs(60))?.acquire().wait()?;
     /// cluster.expire(&session);
     /// let next = cluster.node(1).session().lock("/lock")?;
-    /// assert!(next.try_acquire()?.is_none(), "nobody holds it, and nobody may yet");
+    /// assert!(next.try_acquire().wait()?.is_none(), "nobody holds it, and nobody may yet");
     /// cluster.advance(Duration::from_secs(90));
-    /// assert!(next.try_acquire()?.is_some());
+    /// assert!(next.try_acquire().wait()?.is_some());
     /// # drop(guard);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -139,9 +139,9 @@ impl Lock {
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let lock = session.lock("/lock")?.with_naming(Naming::Kazoo);
-    /// let guard = lock.acquire()?;
+    /// let guard = lock.acquire().wait()?;
     /// // The names of others count, too.
-    /// assert!(session.lock("/lock")?.try_acquire()?.is_none());
+    /// assert!(session.lock("/lock")?.try_acquire().wait()?.is_none());
     /// # drop(guard);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -163,26 +163,25 @@ impl Lock {
         self.contenders.path()
     }
 
-    both_forms! {
-        /// Acquires the lock. Blocks until it is held, for as long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
-        /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
-        /// not exist; [`Error::UnknownContender`](crate::Error::UnknownContender) if there is a znode of another
-        /// recipe at the path, whose session may not count this one;
-        /// [`Error::System`](crate::Error::System).
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let guard = lock.acquire()?;
-        /// // Does nothing if the lock was lost in between.
-        /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<LockGuard>
-            = forever(self.acquiring());
+    /// Acquires the lock. Waits until it is held, for as long as the session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
+    /// not exist; [`Error::UnknownContender`](crate::Error::UnknownContender) if there is a znode of another
+    /// recipe at the path, whose session may not count this one;
+    /// [`Error::System`](crate::Error::System).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire().wait()?;
+    /// // Does nothing if the lock was lost in between.
+    /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn acquire(&self) -> Pending<'_, LockGuard> {
+        self.session().steps("acquire", self.path(), self.acquiring()).unlimited()
     }
 
     async fn acquiring(&self) -> Result<LockGuard> {
@@ -192,21 +191,20 @@ impl Lock {
         self.held(contender).await
     }
 
-    both_forms! {
-        /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise. Blocks for
-        /// the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let held = lock.try_acquire()?;
-        /// assert!(held.is_some() && lock.try_acquire()?.is_none());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<LockGuard>> = request(self.trying());
+    /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let held = lock.try_acquire().wait()?;
+    /// assert!(held.is_some() && lock.try_acquire().wait()?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn try_acquire(&self) -> Pending<'_, Option<LockGuard>> {
+        self.session().steps("try_acquire", self.path(), self.trying())
     }
 
     async fn trying(&self) -> Result<Option<LockGuard>> {
@@ -224,48 +222,47 @@ impl Lock {
         Ok(LockGuard { held: contender.held().await? })
     }
 
-    both_forms! {
-        /// Returns the holder and the waiters in order, as this replica has them: see [`LockContender`].
-        /// Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let guard = lock.acquire()?;
-        /// // The first is the holder.
-        /// assert_eq!(lock.contenders()?[0].path, guard.path());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
-            = request(self.contenders.list_with_sessions());
+    /// Returns the holder and the waiters in order, as this replica has them: see [`LockContender`].
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire().wait()?;
+    /// // The first is the holder.
+    /// assert_eq!(lock.contenders().wait()?[0].path, guard.path());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
+        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
+    }
 
-        /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if
-        /// there is none. The holder receives the request if it has called [`LockGuard::revocations`],
-        /// and decides for itself. Each call is delivered; it costs one write. Blocks as
-        /// [`Session::set`].
-        ///
-        /// To take the lock away without the holder's consent, delete its znode: the first of
-        /// [`Lock::contenders`].
-        ///
-        /// # Errors
-        /// As [`Session::set`].
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let guard = lock.acquire()?;
-        /// let revocations = guard.revocations()?;
-        /// assert_eq!(lock.revoke()?, 1);
-        /// // The holder may now release the lock, or not.
-        /// assert!(revocations.wait());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        ///
-        /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
-        pub fn revoke / revoke_async(&self) -> Result<usize> = request(self.revoking());
+    /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if there is none. The
+    /// holder receives the request if it has called [`LockGuard::revocations`], and decides for itself. Each call is
+    /// delivered; it costs one write.
+    ///
+    /// To take the lock away without the holder's consent, delete its znode: the first of
+    /// [`Lock::contenders`].
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire().wait()?;
+    /// let revocations = guard.revocations().wait()?;
+    /// assert_eq!(lock.revoke().wait()?, 1);
+    /// // The holder may now release the lock, or not.
+    /// assert!(revocations.wait_asked().wait()?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
+    pub fn revoke(&self) -> Pending<'_, usize> {
+        self.session().steps("revoke", self.path(), self.revoking())
     }
 
     async fn revoking(&self) -> Result<usize> {
@@ -281,8 +278,8 @@ impl Lock {
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
 /// let lock = session.lock("/lock")?;
-/// let guard = lock.acquire()?;
-/// let contenders = lock.contenders()?;
+/// let guard = lock.acquire().wait()?;
+/// let contenders = lock.contenders().wait()?;
 /// assert_eq!(contenders[0].path, guard.path());
 /// assert_eq!(contenders[0].session, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())
@@ -306,8 +303,8 @@ pub struct LockContender {
 ///
 /// let cluster = Cluster::new(3);
 /// let lock = cluster.node(0).session().lock("/lock")?;
-/// let first = lock.acquire()?.fencing_token();
-/// let second = lock.acquire()?.fencing_token();
+/// let first = lock.acquire().wait()?.fencing_token();
+/// let second = lock.acquire().wait()?.fencing_token();
 /// assert!(second > first);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -319,25 +316,28 @@ pub struct LockGuard {
 guard!(LockGuard, held: Held);
 
 impl LockGuard {
-    both_forms! {
-        /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made
-        /// before this call is included. Blocks until the session's earlier calls have been answered.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
-        /// over; [`Error::Timeout`](crate::Error::Timeout).
-        ///
-        /// ```
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let lock = session.lock("/lock")?;
-        /// let guard = lock.acquire()?;
-        /// let revocations = guard.revocations()?;
-        /// lock.revoke()?;
-        /// assert!(revocations.wait());
-        /// guard.release()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn revocations / revocations_async(&self) -> Result<Revocations>
-            = request(Revocations::of(self.session(), self.path()));
+    /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made before this call
+    /// is included. Waits until the session's earlier calls have been answered.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
+    /// over; [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire().wait()?;
+    /// let revocations = guard.revocations().wait()?;
+    /// lock.revoke().wait()?;
+    /// assert!(revocations.wait_asked().wait()?);
+    /// guard.release().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn revocations(&self) -> Pending<'_, Revocations> {
+        self.session().steps(
+            "revocations",
+            self.path(),
+            Revocations::of(self.session(), self.path()),
+        )
     }
 }

@@ -2,38 +2,29 @@
 //! [`Session`](crate::Session).
 //!
 //! Each recipe is a future over [`Pending`](crate::Pending) replies, watches and the session's timer
-//! ([`NonBlocking::sleep`](crate::session::NonBlocking::sleep)), so that it needs no runtime and no thread. Recipes
+//! ([`Session::sleep`](crate::Session::sleep)), so that it needs no runtime and no thread. Recipes
 //! do not poll, and wake only participants that can continue. If a future that waits in a queue or at a
 //! barrier is dropped, it leaves nothing behind in the cluster. If the future of a single change is
 //! dropped, the change may or may not happen.
 //!
-//! # Blocking and awaiting
+//! # Waiting
 //!
-//! A call `x` that waits blocks its thread, and `x_async` is the same call to be awaited.
-//!
-//! A blocking call that waits for others (for a lock, or for a change) has no time limit; where there is
-//! an `x_timeout`, that waits for a time of yours. All other blocking calls wait for the request timeout
-//! at most, and then fail with [`Error::Timeout`](crate::Error::Timeout). An awaited call has no time
-//! limit: use the runtime's. [`guide::from_async`](crate::guide::from_async) lists what a dropped future
-//! leaves behind.
+//! Calls that wait return a [`Pending`](crate::Pending), as those of a session do. Those that wait for others (for a lock, or
+//! for a change) have no time limit but yours ([`Pending::timeout`](crate::Pending::timeout)).
+//! [`guide::async`](crate::guide::from_async) tells what is left behind by one that is dropped.
 //!
 //! ```
 //! use std::time::Duration;
+//! use quorate::Error;
 //!
-//! async fn awaited(session: &quorate::Session) -> quorate::Result<()> {
-//!     let guard = session.lock("/lock")?.acquire_async().await?;
-//!     guard.release_async().await
+//! # fn example(session: quorate::Session) -> quorate::Result<()> {
+//! match session.lock("/lock")?.acquire().timeout(Duration::from_secs(5)).wait() {
+//!     Ok(guard) => guard.release().wait(),
+//!     Err(Error::NotInTime { .. }) => Ok(println!("another one has held it all the time")),
+//!     Err(error) => Err(error),
 //! }
-//!
-//! fn blocking(session: &quorate::Session) -> quorate::Result<()> {
-//!     let guard = session.lock("/lock")?.acquire()?;
-//!     guard.release()?;
-//!     match session.lock("/lock")?.acquire_timeout(Duration::from_secs(5))? {
-//!         Some(guard) => guard.release(),
-//!         None => Ok(println!("another one has held it all the time")),
-//!     }
-//! }
-//! # blocking(&quorate::testing::Cluster::new(1).node(0).session())?;
+//! # }
+//! # example(quorate::testing::Cluster::new(1).node(0).session())?;
 //! # Ok::<(), quorate::Error>(())
 //! ```
 //!
@@ -64,9 +55,8 @@
 // | let writes that are made at about the same time become one | `api::write_group` |
 // | keep a lock free for a while after its holder was lost | `delay` |
 // | find out what a failed write means, and whether it is worth another attempt | `errors` |
-// | wait for one of two futures, or until a znode that is there changes (`Barrier::wait_async` waits for one to appear) | `waiting` |
-// | write a call once, and offer it blocking and awaited | `blocking`: `both_forms!` |
-// | read a znode, without waiting where a replica is read | `reads` |
+// | wait until a znode that is there changes, or for its next event | `waiting` |
+// | wait for one of two futures | `runtime::either` |
 // | encode values as data | `codec` |
 // | order sequential znodes | `sequence` |
 // | report a state that changes: the latest value | `updates` |
@@ -75,15 +65,13 @@
 // A recipe writes and watches only by public calls, so the cluster offers it nothing that users do
 // not have. Inside the process it also uses:
 // - this replica's tree without waiting for a reply, to see which znodes are missing or lost
-//   (`parents`, `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
+//   (`parents`, `owned_ephemeral`);
 // - the table of sessions, to see which znodes a former run of this instance has left (`former_run`);
 // - a delete that follows a create whose caller is gone (`Session::discarding`, in `creating`);
-// - the clock and the random numbers of `runtime`, which let the simulator replay a recipe;
-// - `runtime::pending::block_on`, for the blocking forms.
+// - the clock and the random numbers of `runtime`, which let the simulator replay a recipe.
 
 mod atomic_value;
 mod barrier;
-mod blocking;
 mod cache;
 mod codec;
 mod config;
@@ -111,7 +99,6 @@ mod persistent_ephemeral;
 mod queue;
 mod rate_limiter;
 mod read_write_lock;
-mod reads;
 mod reentrant_lock;
 mod registry;
 pub(crate) mod revocation;
@@ -132,7 +119,7 @@ pub use cache::{Cache, Change, Entry};
 pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, Versioned};
-pub use contended::{Contended, Contending, contended, contended_async};
+pub use contended::{Contended, Contending, contended};
 pub use contenders::Naming;
 pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, Strategy};
@@ -151,7 +138,7 @@ pub use participant::Participant;
 pub(crate) use partitions::is_silent;
 pub use partitions::{
     Partition, PartitionMember, PartitionMemberStatus, PartitionPlan, PartitionStatus, Partitions,
-    PartitionsStatus, Share, partitions_status, partitions_status_async,
+    PartitionsStatus, Share, partitions_status,
 };
 pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
 pub use queue::{Item, NewItem, Queue};

@@ -4,12 +4,13 @@
 //! the whole timeout.
 
 use std::cmp::Ordering;
+use std::pin::Pin;
 use std::task::Poll;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
-use crate::recipes::{Lock, LockGuard, Lost, Naming, blocking};
+use crate::recipes::{Lock, LockGuard, Lost, Naming};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 
 /// Several [`Lock`]s, held all or none.
@@ -29,10 +30,10 @@ use crate::types::error::{Error, Result};
 /// let session = cluster.node(0).session();
 /// let both = MultiLock::new(&session, ["/accounts/7", "/accounts/3"])?;
 /// assert_eq!(both.paths().collect::<Vec<_>>(), ["/accounts/3", "/accounts/7"]);
-/// let guard = both.acquire()?;
-/// assert!(session.lock("/accounts/7")?.try_acquire()?.is_none());
-/// guard.release()?;
-/// assert!(session.lock("/accounts/7")?.try_acquire()?.is_some());
+/// let guard = both.acquire().wait()?;
+/// assert!(session.lock("/accounts/7")?.try_acquire().wait()?.is_none());
+/// guard.release().wait()?;
+/// assert!(session.lock("/accounts/7")?.try_acquire().wait()?.is_some());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -85,35 +86,32 @@ impl MultiLock {
         self.locks.iter().map(Lock::path)
     }
 
-    both_forms! {
-        /// Acquires all locks. Blocks until all are held, for as long as the session lives.
-        ///
-        /// # Errors
-        /// As [`Lock::acquire`]; [`Error::NoNode`] also if a lock was lost during the wait for the
-        /// others. After an error no lock is held. These are the errors of all ways to acquire them.
-        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<MultiLockGuard>
-            = forever(self.acquiring());
+    /// Acquires all locks. Waits until all are held, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`]; [`Error::NoNode`] also if a lock was lost during the wait for the
+    /// others. After an error no lock is held. These are the errors of all ways to acquire them.
+    pub fn acquire(&self) -> Pending<'_, MultiLockGuard> {
+        self.session().steps("acquire", self.path(), self.acquiring()).unlimited()
     }
 
     async fn acquiring(&self) -> Result<MultiLockGuard> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
         for lock in &self.locks {
-            guard.guards.push(lock.acquire_async().await?);
+            guard.guards.push(lock.acquire().await?);
         }
         guard.checked()
     }
 
-    both_forms! {
-        /// Acquires all locks if each is free; returns `None` otherwise. Blocks for the request timeout
-        /// at most.
-        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<MultiLockGuard>>
-            = request(self.trying());
+    /// Acquires all locks if each is free; returns `None` otherwise.
+    pub fn try_acquire(&self) -> Pending<'_, Option<MultiLockGuard>> {
+        self.session().steps("try_acquire", self.path(), self.trying())
     }
 
     async fn trying(&self) -> Result<Option<MultiLockGuard>> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
         for lock in &self.locks {
-            match lock.try_acquire_async().await? {
+            match lock.try_acquire().await? {
                 Some(held) => guard.guards.push(held),
                 None => return Ok(None),
             }
@@ -129,9 +127,9 @@ impl MultiLock {
 /// use quorate::recipes::MultiLock;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let guard = MultiLock::new(&session, ["/a", "/b"])?.acquire()?;
+/// let guard = MultiLock::new(&session, ["/a", "/b"])?.acquire().wait()?;
 /// assert!(guard.is_held());
-/// guard.fenced().create("/a-and-b", b"", CreateMode::Persistent).commit()?;
+/// guard.fenced().create("/a-and-b", b"", CreateMode::Persistent).commit().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -175,58 +173,32 @@ impl MultiLockGuard {
         Fence::all(self.guards.iter().map(|guard| guard.fence()))
     }
 
-    /// Releases all locks, in reverse order, and blocks until that is done, for each as
-    /// [`Held::release`](crate::recipes::Held::release).
+    /// Releases all locks, in reverse order.
     ///
     /// # Errors
     /// As [`Held::release`](crate::recipes::Held::release); all locks are released even after an error.
-    pub fn release(mut self) -> Result<()> {
+    pub fn release(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.guards[0].path().to_owned());
+        session.steps("release", &path, self.releasing())
+    }
+
+    async fn releasing(mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {
-            result = result.and(guard.release());
+            result = result.and(guard.release().await);
         }
         result
     }
 
-    /// As [`MultiLockGuard::release`], without blocking the thread and without a time limit. If the
-    /// future is dropped, polled or not, all locks are released.
-    ///
-    /// # Errors
-    /// As [`Held::release_async`](crate::recipes::Held::release_async); all locks are released even after an error.
-    ///
-    /// ```
-    /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
-    /// all.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn release_async(mut self) -> Result<()> {
-        let mut result = Ok(());
-        while let Some(guard) = self.guards.pop() {
-            result = result.and(guard.release_async().await);
-        }
-        result
+    /// Waits until one of the locks is lost, and returns the reason.
+    pub fn wait_lost(&self) -> Pending<'_, Lost> {
+        self.session().steps("wait_lost", self.guards[0].path(), self.losing()).unlimited()
     }
 
-    /// Blocks until one of the locks is lost, without a time limit, and returns the reason.
-    pub fn wait_lost(&self) -> Lost {
-        blocking::until_lost(self.session(), self.wait_lost_async())
-    }
-
-    /// Waits until one of the locks is lost, without blocking the thread. Any number of tasks may
-    /// wait, and all are woken. Dropping the future loses nothing.
-    ///
-    /// ```
-    /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
-    /// println!("one of them is lost: {:?}", all.wait_lost_async().await);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_lost_async(&self) -> Lost {
-        let mut waiting: Vec<_> =
-            self.guards.iter().map(|guard| Box::pin(guard.wait_lost_async())).collect();
+    async fn losing(&self) -> Result<Lost> {
+        let mut waiting: Vec<_> = self.guards.iter().map(|guard| guard.wait_lost()).collect();
         std::future::poll_fn(|context| {
-            let mut polled = waiting.iter_mut().map(|lost| lost.as_mut().poll(context));
+            let mut polled = waiting.iter_mut().map(|lost| Pin::new(lost).poll(context));
             polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await

@@ -107,7 +107,7 @@ impl OwnedEphemeral {
     /// before it is known to be alive, and the znode would look lost although it is not.
     async fn until_alive(&self) -> Result<()> {
         while !self.session.is_alive() {
-            self.session.nonblocking().sync().await?;
+            self.session.sync().await?;
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl OwnedEphemeral {
     /// # Errors
     /// [`Error::NoNode`] if the znode is already gone.
     pub(super) async fn watch_deletion(&self) -> Result<Watch> {
-        let calls = self.session.nonblocking();
+        let calls = &self.session.in_turn();
         let end = match self.session.has_replica() {
             true => None,
             false => Some(calls.children_and_watch(&self.path).await?.1),
@@ -163,7 +163,7 @@ impl OwnedEphemeral {
     /// As [`OwnedEphemeral::watch`], with a watch that fires only when the znode is deleted.
     pub(super) async fn watch_end(&self) -> Result<Watch> {
         // The znode has no children.
-        let watching = self.session.nonblocking().children_and_watch(&self.path);
+        let watching = self.session.children_and_watch(&self.path);
         self.follow(async { Ok(watching.await?.1) }).await
     }
 
@@ -175,7 +175,7 @@ impl OwnedEphemeral {
     ) -> Result<Watch> {
         // Requested together with the watch, so that both cost one round trip.
         let is_client = !self.session.has_replica();
-        let there = is_client.then(|| self.session.nonblocking().exists(&self.path));
+        let there = is_client.then(|| self.session.in_turn().exists(&self.path));
         let watch = watching.await?;
         if let Some(there) = there {
             self.check(there.await?)?;
@@ -192,12 +192,12 @@ impl OwnedEphemeral {
     /// [`OwnedEphemeral::loss`] is up to date. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
         let end = self.deletion().end.clone();
-        end.as_deref().unwrap_or(watch).recv_async().await
+        end.as_deref().unwrap_or(watch).next().await
     }
 
     /// Waits for the loss with a watch that fires when the znode is deleted. Takes no event from
     /// the watch, so that any number of tasks may wait while another task reads its channel.
-    pub(super) async fn lost_async(&self, watch: &Watch) -> Lost {
+    pub(super) async fn lost(&self, watch: &Watch) -> Lost {
         watch
             .until(|is_over| {
                 // The session's timeout may have passed before the node reports it.
@@ -227,7 +227,7 @@ impl OwnedEphemeral {
     /// # Errors
     /// [`Error::NoNode`] if the znode no longer exists.
     pub(super) async fn set(&self, data: &[u8]) -> Result<Stat> {
-        match self.multi().set(&self.path, data).submit().await {
+        match self.multi().set(&self.path, data).commit().await {
             Err(Error::Multi { index: 0, .. }) => Err(self.is_gone()),
             done => stat_of_set(inner(done)?),
         }
@@ -238,7 +238,7 @@ impl OwnedEphemeral {
     /// # Errors
     /// [`Error::NoNode`] if the znode no longer exists.
     pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
-        match inner(self.multi().set_if(&self.path, data, 0).submit().await) {
+        match inner(self.multi().set_if(&self.path, data, 0).commit().await) {
             Ok(_) | Err(Error::BadVersion { .. }) => Ok(()),
             Err(error) => Err(gone(error)),
         }
@@ -248,17 +248,17 @@ impl OwnedEphemeral {
     /// is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
         self.mark = Some(path.to_owned());
-        let marked = self.multi().create(path, data, CreateMode::Persistent).submit();
+        let marked = self.multi().create(path, data, CreateMode::Persistent).commit();
         inner(marked.await).map(drop).map_err(gone)
     }
 
     /// Deletes the znode, and waits for the deletion. Not an error if it is already gone.
     pub(super) async fn delete(&self) -> Result<()> {
-        unless_gone(self.leave_in(self.session.multi()).submit().await).map(drop)
+        unless_gone(self.leave_in(self.session.multi()).commit().await).map(drop)
     }
 
     /// Starts to delete the znode, and returns the reply to wait for: see [`Session::discard`].
-    pub(super) fn begin_deletion(&self) -> Result<Pending<()>> {
+    pub(super) fn begin_deletion(&self) -> Result<Pending<'_, ()>> {
         self.forget();
         self.discard_mark();
         // This request comes after the former one: when it is answered, both are done.

@@ -44,7 +44,7 @@ pub(super) async fn create_at<T, F: Future<Output = Result<T>>>(
 
 /// Creates a persistent znode without data, and what is missing above it. It may be there already.
 pub(super) async fn create_unless_there(session: &Session, path: &str) -> Result<()> {
-    let create = || session.nonblocking().create(path, b"", CreateMode::Persistent);
+    let create = || session.create(path, b"", CreateMode::Persistent);
     match create_at(session, path, create).await {
         Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
         Err(error) => Err(error),
@@ -88,7 +88,7 @@ impl<'a> Parents<'a> {
             }
             // Otherwise another session has created one of them, or an unused one was deleted: look
             // again. This instance has seen that by now.
-            if unless_overtaken(multi.submit().await)?.is_some() {
+            if unless_overtaken(multi.commit().await)?.is_some() {
                 return Ok(());
             }
         }
@@ -101,7 +101,7 @@ impl<'a> Parents<'a> {
             return Ok(all.take_while(|path| is_missing(self.session, &tree, path)).collect());
         }
         // Requested together, so that all cost one round trip.
-        let calls = self.session.nonblocking();
+        let calls = &self.session.in_turn();
         let asked: Vec<_> = all.map(|path| (path, calls.exists(path))).collect();
         let mut missing = Vec::new();
         for (path, answer) in asked {

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::two_phase::{
     DecodedValue, Phase, Site, TransactionHeader, TwoPhaseCommit, Vote, alive, read,
 };
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;
 
@@ -22,14 +22,14 @@ use crate::types::znode::Condition;
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
-/// transaction.begin(&["shop"], b"one apple")?;
-/// let shop = transaction.join("shop")?;
+/// transaction.begin(&["shop"], b"one apple").wait()?;
+/// let shop = transaction.join("shop").wait()?;
 /// assert_eq!(shop.proposal(), b"one apple");
-/// assert_eq!(shop.vote(Vote::Yes)?, Phase::Voting);
-/// transaction.decide()?;
-/// assert_eq!(shop.outcome()?, Phase::Committed);
-/// shop.acknowledge()?;
-/// assert!(transaction.forget()?);
+/// assert_eq!(shop.vote(Vote::Yes).wait()?, Phase::Voting);
+/// transaction.decide().wait()?;
+/// assert_eq!(shop.outcome().wait()?, Phase::Committed);
+/// shop.acknowledge().wait()?;
+/// assert!(transaction.forget().wait()?);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -65,27 +65,26 @@ impl Participant {
         &self.proposal
     }
 
-    both_forms! {
-        /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. The same vote
-        /// may be given again by the same name, even after the participant was lost and has joined
-        /// again. Blocks for the request timeout at most. From a vote of `Yes` on, the participant must
-        /// be able to commit, also after [`Error::Timeout`].
-        ///
-        /// If the transaction is already decided and this participant has not voted, the transaction
-        /// was aborted; then nothing is written.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
-        /// is forgotten; [`Error::InvalidData`] if the other vote was already given; otherwise as
-        /// [`TwoPhaseCommit::decide`].
-        pub fn vote / vote_async(&self, vote: Vote) -> Result<Phase> = request(self.voting(vote));
+    /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. The same vote may be given
+    /// again by the same name, even after the participant was lost and has joined again. From a vote of `Yes` on, the
+    /// participant must be able to commit, also after [`Error::Timeout`].
+    ///
+    /// If the transaction is already decided and this participant has not voted, the transaction
+    /// was aborted; then nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
+    /// is forgotten; [`Error::InvalidData`] if the other vote was already given; otherwise as
+    /// [`TwoPhaseCommit::decide`].
+    pub fn vote(&self, vote: Vote) -> Pending<'_, Phase> {
+        self.session().steps("vote", self.path(), self.voting(vote))
     }
 
     async fn voting(&self, vote: Vote) -> Result<Phase> {
         let transaction = &self.transaction;
         let alive_path = alive(&self.path);
         loop {
-            let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
+            let snapshot = transaction.session.in_turn().snapshot_of(&transaction.path).await?;
             let header = transaction.header(&snapshot)?;
             let phase = header.value.phase;
             let site: DecodedValue<Site> = read(&snapshot, &self.path)?;
@@ -122,7 +121,7 @@ impl Participant {
                 multi = multi.require(&transaction.path, condition);
                 Phase::Voting
             };
-            if unless_overtaken(multi.submit().await)?.is_some() {
+            if unless_overtaken(multi.commit().await)?.is_some() {
                 if let Some(ephemeral) = self.alive().take() {
                     ephemeral.forget();
                 }
@@ -140,42 +139,40 @@ impl Participant {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    both_forms! {
-        /// Blocks until the transaction is decided, for as long as the session lives, and returns the
-        /// decision.
-        ///
-        /// # Errors
-        /// As [`TwoPhaseCommit::phase`].
-        pub fn outcome / outcome_timeout / outcome_async(&self) -> Result<Phase> = forever(self.waiting());
+    /// Waits until the transaction is decided, for as long as the session lives, and returns the decision.
+    ///
+    /// # Errors
+    /// As [`TwoPhaseCommit::phase`].
+    pub fn outcome(&self) -> Pending<'_, Phase> {
+        self.session().steps("outcome", self.path(), self.waiting()).unlimited()
     }
 
     async fn waiting(&self) -> Result<Phase> {
         let TwoPhaseCommit { session, path } = &self.transaction;
         loop {
-            let (data, _, watch) = session.nonblocking().get_and_watch(path).await?;
+            let (data, _, watch) = session.get_and_watch(path).await?;
             let header: TransactionHeader = Postcard::decode(&data)
                 .map_err(|reason| Error::InvalidData { path: path.clone(), reason })?;
             if header.phase != Phase::Voting {
                 return Ok(unless!(OutcomeMistold, header.phase, Phase::Aborted));
             }
             // The znode has changed, or this session is over: look again.
-            watch.recv_async().await;
+            watch.next().await;
         }
     }
 
-    both_forms! {
-        /// Records that this participant knows the outcome and has acted on it, so that the transaction
-        /// can be forgotten. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
-        /// [`Session::set`](crate::Session::set). Not an error if the transaction is already forgotten.
-        pub fn acknowledge / acknowledge_async(&self) -> Result<()> = request(self.acknowledging());
+    /// Records that this participant knows the outcome and has acted on it, so that the transaction can be forgotten.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
+    /// [`Session::set`](crate::Session::set). Not an error if the transaction is already forgotten.
+    pub fn acknowledge(&self) -> Pending<'_, ()> {
+        self.session().steps("acknowledge", self.path(), self.acknowledging())
     }
 
     async fn acknowledging(&self) -> Result<()> {
         let transaction = &self.transaction;
-        let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
+        let snapshot = transaction.session.in_turn().snapshot_of(&transaction.path).await?;
         let Some(header) = if_exists(transaction.header(&snapshot))? else { return Ok(()) };
         if header.value.phase == Phase::Voting {
             let (path, reason) = (transaction.path.clone(), "nothing is decided yet".to_owned());
@@ -185,7 +182,7 @@ impl Participant {
         let condition = Condition::Mzxid(header.mzxid);
         let multi = transaction.session.multi().require(&transaction.path, condition);
         // Not an error if the transaction was forgotten, or if another one has begun at this path.
-        unless_gone(multi.set(&self.path, known).submit().await).map(drop)
+        unless_gone(multi.set(&self.path, known).commit().await).map(drop)
     }
 }
 
@@ -196,7 +193,7 @@ mod tests {
 
     fn transaction(session: &Session) -> TwoPhaseCommit {
         let transaction = TwoPhaseCommit::new(session, "/tx").unwrap();
-        transaction.begin(&["a", "b"], b"proposal").unwrap();
+        transaction.begin(&["a", "b"], b"proposal").wait().unwrap();
         transaction
     }
 
@@ -204,54 +201,60 @@ mod tests {
     fn a_vote_is_given_once() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
-        let a = transaction.join("a").unwrap();
+        let a = transaction.join("a").wait().unwrap();
         assert_eq!(a.proposal(), b"proposal");
-        assert_eq!([a.vote(Vote::Yes), a.vote(Vote::Yes)], [const { Ok(Phase::Voting) }; 2]);
+        assert_eq!(
+            [a.vote(Vote::Yes).wait(), a.vote(Vote::Yes).wait()],
+            [const { Ok(Phase::Voting) }; 2]
+        );
         let other = a.vote(Vote::No);
-        assert!(matches!(other, Err(Error::InvalidData { path, .. }) if path == "/tx/a"));
+        assert!(matches!(other.wait(), Err(Error::InvalidData { path, .. }) if path == "/tx/a"));
         // The vote still binds the participant after it was lost and has joined again.
         drop(a);
-        let a = transaction.join("a").unwrap();
-        assert!(a.vote(Vote::No).is_err());
-        assert!(a.acknowledge().is_err(), "nothing is decided");
-        transaction.join("b").unwrap().vote(Vote::Yes).unwrap();
-        assert_eq!(transaction.decide(), Ok(Phase::Committed));
-        assert_eq!(a.vote(Vote::Yes), Ok(Phase::Committed));
-        a.acknowledge().unwrap();
-        assert!(a.vote(Vote::No).is_err(), "also after it has acknowledged");
-        assert_eq!(a.vote(Vote::Yes), Ok(Phase::Committed));
+        let a = transaction.join("a").wait().unwrap();
+        assert!(a.vote(Vote::No).wait().is_err());
+        assert!(a.acknowledge().wait().is_err(), "nothing is decided");
+        transaction.join("b").wait().unwrap().vote(Vote::Yes).wait().unwrap();
+        assert_eq!(transaction.decide().wait(), Ok(Phase::Committed));
+        assert_eq!(a.vote(Vote::Yes).wait(), Ok(Phase::Committed));
+        a.acknowledge().wait().unwrap();
+        assert!(a.vote(Vote::No).wait().is_err(), "also after it has acknowledged");
+        assert_eq!(a.vote(Vote::Yes).wait(), Ok(Phase::Committed));
     }
 
     #[test]
     fn a_vote_against_aborts_before_the_others_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
-        let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
-        assert_eq!(a.vote(Vote::No), Ok(Phase::Aborted));
+        let (a, b) = (transaction.join("a").wait().unwrap(), transaction.join("b").wait().unwrap());
+        assert_eq!(a.vote(Vote::No).wait(), Ok(Phase::Aborted));
         assert_eq!(
-            b.vote(Vote::Yes),
+            b.vote(Vote::Yes).wait(),
             Ok(Phase::Aborted),
             "it learns of the abort, and is not bound"
         );
-        assert_eq!([b.outcome(), transaction.decide()], [Ok(Phase::Aborted), Ok(Phase::Aborted)]);
-        assert_eq!(transaction.forget(), Ok(true), "nobody is bound");
-        assert_eq!(b.acknowledge(), Ok(()), "it has been forgotten");
-        assert!(matches!(b.outcome(), Err(Error::NoNode { .. })));
+        assert_eq!(
+            [b.outcome().wait(), transaction.decide().wait()],
+            [Ok(Phase::Aborted), Ok(Phase::Aborted)]
+        );
+        assert_eq!(transaction.forget().wait(), Ok(true), "nobody is bound");
+        assert_eq!(b.acknowledge().wait(), Ok(()), "it has been forgotten");
+        assert!(matches!(b.outcome().wait(), Err(Error::NoNode { .. })));
     }
 
     #[test]
     fn a_replaced_participant_has_no_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
-        let former = transaction.join("a").unwrap();
-        let present = transaction.join("a").unwrap();
-        assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
+        let former = transaction.join("a").wait().unwrap();
+        let present = transaction.join("a").wait().unwrap();
+        assert!(matches!(former.vote(Vote::No).wait(), Err(Error::NoNode { .. })));
         drop(former);
-        assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is alive");
+        assert_eq!(present.vote(Vote::Yes).wait(), Ok(Phase::Voting), "it is alive");
         // A participant that somebody has declared dead notices that.
-        let b = transaction.join("b").unwrap();
-        session.delete("/tx/b/alive").unwrap();
-        assert!(matches!(b.vote(Vote::Yes), Err(Error::NoNode { .. })));
-        assert_eq!(transaction.decide(), Ok(Phase::Aborted));
+        let b = transaction.join("b").wait().unwrap();
+        session.delete("/tx/b/alive").wait().unwrap();
+        assert!(matches!(b.vote(Vote::Yes).wait(), Err(Error::NoNode { .. })));
+        assert_eq!(transaction.decide().wait(), Ok(Phase::Aborted));
     }
 }

@@ -8,6 +8,7 @@
 
 mod handle;
 
+use crate::runtime::pending::Pending;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,6 @@ use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::until_changed;
 use crate::runtime::either::{Either, either};
-use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -39,7 +39,7 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// when somebody has deleted it. It announces an instance for as long as the instance exists.
 ///
 /// It has no thread of its own and must be driven: by [`PersistentEphemeral::run`] on a thread, or
-/// by [`PersistentEphemeral::run_async`] as a task. Both continue until it is closed through an
+/// by [`PersistentEphemeral::run`] as a task. Both continue until it is closed through an
 /// [`EphemeralHandle`], or dropped. The znode is then deleted, even if a request is in flight.
 ///
 /// If its instance is disconnected for longer than the session's timeout, the znode is deleted with
@@ -58,18 +58,18 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// let cluster = Cluster::new(3);
 /// let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/host-0", b"starting")?;
 /// let handle = here.handle();
-/// let running = std::thread::spawn(move || here.run());
-/// assert!(handle.wait_present(Duration::from_secs(10)));
+/// let running = std::thread::spawn(move || here.run().wait());
+/// assert!(handle.wait_present().wait()?);
 ///
 /// // The session is lost; the znode is created again in the next one.
 /// cluster.expire(&cluster.node(0).session());
 /// handle.set(b"ready")?;
-/// assert!(handle.wait_present(Duration::from_secs(10)));
+/// assert!(handle.wait_present().wait()?);
 /// let session = cluster.node(0).session();
-/// assert_eq!(&session.get("/up/host-0")?.0[..], b"ready");
+/// assert_eq!(&session.get("/up/host-0").wait()?.0[..], b"ready");
 ///
-/// handle.close()?;
-/// assert!(session.exists("/up/host-0")?.is_none());
+/// handle.close().wait()?;
+/// assert!(session.exists("/up/host-0").wait()?.is_none());
 /// running.join().expect("it does not panic")?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -137,7 +137,7 @@ impl PersistentEphemeral {
         let data = data.as_ref();
         check_create(path, data, CreateMode::Ephemeral)?;
         let first = sessions()?;
-        let handle = EphemeralHandle::new(path, data, first.shared().clock.clone());
+        let handle = EphemeralHandle::new(path, data, first.shared());
         let sessions: Sessions = Mutex::new(Box::new(sessions));
         Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
     }
@@ -154,38 +154,19 @@ impl PersistentEphemeral {
         self.handle.clone()
     }
 
-    /// Maintains the znode. Blocks until it is closed through a handle.
+    /// Maintains the znode. Waits until it is closed through a handle.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the node has stopped; the errors of `sessions`; [`Error::NoNode`] if
     /// the znode was deleted and is not to be created again, or of `/` if the root of its sessions
     /// does not exist; and other errors that waiting does not cure, such as [`Error::NoAuth`] and
     /// [`Error::QuotaExceeded`]. After an error the znode is not left behind.
-    pub fn run(self) -> Result<()> {
-        let clock = self.handle.clock.clone();
-        // Without a deadline there is always a result.
-        block_on(self.run_async(), &clock, None)?.unwrap_or(Ok(()))
+    pub fn run(self) -> Pending<'static, ()> {
+        let (shared, path) = (Arc::clone(&self.handle.shared), self.handle.path.clone());
+        Pending::steps(&shared, "run", &path, self.running()).unlimited()
     }
 
-    /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes the
-    /// persistent ephemeral, and deletes the znode without waiting for the reply.
-    ///
-    /// # Errors
-    /// As [`PersistentEphemeral::run`].
-    ///
-    /// ```
-    /// use quorate::recipes::PersistentEphemeral;
-    /// # mod tokio { pub fn spawn<F: Future + Send + 'static>(_: F) {} }
-    ///
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let here = PersistentEphemeral::new(session, "/up/zero", b"1")?;
-    /// let handle = here.handle();
-    /// tokio::spawn(here.run_async());
-    /// handle.wait_present_async().await;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn run_async(mut self) -> Result<()> {
+    async fn running(mut self) -> Result<()> {
         let handle = self.handle.clone();
         let closed = handle.until(|state| state.closed.then_some(()));
         match either(closed, self.run_sessions()).await {
@@ -209,7 +190,7 @@ impl PersistentEphemeral {
                 error => return Err(error),
             }
             // Opening sessions may fail immediately each time.
-            session.nonblocking().sleep(session.shared().limits.tick).await?;
+            session.sleep(session.shared().limits.tick).await?;
         }
     }
 
@@ -299,7 +280,7 @@ impl PersistentEphemeral {
         }
         // The tree shows deletions by the end of a session before the session's handles see that
         // end. A request is answered after it.
-        while let Err(error) = ephemeral.session().nonblocking().exists(&handle.path).await {
+        while let Err(error) = ephemeral.session().in_turn().exists(&handle.path).await {
             recover(ephemeral.session(), error).await?;
         }
         handle.set_state(ZnodeState::Missing);
@@ -342,9 +323,9 @@ async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
 /// Waits a while if that may help.
 async fn recover(session: &Session, error: Error) -> Result<()> {
     match error {
-        Error::Busy { .. } => session.nonblocking().sleep(session.shared().limits.tick).await,
+        Error::Busy { .. } => session.sleep(session.shared().limits.tick).await,
         // An operator has to make room.
-        Error::DiskLow { .. } => session.nonblocking().sleep(ROOM_PAUSE).await,
+        Error::DiskLow { .. } => session.sleep(ROOM_PAUSE).await,
         error => Err(error),
     }
 }

@@ -4,12 +4,12 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{
     Contenders, ListedContender, Naming, READ, WRITE, change, predecessor,
 };
 use crate::recipes::held::{Held, guard};
 use crate::recipes::{LockContender, LockGuard, revocation};
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 
 /// The contender that a reader waits for: the nearest writer before it. That writer may itself be
@@ -40,14 +40,14 @@ fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// let cluster = Cluster::new(3);
 /// let here = ReadWriteLock::new(&cluster.node(0).session(), "/locks/table")?;
 /// let there = ReadWriteLock::new(&cluster.node(1).session(), "/locks/table")?;
-/// let (one, two) = (here.read()?, there.read()?);
-/// assert!(there.try_write()?.is_none());
-/// one.release()?;
-/// two.release()?;
-/// let writing = there.write()?;
-/// assert!(here.try_read()?.is_none());
-/// let reading = writing.downgrade()?;
-/// assert!(here.try_read()?.is_some());
+/// let (one, two) = (here.read().wait()?, there.read().wait()?);
+/// assert!(there.try_write().wait()?.is_none());
+/// one.release().wait()?;
+/// two.release().wait()?;
+/// let writing = there.write().wait()?;
+/// assert!(here.try_read().wait()?.is_none());
+/// let reading = writing.downgrade().wait()?;
+/// assert!(here.try_read().wait()?.is_some());
 /// # drop(reading);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -85,12 +85,12 @@ impl ReadWriteLock {
         self.contenders.path()
     }
 
-    both_forms! {
-        /// Acquires the lock for reading. Blocks until it is held, for as long as the session lives.
-        ///
-        /// # Errors
-        /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
-        pub fn read / read_timeout / read_async(&self) -> Result<ReadGuard> = forever(self.reading());
+    /// Acquires the lock for reading. Waits until it is held, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
+    pub fn read(&self) -> Pending<'_, ReadGuard> {
+        self.session().steps("read", self.path(), self.reading()).unlimited()
     }
 
     async fn reading(&self) -> Result<ReadGuard> {
@@ -98,10 +98,9 @@ impl ReadWriteLock {
         Ok(ReadGuard { guard: LockGuard { held } })
     }
 
-    both_forms! {
-        /// Acquires the lock for reading if no writer holds it or waits for it; returns `None`
-        /// otherwise. Blocks for the request timeout at most.
-        pub fn try_read / try_read_async(&self) -> Result<Option<ReadGuard>> = request(self.trying_to_read());
+    /// Acquires the lock for reading if no writer holds it or waits for it; returns `None` otherwise.
+    pub fn try_read(&self) -> Pending<'_, Option<ReadGuard>> {
+        self.session().steps("try_read", self.path(), self.trying_to_read())
     }
 
     async fn trying_to_read(&self) -> Result<Option<ReadGuard>> {
@@ -109,9 +108,9 @@ impl ReadWriteLock {
         Ok(held.map(|held| ReadGuard { guard: LockGuard { held } }))
     }
 
-    both_forms! {
-        /// Acquires the lock for writing. Blocks until it is held, for as long as the session lives.
-        pub fn write / write_timeout / write_async(&self) -> Result<WriteGuard> = forever(self.writing());
+    /// Acquires the lock for writing. Waits until it is held, for as long as the session lives.
+    pub fn write(&self) -> Pending<'_, WriteGuard> {
+        self.session().steps("write", self.path(), self.writing()).unlimited()
     }
 
     async fn writing(&self) -> Result<WriteGuard> {
@@ -119,11 +118,9 @@ impl ReadWriteLock {
         Ok(self.writer(held))
     }
 
-    both_forms! {
-        /// Acquires the lock for writing if nobody holds it or waits for it; returns `None` otherwise.
-        /// Blocks for the request timeout at most.
-        pub fn try_write / try_write_async(&self) -> Result<Option<WriteGuard>>
-            = request(self.trying_to_write());
+    /// Acquires the lock for writing if nobody holds it or waits for it; returns `None` otherwise.
+    pub fn try_write(&self) -> Pending<'_, Option<WriteGuard>> {
+        self.session().steps("try_write", self.path(), self.trying_to_write())
     }
 
     async fn trying_to_write(&self) -> Result<Option<WriteGuard>> {
@@ -135,47 +132,50 @@ impl ReadWriteLock {
         WriteGuard { guard: LockGuard { held }, naming: self.contenders.naming() }
     }
 
-    both_forms! {
-        /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
-        /// holds the lock; otherwise the readers before the first writer hold it. Blocks as
-        /// [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
-            = request(self.contenders.list_with_sessions());
+    /// Returns holders and waiters in order, as this replica has them. If a writer is first, it holds the lock;
+    /// otherwise the readers before the first writer hold it.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
+        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
+    }
 
-        /// Asks all holders to release, and returns how many were asked: see
-        /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
-        ///
-        /// # Errors
-        /// As [`Session::set`].
-        pub fn revoke / revoke_async(&self) -> Result<usize>
-            = request(revocation::ask(&self.contenders, holders));
+    /// Asks all holders to release, and returns how many were asked: see
+    /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    pub fn revoke(&self) -> Pending<'_, usize> {
+        self.session().steps("revoke", self.path(), revocation::ask(&self.contenders, holders))
+    }
 
-        /// Asks one holder to release: the holder whose znode has this path, as in
-        /// [`LockContender::path`] and [`Held::path`]. Returns `false`, without a request, if the
-        /// contender does not hold the lock, because it waits or is gone. Costs a round trip and a
-        /// write. Blocks for the request timeout at most.
-        ///
-        /// ```
-        /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
-        ///
-        /// let cluster = Cluster::new(3);
-        /// let lock = ReadWriteLock::new(&cluster.node(0).session(), "/table")?;
-        /// let (one, two) = (lock.read()?, lock.read()?);
-        /// let (asked, not_asked) = (one.revocations()?, two.revocations()?);
-        /// let other = ReadWriteLock::new(&cluster.node(1).session(), "/table")?;
-        /// assert!(other.revoke_holder(one.path())?);
-        /// assert!(asked.wait());
-        /// assert!(not_asked.events().is_empty());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        ///
-        /// # Errors
-        /// As [`Session::set`].
-        pub fn revoke_holder / revoke_holder_async(&self, path: &str) -> Result<bool>
-            = request(revocation::ask_one(&self.contenders, path, holders));
+    /// Asks one holder to release: the holder whose znode has this path, as in [`LockContender::path`] and
+    /// [`Held::path`]. Returns `false`, without a request, if the contender does not hold the lock, because it waits
+    /// or is gone. Costs a round trip and a write.
+    ///
+    /// ```
+    /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let lock = ReadWriteLock::new(&cluster.node(0).session(), "/table")?;
+    /// let (one, two) = (lock.read().wait()?, lock.read().wait()?);
+    /// let (asked, not_asked) = (one.revocations().wait()?, two.revocations().wait()?);
+    /// let other = ReadWriteLock::new(&cluster.node(1).session(), "/table")?;
+    /// assert!(other.revoke_holder(one.path()).wait()?);
+    /// assert!(asked.wait_asked().wait()?);
+    /// assert!(not_asked.events().is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    pub fn revoke_holder<'a>(&'a self, path: &'a str) -> Pending<'a, bool> {
+        self.session().steps(
+            "revoke_holder",
+            self.path(),
+            revocation::ask_one(&self.contenders, path, holders),
+        )
     }
 }
 
@@ -195,7 +195,7 @@ fn holders(listed: &[ListedContender]) -> usize {
 /// use quorate::recipes::ReadWriteLock;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let guard = ReadWriteLock::new(&session, "/lock")?.read()?;
+/// let guard = ReadWriteLock::new(&session, "/lock")?.read().wait()?;
 /// assert!(guard.is_held());
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -213,9 +213,9 @@ guard!(ReadGuard, guard: LockGuard);
 /// use quorate::recipes::ReadWriteLock;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let guard = ReadWriteLock::new(&session, "/lock")?.write()?;
+/// let guard = ReadWriteLock::new(&session, "/lock")?.write().wait()?;
 /// let token = guard.fencing_token();
-/// assert_eq!(guard.downgrade()?.fencing_token(), token);
+/// assert_eq!(guard.downgrade().wait()?.fencing_token(), token);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -227,15 +227,15 @@ pub struct WriteGuard {
 guard!(WriteGuard, guard: LockGuard);
 
 impl WriteGuard {
-    both_forms! {
-        /// Turns the writer into a reader at the same place in the queue, in one write: no writer can
-        /// come in between, and the readers next in the queue get the lock, too. The fencing token
-        /// stays the same, and the path changes. Blocks as [`Session::create`]. If it fails, the lock
-        /// is released.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
-        pub fn downgrade / downgrade_async(self) -> Result<ReadGuard> = request(self.downgrading());
+    /// Turns the writer into a reader at the same place in the queue, in one write: no writer can come in between,
+    /// and the readers next in the queue get the lock, too. The fencing token stays the same, and the path changes.
+    /// If it fails, the lock is released.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
+    pub fn downgrade(self) -> Pending<'static, ReadGuard> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("downgrade", &path, self.downgrading())
     }
 
     async fn downgrading(self) -> Result<ReadGuard> {

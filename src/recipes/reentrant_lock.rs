@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::{Lock, LockGuard, Naming};
+use crate::runtime::pending::Pending;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 
@@ -30,13 +30,13 @@ use crate::types::error::Result;
 ///
 /// let cluster = Cluster::new(3);
 /// let lock = ReentrantLock::new(&cluster.node(0).session(), "/lock")?;
-/// let outer = lock.acquire()?;
-/// let inner = lock.acquire()?;
+/// let outer = lock.acquire().wait()?;
+/// let inner = lock.acquire().wait()?;
 /// assert_eq!(outer.fencing_token(), inner.fencing_token());
-/// outer.release()?;
+/// outer.release().wait()?;
 /// assert!(inner.is_held(), "it goes with the last");
 /// let other = ReentrantLock::new(&cluster.node(0).session(), "/lock")?;
-/// assert!(other.try_acquire()?.is_none(), "another owner");
+/// assert!(other.try_acquire().wait()?.is_none(), "another owner");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -124,14 +124,13 @@ impl ReentrantLock {
         self.lock.path()
     }
 
-    both_forms! {
-        /// Acquires the lock. Blocks until it is held, for as long as the session lives. Returns at
-        /// once if this owner holds it already.
-        ///
-        /// # Errors
-        /// As [`Lock::acquire`]. These are the errors of all ways to acquire it.
-        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<ReentrantGuard>
-            = forever(self.acquiring());
+    /// Acquires the lock. Waits until it is held, for as long as the session lives. Returns at once if this owner
+    /// holds it already.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`]. These are the errors of all ways to acquire it.
+    pub fn acquire(&self) -> Pending<'_, ReentrantGuard> {
+        self.session().steps("acquire", self.path(), self.acquiring()).unlimited()
     }
 
     async fn acquiring(&self) -> Result<ReentrantGuard> {
@@ -146,18 +145,16 @@ impl ReentrantLock {
         match turn.await {
             Acquisition::Held(guard) => Ok(ReentrantGuard { guard }),
             Acquisition::Acquire(acquiring) => {
-                let guard = self.held(self.lock.acquire_async().await?);
+                let guard = self.held(self.lock.acquire().await?);
                 drop(acquiring);
                 Ok(guard)
             }
         }
     }
 
-    both_forms! {
-        /// Acquires the lock if this owner holds it, or if it is free and nobody waits for it; returns
-        /// `None` otherwise. Blocks for the request timeout at most.
-        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<ReentrantGuard>>
-            = request(self.trying());
+    /// Acquires the lock if this owner holds it, or if it is free and nobody waits for it; returns `None` otherwise.
+    pub fn try_acquire(&self) -> Pending<'_, Option<ReentrantGuard>> {
+        self.session().steps("try_acquire", self.path(), self.trying())
     }
 
     async fn trying(&self) -> Result<Option<ReentrantGuard>> {
@@ -165,7 +162,7 @@ impl ReentrantLock {
             None => Ok(None),
             Some(Acquisition::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
             Some(Acquisition::Acquire(acquiring)) => {
-                let guard = self.lock.try_acquire_async().await?;
+                let guard = self.lock.try_acquire().await?;
                 let guard = guard.map(|guard| self.held(guard));
                 drop(acquiring);
                 Ok(guard)
@@ -188,9 +185,9 @@ impl ReentrantLock {
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let lock = ReentrantLock::new(&session, "/lock")?;
-/// let (one, two) = (lock.acquire()?, lock.acquire()?);
+/// let (one, two) = (lock.acquire().wait()?, lock.acquire().wait()?);
 /// assert_eq!(one.holds(), 2);
-/// two.release()?;
+/// two.release().wait()?;
 /// assert_eq!(one.holds(), 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -205,18 +202,19 @@ impl ReentrantGuard {
         Arc::strong_count(&self.guard)
     }
 
-    both_forms! {
-        /// Drops this guard. If it is the last one, releases the lock and blocks as
-        /// [`Held::release`](crate::recipes::Held::release).
-        ///
-        /// # Errors
-        /// As [`Held::release`](crate::recipes::Held::release).
-        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
+    /// Drops this guard. If it is the last one, releases the lock as
+    /// [`Held::release`](crate::recipes::Held::release).
+    ///
+    /// # Errors
+    /// As [`Held::release`](crate::recipes::Held::release).
+    pub fn release(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("release", &path, self.releasing())
     }
 
     async fn releasing(self) -> Result<()> {
         match Arc::into_inner(self.guard) {
-            Some(guard) => guard.release_async().await,
+            Some(guard) => guard.release().await,
             None => Ok(()),
         }
     }

@@ -17,7 +17,6 @@ use self::json::InJson;
 use crate::api::multi::Multi;
 use crate::api::part::Part;
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
@@ -25,6 +24,7 @@ use crate::recipes::errors::inner;
 use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::parents::create_below;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -134,16 +134,16 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 ///
 /// let cluster = Cluster::new(3);
 /// let registry = Registry::new(&cluster.node(0).session(), "/services")?;
-/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
 ///
 /// let there = cluster.node(1).session();
-/// there.sync()?;
+/// there.sync().wait()?;
 /// let discovery = Discovery::new(&there, "/services")?;
-/// assert_eq!(discovery.instances("billing")?[0].port, 8080);
+/// assert_eq!(discovery.instances("billing").wait()?[0].port, 8080);
 ///
-/// registration.release()?;
-/// there.sync()?;
-/// assert!(discovery.instances("billing")?.is_empty());
+/// registration.release().wait()?;
+/// there.sync().wait()?;
+/// assert!(discovery.instances("billing").wait()?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 ///
@@ -192,8 +192,8 @@ impl Registry {
     ///
     /// let session = Cluster::new(1).node(0).session();
     /// let registry = Registry::new(&session, "/services")?.in_json();
-    /// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
-    /// let (data, _) = session.get(registration.path())?;
+    /// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
+    /// let (data, _) = session.get(registration.path()).wait()?;
     /// assert_eq!(&data[..], br#"{"name":"billing","id":"a","address":"10.0.0.7","port":8080,"sslPort":null,"payload":null,"registrationTimeUTC":0,"serviceType":"DYNAMIC","uriSpec":null,"enabled":true}"#);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -205,21 +205,24 @@ impl Registry {
         self
     }
 
-    both_forms! {
-        /// Registers an instance of a service. Blocks for the request timeout at most.
-        ///
-        /// If a former run of this very instance is still registered under this id, because its session has
-        /// not expired yet, the registration is taken over in one write, and nobody sees it missing. A member
-        /// of the cluster is the same instance as long as it has its data directory. A
-        /// [client](crate::Builder::client), and a member that has lost its directory, is another instance
-        /// after each start.
-        ///
-        /// # Errors
-        /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
-        /// [`Error::NoNode`] if somebody deletes it at once;
-        /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
-        pub fn register / register_async(&self, service: &str, instance: &Instance) -> Result<Registration>
-            = request(self.registering(service, instance));
+    /// Registers an instance of a service.
+    ///
+    /// If a former run of this very instance is still registered under this id, because its session has
+    /// not expired yet, the registration is taken over in one write, and nobody sees it missing. A member
+    /// of the cluster is the same instance as long as it has its data directory. A
+    /// [client](crate::Builder::client), and a member that has lost its directory, is another instance
+    /// after each start.
+    ///
+    /// # Errors
+    /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
+    /// [`Error::NoNode`] if somebody deletes it at once;
+    /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
+    pub fn register<'a>(
+        &'a self,
+        service: &'a str,
+        instance: &'a Instance,
+    ) -> Pending<'a, Registration> {
+        self.session().steps("register", self.path(), self.registering(service, instance))
     }
 
     async fn registering(&self, service: &str, instance: &Instance) -> Result<Registration> {
@@ -245,7 +248,7 @@ impl Registry {
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
 /// let registry = Registry::new(&session, "/services")?;
-/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
 /// assert!(registration.is_held());
 /// cluster.expire(&session);
 /// assert!(!registration.is_held());
@@ -260,14 +263,13 @@ pub struct Registration {
 guard!(Registration, held: Held);
 
 impl Registration {
-    both_forms! {
-        /// Replaces the instance's data. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
-        /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
-        pub fn update / update_async(&self, instance: &Instance) -> Result<()>
-            = request(self.updating(instance));
+    /// Replaces the instance's data.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
+    /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
+    pub fn update<'a>(&'a self, instance: &'a Instance) -> Pending<'a, ()> {
+        self.session().steps("update", self.path(), self.updating(instance))
     }
 
     /// [`Registration::update`] as a part of another write, which has no effect once the registration is lost: see
@@ -277,7 +279,7 @@ impl Registration {
     }
 
     async fn updating(&self, instance: &Instance) -> Result<()> {
-        inner(self.update_multi(instance)?.submit().await).map(drop)
+        inner(self.update_multi(instance)?.commit().await).map(drop)
     }
 
     fn update_multi(&self, instance: &Instance) -> Result<Multi<'_>> {

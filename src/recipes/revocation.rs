@@ -6,6 +6,9 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
 
+use crate::runtime::pending::Pending;
+use crate::runtime::shared::NodeShared;
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -14,8 +17,6 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::recipes::errors::if_exists;
-use crate::runtime::clock::Clock;
-use crate::runtime::pending::block_on;
 use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
@@ -30,9 +31,10 @@ pub(super) async fn ask(
     loop {
         let listed = contenders.list().await?;
         let holders = &listed[..holders(&listed)];
-        let calls = contenders.session().nonblocking();
-        let asked: Vec<_> =
-            holders.iter().map(|contender| calls.set(&contender.path, REVOKE)).collect();
+        let asked: Vec<_> = holders
+            .iter()
+            .map(|contender| contenders.session().set(&contender.path, REVOKE))
+            .collect();
         let mut count = 0;
         for answer in asked {
             // `None` if this holder has released in the meantime.
@@ -52,7 +54,7 @@ pub(super) async fn ask_one(
     holders: impl Fn(&[ListedContender]) -> usize,
 ) -> Result<bool> {
     // This replica may not know yet which contender holds.
-    contenders.session().nonblocking().sync().await?;
+    contenders.session().sync().await?;
     let listed = contenders.list().await?;
     match listed[..holders(&listed)].iter().any(|contender| contender.path == holder) {
         true => set(contenders.session(), holder, REVOKE).await,
@@ -62,7 +64,7 @@ pub(super) async fn ask_one(
 
 /// Sets the data of a holder's znode; `false` if it is gone.
 pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<bool> {
-    Ok(if_exists(session.nonblocking().set(holder, data).await)?.is_some())
+    Ok(if_exists(session.set(holder, data).await)?.is_some())
 }
 
 /// Receives requests to release: see [`LockGuard::revocations`](super::LockGuard::revocations) and
@@ -72,21 +74,22 @@ pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<
 /// use quorate::testing::Cluster;
 ///
 /// let cluster = Cluster::new(3);
-/// let guard = cluster.node(0).session().lock("/lock")?.acquire()?;
-/// let revocations = guard.revocations()?;
+/// let guard = cluster.node(0).session().lock("/lock")?.acquire().wait()?;
+/// let revocations = guard.revocations().wait()?;
 /// let other = cluster.node(1).session().lock("/lock")?;
-/// assert_eq!(other.revoke()?, 1);
+/// assert_eq!(other.revoke().wait()?, 1);
 /// // In a `select!`: recv(revocations.events()).
-/// if revocations.wait() {
-///     guard.release()?;
+/// if revocations.wait_asked().wait()? {
+///     guard.release().wait()?;
 /// }
-/// assert!(other.acquire()?.is_held());
+/// assert!(other.acquire().wait()?.is_held());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Revocations {
     watch: Watch,
-    clock: Clock,
+    shared: Arc<NodeShared>,
+    path: String,
     /// Whether a waiter has received the event of the loss.
     lost: Mutex<bool>,
     /// Reports a request that was made before the watch was set.
@@ -95,7 +98,7 @@ pub struct Revocations {
 
 impl Revocations {
     pub(super) async fn of(session: &Session, path: &str) -> Result<Revocations> {
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         let watch = calls.watch(path, WatchMode::Persistent).await?;
         let (data, stat) = calls.get(path).await?;
         // The watch reports later requests, too, so some requests are reported twice.
@@ -108,8 +111,8 @@ impl Revocations {
             let event = WatchEvent { kind, path, zxid, position, net, znode, before };
             let _ = sender.try_send(event);
         }
-        let clock = session.shared().clock.clone();
-        Ok(Revocations { watch, clock, lost: Mutex::new(false), earlier })
+        let (shared, path) = (Arc::clone(session.shared()), path.to_owned());
+        Ok(Revocations { watch, shared, path, lost: Mutex::new(false), earlier })
     }
 
     /// A channel that gets a message for each request, for `select!`. If a request was made before
@@ -123,24 +126,14 @@ impl Revocations {
         }
     }
 
-    /// Blocks until a request arrives, without a time limit; returns `false` if the lock or the
-    /// permits are lost before. Of several waiters, one gets the request, and all notice the loss.
-    pub fn wait(&self) -> bool {
-        // Without a deadline there is always a result.
-        block_on(self.wait_async(), &self.clock, None).ok().flatten().unwrap_or(false)
+    /// Waits until a request arrives; returns `false` if the lock or the permits are lost before. Of several waiters,
+    /// one gets the request, and all notice the loss.
+    pub fn wait_asked(&self) -> Pending<'_, bool> {
+        let asked = async { Ok(self.asked().await) };
+        Pending::steps(&self.shared, "wait_asked", &self.path, asked).unlimited()
     }
 
-    /// As [`Revocations::wait`], without blocking the thread.
-    ///
-    /// ```
-    /// # async fn example(revocations: &quorate::recipes::Revocations) -> quorate::Result<()> {
-    /// if revocations.wait_async().await {
-    ///     println!("somebody asks for it");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_async(&self) -> bool {
+    pub(super) async fn asked(&self) -> bool {
         if self.was_asked() {
             return true;
         }

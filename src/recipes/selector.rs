@@ -2,6 +2,7 @@
 //!
 //! Source: Curator, `LeaderSelector`.
 
+use crate::runtime::pending::Pending;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::recipes::contenders::SELECTOR;
 use crate::recipes::errors::is_root_missing;
-use crate::recipes::{LeaderLatch, Leadership, Naming, blocking};
+use crate::recipes::{LeaderLatch, Leadership, Naming};
 use crate::runtime::either::either;
 use crate::types::error::{Error, Result};
 
@@ -38,11 +39,13 @@ use crate::types::error::{Error, Result};
 /// let ended = selector.run(|leadership| {
 ///     assert!(leadership.is_held());
 ///     terms += 1;
-///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.fencing_token()) }
-/// })?;
+///     let last = (terms == 3).then(|| leadership.fencing_token());
+///     async move { last.map_or(ControlFlow::Continue(()), ControlFlow::Break) }
+/// });
+/// let ended = ended.wait()?;
 /// println!("its last token was {:?}", ended.break_value());
 /// assert_eq!(terms, 3);
-/// assert!(selector.latch().leader()?.is_none(), "it has resigned");
+/// assert!(selector.latch().leader().wait()?.is_none(), "it has resigned");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -92,8 +95,8 @@ impl LeaderSelector {
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let selector = LeaderSelector::new(&session, "/leader", "me")?;
     /// let selector = selector.with_hand_over(Duration::from_millis(10));
-    /// selector.run(|_| ControlFlow::Break(()))?;
-    /// assert!(selector.latch().leader()?.is_none(), "there was nobody else");
+    /// selector.run(|_| async { ControlFlow::Break(()) }).wait()?;
+    /// assert!(selector.latch().leader().wait()?.is_none(), "there was nobody else");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -107,73 +110,17 @@ impl LeaderSelector {
         &self.latch
     }
 
-    /// Campaigns, and runs `body` on this thread while it leads, again and again. Blocks until
-    /// `body` returns [`ControlFlow::Break`], and returns that, or until the session is over.
-    ///
-    /// In [`Coordinator::supervise`](crate::Coordinator::supervise), the `Break` of `body` ends the
-    /// supervision, too:
-    ///
-    /// ```
-    /// use std::ops::ControlFlow::{Break, Continue};
-    /// use quorate::recipes::LeaderSelector;
-    /// use quorate::testing::Cluster;
-    ///
-    /// # fn migrate_next() -> bool { false }
-    /// let cluster = Cluster::new(3);
-    /// let supervised = cluster.node(0).supervise(|session| {
-    ///     LeaderSelector::new(&session, "/migration", "zero")?.run(|leadership| {
-    ///         while leadership.is_held() {
-    ///             if !migrate_next() {
-    ///                 // All is done.
-    ///                 return Break(());
-    ///             }
-    ///         }
-    ///         // The lead is lost: campaign again.
-    ///         Continue(())
-    ///     })
-    /// })?;
-    /// supervised.wait()?;
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// `body` must return when it no longer leads: a thread cannot be stopped from outside. Call
-    /// [`Held::is_held`](crate::recipes::Held::is_held) of its argument before each step, write by [`Held::fenced`](crate::recipes::Held::fenced),
-    /// and include [`Held::lost`](crate::recipes::Held::lost) in long waits.
-    ///
-    /// # Errors
-    /// If `body` has continued, the errors of a session that is over; otherwise as
-    /// [`LeaderLatch::campaign`].
-    pub fn run<T>(
-        &self,
-        mut body: impl FnMut(&Leadership) -> ControlFlow<T>,
-    ) -> Result<ControlFlow<T>> {
-        loop {
-            let leadership = blocking::forever(self.latch.session(), self.campaign())?;
-            let flow = body(&leadership);
-            if let (ControlFlow::Break(_), Some(timeout)) = (&flow, self.hand_over) {
-                // It resigns in any case, so an error means the same as no other candidate.
-                let handing_over = leadership.handing_over(None, true);
-                let _ = blocking::within(self.latch.session(), timeout, handing_over);
-            }
-            let resigned = leadership.release();
-            match (flow, resigned) {
-                (ControlFlow::Break(value), _) => return Ok(ControlFlow::Break(value)),
-                (ControlFlow::Continue(()), Ok(()) | Err(Error::Timeout { .. })) => {}
-                (ControlFlow::Continue(()), Err(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// As [`LeaderSelector::run`], without blocking the thread. The future returned by `body` is
+    /// Campaigns, and runs `body` while it leads, again and again, until `body` returns [`ControlFlow::Break`], and
+    /// returns that, or until the session is over. The future returned by `body` is
     /// polled only while this instance leads. If the lead is lost, that future is dropped, and this
-    /// campaigns again, unless the session is over. Dropping the future of `run_async` drops that
+    /// campaigns again, unless the session is over. Dropping the future of `run` drops that
     /// of `body`, and resigns. The argument of `body` may be cloned and sent to other tasks; the
     /// leadership ends with `body`.
     ///
     /// A future cannot be dropped while it is being polled: if `body` computes for long between two
-    /// awaits, it should call [`Held::is_held`](crate::recipes::Held::is_held) as in the blocking form.
+    /// awaits, it should call [`Held::is_held`](crate::recipes::Held::is_held) between them.
     ///
-    /// The future of `run_async` may be spawned on a multi-threaded runtime if `body` and its
+    /// The future of `run` may be spawned on a multi-threaded runtime if `body` and its
     /// future are `Send`. `body` may borrow from its environment, and return an `async move` block
     /// with those references:
     ///
@@ -190,7 +137,7 @@ impl LeaderSelector {
     /// impl App {
     ///     async fn lead(&self) -> quorate::Result<ControlFlow<()>> {
     ///         let greeting = format!("{} leads", self.name);
-    ///         let run = self.selector.run_async(|leadership| {
+    ///         let run = self.selector.run(|leadership| {
     ///             let greeting = &greeting;
     ///             async move {
     ///                 println!("{greeting}, with token {}", leadership.fencing_token());
@@ -215,7 +162,15 @@ impl LeaderSelector {
     ///
     /// # Errors
     /// The errors of a session that is over; otherwise as [`LeaderLatch::campaign`].
-    pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
+    pub fn run<'a, T: Send + 'a, F: Future<Output = ControlFlow<T>> + Send + 'a>(
+        &'a self,
+        body: impl FnMut(Arc<Leadership>) -> F + Send + 'a,
+    ) -> Pending<'a, ControlFlow<T>> {
+        let latch = &self.latch;
+        latch.session().steps("run", latch.path(), self.running(body)).unlimited()
+    }
+
+    pub(crate) async fn running<T, F: Future<Output = ControlFlow<T>>>(
         &self,
         mut body: impl FnMut(Arc<Leadership>) -> F,
     ) -> Result<ControlFlow<T>> {
@@ -224,19 +179,21 @@ impl LeaderSelector {
             let running = body(Arc::clone(&term.0));
             if let Some(ended @ ControlFlow::Break(_)) = while_leading(&term.0, running).await {
                 if let Some(timeout) = self.hand_over {
-                    let timeout = self.latch.session().nonblocking().sleep(timeout);
+                    let timeout = self.latch.session().sleep(timeout);
                     // It resigns in any case, so an error means the same as no other candidate.
                     let _ = either(term.0.handing_over(None, true), timeout).await;
                 }
+                term.resign().await;
                 return Ok(ended);
             }
+            term.resign().await;
         }
     }
 
     /// Waits until it leads. If somebody deletes the candidate, campaigns as a new one.
     async fn campaign(&self) -> Result<Leadership> {
         loop {
-            match self.latch.campaign_async().await {
+            match self.latch.campaign().await {
                 Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => {}
                 done => return done,
             }
@@ -246,6 +203,15 @@ impl LeaderSelector {
 
 /// A term of leadership. Dropping it resigns, even if there are clones of the leadership.
 struct Term(Arc<Leadership>);
+
+impl Term {
+    /// Resigns, and waits until it has. What is not known then makes no difference: it campaigns again, or ends.
+    async fn resign(&self) {
+        if let Ok(deletion) = self.0.ephemeral.begin_deletion() {
+            let _ = deletion.await;
+        }
+    }
+}
 
 impl Drop for Term {
     fn drop(&mut self) {
@@ -258,7 +224,7 @@ async fn while_leading<T>(
     leadership: &Leadership,
     running: impl Future<Output = ControlFlow<T>>,
 ) -> Option<ControlFlow<T>> {
-    let mut lost = pin!(leadership.wait_lost_async());
+    let mut lost = pin!(leadership.wait_lost());
     let mut running = pin!(running);
     let mut is_lost = false;
     poll_fn(|context| {

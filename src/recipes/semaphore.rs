@@ -23,11 +23,11 @@ pub use self::shared::SharedSemaphore;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, reads, revocation};
+use crate::recipes::{LockContender, revocation};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -62,13 +62,13 @@ const REVOKED: &[u8] = b"holds, __REVOKE__";
 /// let cluster = Cluster::new(3);
 /// let here = Semaphore::new(&cluster.node(0).session(), "/uploads", 3)?;
 /// let there = Semaphore::new(&cluster.node(1).session(), "/uploads", 3)?;
-/// let two = here.acquire_many(2)?;
-/// let one = there.acquire()?;
-/// assert!(there.try_acquire()?.is_none());
-/// here.set_permits(4)?;
-/// assert_eq!(there.acquire()?.permits(), 1);
+/// let two = here.acquire_many(2).wait()?;
+/// let one = there.acquire().wait()?;
+/// assert!(there.try_acquire().wait()?.is_none());
+/// here.set_permits(4).wait()?;
+/// assert_eq!(there.acquire().wait()?.permits(), 1);
 /// let other = Semaphore::new(&cluster.node(2).session(), "/uploads", 3)?;
-/// assert!(matches!(other.acquire(), Err(Error::InvalidSetting { .. })));
+/// assert!(matches!(other.acquire().wait(), Err(Error::InvalidSetting { .. })));
 /// # drop((one, two));
 /// # Ok::<(), Error>(())
 /// ```
@@ -140,25 +140,24 @@ impl Semaphore {
         self.contenders.path()
     }
 
-    both_forms! {
-        /// Acquires one permit. Blocks until there is one, for as long as the session lives.
-        ///
-        /// # Errors
-        /// As [`Semaphore::acquire_many`].
-        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<Permits>
-            = forever(self.acquiring(1));
+    /// Acquires one permit. Waits until there is one, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_many`].
+    pub fn acquire(&self) -> Pending<'_, Permits> {
+        self.session().steps("acquire", self.path(), self.acquiring(1)).unlimited()
+    }
 
-        /// Acquires this many permits, all or none. Blocks until they are available, for as long as the
-        /// session lives.
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`] if the total differs, for 0, or for more than the total, also
-        /// if the total is reduced during the wait; [`Error::InvalidData`] if the znode's data is no number;
-        /// [`Error::NoNode`] if somebody deleted this
-        /// contender's znode; the errors of a session that is over. These are the errors of all ways to
-        /// acquire permits.
-        pub fn acquire_many / acquire_many_timeout / acquire_many_async(&self, permits: u32) -> Result<Permits>
-            = forever(self.acquiring(permits));
+    /// Acquires this many permits, all or none. Waits until they are available, for as long as the session lives.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the total differs, for 0, or for more than the total, also
+    /// if the total is reduced during the wait; [`Error::InvalidData`] if the znode's data is no number;
+    /// [`Error::NoNode`] if somebody deleted this
+    /// contender's znode; the errors of a session that is over. These are the errors of all ways to
+    /// acquire permits.
+    pub fn acquire_many(&self, permits: u32) -> Pending<'_, Permits> {
+        self.session().steps("acquire_many", self.path(), self.acquiring(permits)).unlimited()
     }
 
     async fn acquiring(&self, permits: u32) -> Result<Permits> {
@@ -170,18 +169,18 @@ impl Semaphore {
                 QueuePosition::First => None,
                 QueuePosition::Behind(before) => Some(before),
             };
-            let calls = self.session().nonblocking();
+            let calls = &self.session().in_turn();
             if let Some(before) = before {
                 let read = if_exists(calls.get_and_watch(&before).await)?;
                 let Some((data, _, watch)) = read else { continue };
                 // With this mark, it holds by a former, larger total.
                 if !data.starts_with(HOLDS) {
-                    watch.recv_async().await;
+                    watch.next().await;
                     continue;
                 }
             }
             match &changes {
-                Some(watch) => match watch.recv_async().await {
+                Some(watch) => match watch.next().await {
                     // The next read covers all events until now.
                     Some(_) => watch.events().try_iter().for_each(drop),
                     None => changes = None,
@@ -191,11 +190,9 @@ impl Semaphore {
         }
     }
 
-    both_forms! {
-        /// Acquires this many permits if they are available now and nobody waits; returns `None`
-        /// otherwise. Blocks for the request timeout at most.
-        pub fn try_acquire_many / try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>>
-            = request(self.trying(permits));
+    /// Acquires this many permits if they are available now and nobody waits; returns `None` otherwise.
+    pub fn try_acquire_many(&self, permits: u32) -> Pending<'_, Option<Permits>> {
+        self.session().steps("try_acquire_many", self.path(), self.trying(permits))
     }
 
     async fn trying(&self, permits: u32) -> Result<Option<Permits>> {
@@ -206,9 +203,9 @@ impl Semaphore {
         }
     }
 
-    both_forms! {
-        /// [`Semaphore::try_acquire_many`] for one permit.
-        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<Permits>> = request(self.trying(1));
+    /// [`Semaphore::try_acquire_many`] for one permit.
+    pub fn try_acquire(&self) -> Pending<'_, Option<Permits>> {
+        self.session().steps("try_acquire", self.path(), self.trying(1))
     }
 
     async fn join(&self, permits: u32) -> Result<Contender> {
@@ -226,7 +223,7 @@ impl Semaphore {
     }
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<QueuePosition> {
-        let calls = self.session().nonblocking();
+        let calls = &self.session().in_turn();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
             // The znode was deleted in the meantime, and created again by a new contender.
@@ -280,7 +277,7 @@ impl Semaphore {
         let total = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
-            let calls = session.nonblocking();
+            let calls = &session.in_turn();
             let written = match if_exists(calls.get(path).await)? {
                 // The znode was not created by a semaphore.
                 Some((data, stat)) if data.is_empty() => {
@@ -301,26 +298,24 @@ impl Semaphore {
         }
     }
 
-    both_forms! {
-        /// Returns the total, as this replica has it. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] before the first use; the errors of a session that is over.
-        pub fn permits / permits_async(&self) -> Result<u32> = request(self.reading_permits());
+    /// Returns the total, as this replica has it.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] before the first use; the errors of a session that is over.
+    pub fn permits(&self) -> Pending<'_, u32> {
+        self.session().steps("permits", self.path(), self.reading_permits())
     }
 
     async fn reading_permits(&self) -> Result<u32> {
-        self.parse(&reads::get(self.session(), self.path()).await?.0)
+        self.parse(&self.session().get(self.path()).await?.0)
     }
 
-    both_forms! {
-        /// Changes the total for everybody. Handles created later must be given the new total. Blocks
-        /// as [`Session::create`].
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
-        pub fn set_permits / set_permits_async(&self, permits: u32) -> Result<()>
-            = request(self.setting_permits(permits));
+    /// Changes the total for everybody. Handles created later must be given the new total.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
+    pub fn set_permits(&self, permits: u32) -> Pending<'_, ()> {
+        self.session().steps("set_permits", self.path(), self.setting_permits(permits))
     }
 
     async fn setting_permits(&self, permits: u32) -> Result<()> {
@@ -328,7 +323,7 @@ impl Semaphore {
         self.agree().await?;
         self.contenders
             .session()
-            .transact_async(|txn| {
+            .transact(|txn| {
                 let listed = self.contenders.sorted(txn.children(self.path())?);
                 let before = parsed(&txn.get(self.path())?.0);
                 // Marks the contenders that hold by the old total, since the new one may not show
@@ -347,26 +342,23 @@ impl Semaphore {
             .map(drop)
     }
 
-    both_forms! {
-        /// Asks one holder to give its permits back: the holder whose znode has this path, as in
-        /// [`LockContender::path`] and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has
-        /// called [`Permits::revocations`], and decides for itself. Returns `false`, without a request,
-        /// if the contender holds no permits, because it waits or is gone. Costs a round trip and a
-        /// write. Blocks for the request timeout at most.
-        ///
-        /// A contender that got its permits before the total was reduced is a holder, too.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
-        pub fn revoke_holder / revoke_holder_async(&self, path: &str) -> Result<bool>
-            = request(self.revoking(path));
+    /// Asks one holder to give its permits back: the holder whose znode has this path, as in [`LockContender::path`]
+    /// and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has called
+    /// [`Permits::revocations`], and decides for itself. Returns `false`, without a request, if the contender holds
+    /// no permits, because it waits or is gone. Costs a round trip and a write.
+    ///
+    /// A contender that got its permits before the total was reduced is a holder, too.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
+    pub fn revoke_holder<'a>(&'a self, path: &'a str) -> Pending<'a, bool> {
+        self.session().steps("revoke_holder", self.path(), self.revoking(path))
     }
 
     async fn revoking(&self, path: &str) -> Result<bool> {
-        let calls = self.session().nonblocking();
         // This replica may not know yet which contenders hold.
-        calls.sync().await?;
-        let snapshot = calls.snapshot_of(self.path()).await?;
+        self.session().sync().await?;
+        let snapshot = self.session().snapshot_of(self.path()).await?;
         let (listed, all) = self.contenders_and_permits(&snapshot)?;
         let Some(at) = listed.iter().position(|contender| contender.path == path) else {
             return Ok(false);
@@ -378,13 +370,12 @@ impl Semaphore {
         }
     }
 
-    both_forms! {
-        /// Returns holders and waiters in order, as this replica has them. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        pub fn contenders / contenders_async(&self) -> Result<Vec<LockContender>>
-            = request(self.contenders.list_with_sessions());
+    /// Returns holders and waiters in order, as this replica has them.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
+        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
     }
 }
 

@@ -23,24 +23,24 @@ fn until_error<S: Send + 'static, T: 'static>(
 }
 
 impl Cache {
-    /// The changes of [`Cache::recv_async`] as a stream, which ends after an error. Dropping a wait for the next
+    /// The changes of [`Cache::recv`] as a stream, which ends after an error. Dropping a wait for the next
     /// item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
-    /// As [`Cache::recv_async`].
+    /// As [`Cache::recv`].
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Change>>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.recv_async()))
+        until_error(self, |from| Box::pin(from.recv()))
     }
 }
 
-impl<T: 'static> Updates<T> {
-    /// The values of [`Updates::recv_async`] as a stream, which ends after an error. Dropping a wait for the next item
+impl<T: Send + 'static> Updates<T> {
+    /// The values of [`Updates::recv`] as a stream, which ends after an error. Dropping a wait for the next item
     /// loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
-    /// As [`Updates::recv_async`].
+    /// As [`Updates::recv`].
     pub fn into_stream(self) -> impl Stream<Item = Result<T>> + Send + Unpin {
-        until_error(self, |from| Box::pin(from.recv_async()))
+        until_error(self, |from| Box::pin(from.recv()))
     }
 }
 
@@ -49,9 +49,7 @@ impl Revocations {
     /// for the next request loses nothing.
     pub fn into_stream(self) -> impl Stream<Item = ()> + Send + Unpin {
         Repeated::new(self, |revocations: Self| {
-            Box::pin(
-                async move { revocations.wait_async().await.then_some(((), Some(revocations))) },
-            )
+            Box::pin(async move { revocations.asked().await.then_some(((), Some(revocations))) })
         })
     }
 }

@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{if_exists, inner, unless_gone, unless_overtaken};
@@ -29,6 +28,7 @@ use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
 use crate::recipes::waiting::next_event;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -41,9 +41,9 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
-/// transaction.begin(&["shop", "bank"], b"one apple")?;
-/// assert_eq!(transaction.phase()?, Phase::Voting);
-/// assert_eq!(transaction.abort()?, Phase::Aborted);
+/// transaction.begin(&["shop", "bank"], b"one apple").wait()?;
+/// assert_eq!(transaction.phase().wait()?, Phase::Voting);
+/// assert_eq!(transaction.abort().wait()?, Phase::Aborted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,8 +68,8 @@ pub enum Phase {
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
-/// transaction.begin(&["shop", "bank"], b"one apple")?;
-/// let phase = transaction.join("shop")?.vote(Vote::No)?;
+/// transaction.begin(&["shop", "bank"], b"one apple").wait()?;
+/// let phase = transaction.join("shop").wait()?.vote(Vote::No).wait()?;
 /// assert_eq!(phase, Phase::Aborted, "nobody waits for the others");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -145,8 +145,8 @@ type Votes = Vec<(String, Zxid)>;
 ///   votes that exist, or finds the decision.
 /// - A vote of `No` aborts it at once. The coordinator also aborts it if a participant that has
 ///   joined and not voted is lost: its session is over, or its [`Participant`] was dropped. The
-///   coordinator waits for a participant that has not joined, without a time limit or up to that of
-///   [`TwoPhaseCommit::decide_timeout`].
+///   coordinator waits for a participant that has not joined, without a limit of its own
+///   ([`Pending::timeout`]).
 /// - A participant that has voted `Yes` is bound. After a restart it joins again by the same name,
 ///   and gets [the outcome](Participant::outcome). The outcome is stored until all bound
 ///   participants have [acknowledged](Participant::acknowledge) it and somebody calls
@@ -162,21 +162,21 @@ type Votes = Vec<(String, Zxid)>;
 ///
 /// let cluster = Cluster::new(3);
 /// let coordinator = TwoPhaseCommit::new(&cluster.node(0).session(), "/transactions/7")?;
-/// coordinator.begin(&["shop", "bank"], b"one apple")?;
+/// coordinator.begin(&["shop", "bank"], b"one apple").wait()?;
 ///
 /// std::thread::scope(|scope| {
 ///     for (node, name) in [(1, "shop"), (2, "bank")] {
 ///         let session = cluster.node(node).session();
 ///         scope.spawn(move || {
-///             session.sync()?;
-///             let participant = TwoPhaseCommit::new(&session, "/transactions/7")?.join(name)?;
+///             session.sync().wait()?;
+///             let participant = TwoPhaseCommit::new(&session, "/transactions/7")?.join(name).wait()?;
 ///             assert_eq!(participant.proposal(), b"one apple");
-///             participant.vote(Vote::Yes)?;
-///             assert_eq!(participant.outcome()?, Phase::Committed);
-///             participant.acknowledge()
+///             participant.vote(Vote::Yes).wait()?;
+///             assert_eq!(participant.outcome().wait()?, Phase::Committed);
+///             participant.acknowledge().wait()
 ///         });
 ///     }
-///     assert_eq!(coordinator.decide()?, Phase::Committed);
+///     assert_eq!(coordinator.decide().wait()?, Phase::Committed);
 ///     Ok::<(), quorate::Error>(())
 /// })?;
 /// # Ok::<(), quorate::Error>(())
@@ -206,17 +206,16 @@ impl TwoPhaseCommit {
         &self.path
     }
 
-    both_forms! {
-        /// Begins the transaction with a proposal, for participants of these names. Blocks for the
-        /// request timeout at most. Missing parents are created as containers.
-        ///
-        /// # Errors
-        /// [`Error::NodeExists`] if the transaction has already begun, or a name is given twice;
-        /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
-        /// [`Error::TooLarge`] if the proposal and the names are more than 1 MiB; otherwise as
-        /// [`Session::create`](crate::Session::create).
-        pub fn begin / begin_async(&self, participants: &[&str], proposal: &[u8]) -> Result<()>
-            = request(self.beginning(participants, proposal));
+    /// Begins the transaction with a proposal, for participants of these names. Missing parents are created as
+    /// containers.
+    ///
+    /// # Errors
+    /// [`Error::NodeExists`] if the transaction has already begun, or a name is given twice;
+    /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
+    /// [`Error::TooLarge`] if the proposal and the names are more than 1 MiB; otherwise as
+    /// [`Session::create`](crate::Session::create).
+    pub fn begin<'a>(&'a self, participants: &'a [&'a str], proposal: &'a [u8]) -> Pending<'a, ()> {
+        self.session().steps("begin", self.path(), self.beginning(participants, proposal))
     }
 
     async fn beginning(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
@@ -236,7 +235,7 @@ impl TwoPhaseCommit {
             for name in participants {
                 multi = multi.create(&name_in(&self.path, name)?, &site, CreateMode::Persistent);
             }
-            inner(multi.submit().await).map(drop)
+            inner(multi.commit().await).map(drop)
         })
         .await
     }
@@ -253,49 +252,48 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    both_forms! {
-        /// Returns the transaction's phase, as this replica has it. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
-        /// a session that is over.
-        pub fn phase / phase_async(&self) -> Result<Phase> = request(self.reading());
+    /// Returns the transaction's phase, as this replica has it.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
+    /// a session that is over.
+    pub fn phase(&self) -> Pending<'_, Phase> {
+        self.session().steps("phase", self.path(), self.reading())
     }
 
     async fn reading(&self) -> Result<Phase> {
-        Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
+        Ok(self.header(&self.session.snapshot_of(&self.path).await?)?.value.phase)
     }
 
-    both_forms! {
-        /// Decides the transaction as soon as the votes allow that, and returns the decision. Blocks
-        /// until there is a decision, for as long as the session lives. Any number of callers may do
-        /// so, at any time.
-        ///
-        /// A participant that never joins is waited for: [`TwoPhaseCommit::abort`] ends that.
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use quorate::{recipes::{Phase, TwoPhaseCommit}, testing::Cluster};
-        ///
-        /// let commit = TwoPhaseCommit::new(&Cluster::new(1).node(0).session(), "/transfer")?;
-        /// commit.begin(&["a"], b"")?;
-        /// let phase = match commit.decide_timeout(Duration::from_millis(50))? {
-        ///     Some(phase) => phase,
-        ///     None => commit.abort()?,
-        /// };
-        /// assert_eq!(phase, Phase::Aborted);
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
-        /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
-        /// error the transaction may or may not be decided: call this again.
-        pub fn decide / decide_timeout / decide_async(&self) -> Result<Phase> = forever(self.deciding_when_voted());
+    /// Decides the transaction as soon as the votes allow that, and returns the decision. Waits until there is a
+    /// decision, for as long as the session lives. Any number of callers may do so, at any time.
+    ///
+    /// A participant that never joins is waited for: [`TwoPhaseCommit::abort`] ends that.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{recipes::{Phase, TwoPhaseCommit}, testing::Cluster};
+    ///
+    /// let commit = TwoPhaseCommit::new(&Cluster::new(1).node(0).session(), "/transfer")?;
+    /// commit.begin(&["a"], b"").wait()?;
+    /// let phase = match commit.decide().timeout(Duration::from_millis(50)).wait() {
+    ///     Ok(phase) => phase,
+    ///     Err(_) => commit.abort().wait()?,
+    /// };
+    /// assert_eq!(phase, Phase::Aborted);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
+    /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
+    /// error the transaction may or may not be decided: call this again.
+    pub fn decide(&self) -> Pending<'_, Phase> {
+        self.session().steps("decide", self.path(), self.deciding_when_voted()).unlimited()
     }
 
     async fn deciding_when_voted(&self) -> Result<Phase> {
-        let calls = self.session.nonblocking();
+        let calls = &self.session.in_turn();
         let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
         loop {
             let snapshot = calls.snapshot_of(&self.path).await?;
@@ -312,7 +310,7 @@ impl TwoPhaseCommit {
                 multi = multi.require(&path, Condition::Mzxid(mzxid));
             }
             // Fails if somebody has voted or decided in between.
-            let decided = self.deciding(multi, &header, phase)?.submit().await;
+            let decided = self.deciding(multi, &header, phase)?.commit().await;
             if unless_overtaken(decided)?.is_some() {
                 return Ok(phase);
             }
@@ -359,44 +357,42 @@ impl TwoPhaseCommit {
         Ok((!waits).then_some((Phase::Committed, votes)))
     }
 
-    both_forms! {
-        /// Aborts the transaction, unless it is already decided, and returns the decision. Anybody may
-        /// call this. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
-        pub fn abort / abort_async(&self) -> Result<Phase> = request(self.aborting());
+    /// Aborts the transaction, unless it is already decided, and returns the decision. Anybody may call this.
+    ///
+    /// # Errors
+    /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+    pub fn abort(&self) -> Pending<'_, Phase> {
+        self.session().steps("abort", self.path(), self.aborting())
     }
 
     async fn aborting(&self) -> Result<Phase> {
         loop {
-            let header = self.header(&self.session.nonblocking().snapshot_of(&self.path).await?)?;
+            let header = self.header(&self.session.in_turn().snapshot_of(&self.path).await?)?;
             if header.value.phase != Phase::Voting {
                 return Ok(header.value.phase);
             }
             let multi = self.deciding(self.session.multi(), &header, Phase::Aborted)?;
-            if unless_overtaken(multi.submit().await)?.is_some() {
+            if unless_overtaken(multi.commit().await)?.is_some() {
                 return Ok(Phase::Aborted);
             }
         }
     }
 
-    both_forms! {
-        /// Joins as a participant, for the first time or again after a loss. After that, an earlier
-        /// participant of this name that has not voted can no longer vote. Blocks for the request
-        /// timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant with this name;
-        /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
-        pub fn join / join_async(&self, name: &str) -> Result<Participant> = request(self.joining(name));
+    /// Joins as a participant, for the first time or again after a loss. After that, an earlier participant of this
+    /// name that has not voted can no longer vote.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant with this name;
+    /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+    pub fn join<'a>(&'a self, name: &'a str) -> Pending<'a, Participant> {
+        self.session().steps("join", self.path(), self.joining(name))
     }
 
     async fn joining(&self, name: &str) -> Result<Participant> {
         let site_path = name_in(&self.path, name)?;
         let alive_path = alive(&site_path);
         loop {
-            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
+            let snapshot = self.session.in_turn().snapshot_of(&self.path).await?;
             let header = self.header(&snapshot)?;
             let site: DecodedValue<Site> = read(&snapshot, &site_path)?;
             let mut alive = None;
@@ -416,7 +412,7 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                let created = created_in_multi(&self.session, multi.submit()).await;
+                let created = created_in_multi(&self.session, multi.commit()).await;
                 let Some(ephemeral) = unless_overtaken(created)? else { continue };
                 alive = Some(ephemeral);
             }
@@ -424,22 +420,21 @@ impl TwoPhaseCommit {
         }
     }
 
-    both_forms! {
-        /// Deletes the transaction's znodes, if it is decided and all who voted `Yes` have acknowledged
-        /// the decision. Returns whether the transaction is gone. Blocks for the request timeout at
-        /// most.
-        ///
-        /// If a participant that has not voted `Yes` finds the transaction forgotten, it has nothing to
-        /// do.
-        ///
-        /// # Errors
-        /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
-        /// [`Error::NoNode`]; [`Error::InvalidData`].
-        pub fn forget / forget_async(&self) -> Result<bool> = request(self.forgetting());
+    /// Deletes the transaction's znodes, if it is decided and all who voted `Yes` have acknowledged the decision.
+    /// Returns whether the transaction is gone.
+    ///
+    /// If a participant that has not voted `Yes` finds the transaction forgotten, it has nothing to
+    /// do.
+    ///
+    /// # Errors
+    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
+    /// [`Error::NoNode`]; [`Error::InvalidData`].
+    pub fn forget(&self) -> Pending<'_, bool> {
+        self.session().steps("forget", self.path(), self.forgetting())
     }
 
     async fn forgetting(&self) -> Result<bool> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
+        let snapshot = self.session.in_turn().snapshot_of(&self.path).await?;
         let Some(header) = if_exists(self.header(&snapshot))? else { return Ok(true) };
         if header.value.phase == Phase::Voting {
             return Ok(false);
@@ -453,7 +448,7 @@ impl TwoPhaseCommit {
         let condition = Condition::Mzxid(header.mzxid);
         let multi = self.session.multi().require(&self.path, condition);
         // Otherwise somebody else has deleted the transaction, and there may be another one by now.
-        unless_gone(multi.delete_recursive(&self.path).submit().await)?;
+        unless_gone(multi.delete_recursive(&self.path).commit().await)?;
         Ok(true)
     }
 }
@@ -482,8 +477,8 @@ mod tests {
     fn the_decision_follows_from_all_votes() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
-        transaction.begin(&["a", "b"], b"").unwrap();
-        session.create("/tx/a/alive", b"", CreateMode::Ephemeral).unwrap();
+        transaction.begin(&["a", "b"], b"").wait().unwrap();
+        session.create("/tx/a/alive", b"", CreateMode::Ephemeral).wait().unwrap();
         let (yes, no) = (Site::Voted(Vote::Yes), Site::Voted(Vote::No));
         // Of these participants, `a` is alive, and `b` is not.
         let cases = [
@@ -499,9 +494,9 @@ mod tests {
             (yes, yes, "commit"),
         ];
         for (a, b, expected) in cases {
-            session.set("/tx/a", transaction.encode(&a).unwrap()).unwrap();
-            session.set("/tx/b", transaction.encode(&b).unwrap()).unwrap();
-            let snapshot = session.snapshot().unwrap();
+            session.set("/tx/a", transaction.encode(&a).unwrap()).wait().unwrap();
+            session.set("/tx/b", transaction.encode(&b).unwrap()).wait().unwrap();
+            let snapshot = session.snapshot().wait().unwrap();
             let header = transaction.header(&snapshot).unwrap().value;
             let tally = match transaction.tally(&snapshot, &header).unwrap() {
                 Some((Phase::Committed, votes)) => {
@@ -517,8 +512,8 @@ mod tests {
             };
             assert_eq!(tally, expected, "{a:?} and {b:?}");
         }
-        session.set("/tx/b", transaction.encode(&Site::Acknowledged).unwrap()).unwrap();
-        let snapshot = session.snapshot().unwrap();
+        session.set("/tx/b", transaction.encode(&Site::Acknowledged).unwrap()).wait().unwrap();
+        let snapshot = session.snapshot().wait().unwrap();
         let header = transaction.header(&snapshot).unwrap().value;
         let nothing = transaction.tally(&snapshot, &header);
         assert!(matches!(nothing, Err(Error::InvalidData { .. })), "nothing to acknowledge");
@@ -528,18 +523,27 @@ mod tests {
     fn a_transaction_that_cannot_begin_leaves_nothing() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
-        let begin = |names: &[&str]| transaction.begin(names, b"");
+        let begin = |names: &[&str]| transaction.begin(names, b"").wait();
         assert!(matches!(begin(&[]), Err(Error::InvalidSetting { .. })));
         assert!(matches!(begin(&["a", "b/c"]), Err(Error::InvalidPath { .. })));
         assert!(matches!(begin(&["a", ".."]), Err(Error::InvalidPath { .. })));
         assert!(matches!(begin(&["a", "a"]), Err(Error::NodeExists { .. })));
-        assert!(session.exists("/tx").unwrap().is_none());
+        assert!(session.exists("/tx").wait().unwrap().is_none());
         begin(&["a"]).unwrap();
         assert!(matches!(begin(&["a"]), Err(Error::NodeExists { .. })), "once only");
-        assert!(matches!(transaction.join("b"), Err(Error::NoNode { .. })), "nobody asked it");
-        assert_eq!(transaction.forget(), Ok(false), "it is not decided");
-        assert_eq!([transaction.abort(), transaction.abort()], [const { Ok(Phase::Aborted) }; 2]);
-        assert_eq!([transaction.forget(), transaction.forget()], [const { Ok(true) }; 2]);
-        assert!(matches!(transaction.phase(), Err(Error::NoNode { .. })));
+        assert!(
+            matches!(transaction.join("b").wait(), Err(Error::NoNode { .. })),
+            "nobody asked it"
+        );
+        assert_eq!(transaction.forget().wait(), Ok(false), "it is not decided");
+        assert_eq!(
+            [transaction.abort().wait(), transaction.abort().wait()],
+            [const { Ok(Phase::Aborted) }; 2]
+        );
+        assert_eq!(
+            [transaction.forget().wait(), transaction.forget().wait()],
+            [const { Ok(true) }; 2]
+        );
+        assert!(matches!(transaction.phase().wait(), Err(Error::NoNode { .. })));
     }
 }

@@ -5,8 +5,7 @@ use std::pin::Pin;
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 
@@ -36,12 +35,12 @@ use crate::types::watch::WatchMode;
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let group = Group::new(&session, "/group")?;
 /// let mut updates = group.watch();
-/// assert!(updates.recv()?.is_empty());
-/// let _one = group.join("one", b"")?;
-/// drop(group.join("two", b"")?);
-/// let _three = group.join("three", b"")?;
-/// assert_eq!(updates.recv()?.names(), ["one", "three"]);
-/// assert!(updates.recv_timeout(Duration::from_millis(1))?.is_none(), "nothing has changed");
+/// assert!(updates.recv().wait()?.is_empty());
+/// let _one = group.join("one", b"").wait()?;
+/// drop(group.join("two", b"").wait()?);
+/// let _three = group.join("three", b"").wait()?;
+/// assert_eq!(updates.recv().wait()?.names(), ["one", "three"]);
+/// assert!(updates.recv().timeout(Duration::from_millis(1)).wait().is_err(), "nothing has changed");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Updates<T> {
@@ -76,12 +75,12 @@ pub(super) struct WatchedPath {
 impl WatchedPath {
     async fn changed(&mut self) -> Result<()> {
         let Some(watch) = &self.watch else {
-            let watching = self.session.nonblocking().watch(&self.path, self.mode);
+            let watching = self.session.watch(&self.path, self.mode);
             // The last read came before the watch: the caller reads again.
             self.watch = Some(watching.await?);
             return Ok(());
         };
-        if watch.recv_async().await.is_none() {
+        if watch.next().await.is_none() {
             // An error if the session is over; otherwise somebody has removed the watch.
             self.session.check_alive()?;
             self.watch = None;
@@ -111,18 +110,15 @@ impl<T> Updates<T> {
         Updates { watched, source: Box::new(source) }
     }
 
-    fn session(&self) -> &Session {
-        &self.watched.session
-    }
-
-    both_forms! {
-        /// Blocks until there is a new value, without a time limit, and returns it. The first call returns the present
-        /// one.
-        ///
-        /// # Errors
-        /// [`Error::NoAuth`](crate::Error::NoAuth); [`Error::TooLarge`](crate::Error::TooLarge) on a client, which
-        /// receives everything that is read, if that is more than 8 MiB; the errors of a session that is over.
-        pub fn recv / recv_timeout / recv_async(&mut self) -> Result<T> = forever(self.receiving());
+    /// Waits until there is a new value, and returns it. The first call returns the present one.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`](crate::Error::NoAuth); [`Error::TooLarge`](crate::Error::TooLarge) on a client, which
+    /// receives everything that is read, if that is more than 8 MiB; the errors of a session that is over.
+    pub fn recv(&mut self) -> Pending<'_, T> {
+        let WatchedPath { session, path, .. } = &self.watched;
+        let (session, path) = (session.clone(), path.clone());
+        session.steps("recv", &path, self.receiving()).unlimited()
     }
 
     async fn receiving(&mut self) -> Result<T> {
@@ -134,25 +130,24 @@ impl<T> Updates<T> {
         }
     }
 
-    /// Returns the value, if there is a new one. Blocks as [`Session::get`].
+    /// Returns the value, if there is a new one.
     ///
     /// # Errors
     /// As [`Updates::recv`], and [`Error::Timeout`](crate::Error::Timeout).
-    pub fn try_recv(&mut self) -> Result<Option<T>> {
+    pub fn try_recv(&mut self) -> Pending<'_, Option<T>> {
         let WatchedPath { session, path, .. } = &self.watched;
-        blocking::request(session, "try_recv", path, self.source.latest())
+        session.steps("try_recv", path, self.source.latest())
     }
 
-    /// As [`Updates::try_recv`], without blocking the thread.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) async fn latest(&mut self) -> Result<Option<T>> {
         self.source.latest().await
     }
 
     /// Returns a watch whose channel gets a message when there may be a new value, for a `select!` with other
-    /// channels. Call [`Updates::try_recv`] until it returns nothing, once at the start and after each message. Taking
-    /// messages from the channel loses no values. The channel closes when the session is over, which `try_recv` then
-    /// reports. Not every message means a new value. Blocks as [`Session::watch`].
+    /// channels. Call [`Updates::try_recv`] until it returns nothing, once at the start and after each message.
+    /// Taking messages from the channel loses no values. The channel closes when the session is over, which
+    /// `try_recv` then reports. Not every message means a new value.
     ///
     /// ```
     /// use crossbeam_channel::{never, select};
@@ -162,15 +157,15 @@ impl<T> Updates<T> {
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(2).session();
     /// let mut leaders = LeaderLatch::new(&session, "/leader", "")?.watch();
-    /// let signal = leaders.signal()?;
-    /// assert_eq!(leaders.try_recv()?, Some(None), "nobody leads");
+    /// let signal = leaders.signal().wait()?;
+    /// assert_eq!(leaders.try_recv().wait()?, Some(None), "nobody leads");
     /// let session = cluster.node(0).session();
-    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
+    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign().wait()?;
     /// let other = never::<()>();
     /// let leader = loop {
     ///     select! {
     ///         recv(signal.events()) -> _ => {
-    ///             if let Some(leader) = leaders.try_recv()? {
+    ///             if let Some(leader) = leaders.try_recv().wait()? {
     ///                 break leader;
     ///             }
     ///         }
@@ -183,7 +178,7 @@ impl<T> Updates<T> {
     ///
     /// # Errors
     /// As [`Session::watch`].
-    pub fn signal(&self) -> Result<Watch> {
+    pub fn signal(&self) -> Pending<'static, Watch> {
         let WatchedPath { session, path, mode, .. } = &self.watched;
         session.watch(path, *mode)
     }

@@ -7,10 +7,10 @@ use crate::types::watch::WatchEvent;
 
 /// Waits until the znode is deleted or changed. Returns at once if there is no such znode.
 pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
-    let (exists, watch) = session.nonblocking().exists_and_watch(path).await?;
+    let (exists, watch) = session.exists_and_watch(path).await?;
     if exists.is_some() {
         // `None` if this session is over.
-        watch.recv_async().await;
+        watch.next().await;
     }
     Ok(())
 }
@@ -20,7 +20,7 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
 /// # Errors
 /// The errors of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
 pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> Result<WatchEvent> {
-    if let Some(event) = watch.recv_async().await {
+    if let Some(event) = watch.next().await {
         return Ok(event);
     }
     session.check_alive()?;

@@ -26,7 +26,7 @@ use crate::types::znode::Zxid;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// let founded = recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// assert_eq!((founded.dir, founded.before), (dir, None));
 /// # Ok::<(), quorate::Error>(())

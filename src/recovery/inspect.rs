@@ -18,7 +18,7 @@ use crate::types::znode::Zxid;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let inspection = recovery::inspect(&dir)?;
 /// assert_eq!(inspection.address, "10.0.0.1:7400");
@@ -64,7 +64,7 @@ pub struct Inspection {
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let inspection = recovery::inspect(&dir)?;
 /// let contents = inspection.contents.expect("nothing is damaged");

@@ -21,6 +21,7 @@ mod inspect;
 mod options;
 mod plan;
 
+use crate::runtime::pending::{Pending, on_a_thread};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,6 @@ use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::runtime::chroot::Root;
-use crate::runtime::offload::offload;
 use crate::runtime::{entropy, own_thread};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -66,8 +66,8 @@ const LOST_MAX: u32 = 3;
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let file = directory.path().join("backup");
 /// let cluster = Cluster::new(3);
-/// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent)?;
-/// let backup = cluster.node(0).backup(&file)?;
+/// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait()?;
+/// let backup = cluster.node(0).backup(&file).wait()?;
 /// assert_eq!(recovery::verify(&file)?, backup);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -156,9 +156,9 @@ fn verify_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Backup> {
 /// # let file = directory.path().join("backup");
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
-/// session.create("/a", b"1", CreateMode::Persistent)?;
-/// cluster.node(0).backup(&file)?;
-/// session.set("/a", b"2")?;
+/// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+/// cluster.node(0).backup(&file).wait()?;
+/// session.set("/a", b"2").wait()?;
 /// assert_eq!(&recovery::read_backup(&file)?.get("/a")?.0[..], b"1");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -213,11 +213,21 @@ impl Coordinator {
     /// # let file = directory.path().join("backup");
     /// let cluster = quorate::testing::Cluster::new(3);
     /// let coordinator = cluster.node(0);
-    /// coordinator.session().sync()?;
-    /// println!("{}", coordinator.backup(&file)?);
+    /// coordinator.session().sync().wait()?;
+    /// println!("{}", coordinator.backup(&file).wait()?);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
+    pub fn backup(&self, file: impl AsRef<Path>) -> Pending<'static, Backup> {
+        let (coordinator, file) = (self.clone(), file.as_ref().to_owned());
+        Pending::work(
+            Some(self.shared()),
+            "backup",
+            move || coordinator.backing_up(&file),
+            on_a_thread,
+        )
+    }
+
+    fn backing_up(&self, file: &Path) -> Result<Backup> {
         own_thread::check("a backup")?;
         let shared = self.shared();
         let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
@@ -225,7 +235,7 @@ impl Coordinator {
             return Err(match shared.stopped() {
                 Some(reason) => Error::Stopped { reason: reason.to_owned() },
                 None => Error::Timeout {
-                    operation: format!("backup {}", file.as_ref().display()),
+                    operation: format!("backup {}", file.display()),
                     waited: shared.limits.request_timeout,
                     reason: shared.waiting_for(),
                 },
@@ -236,24 +246,7 @@ impl Coordinator {
             None => self.received_state()?,
         };
         let cluster = shared.cluster.load(Ordering::Relaxed);
-        back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state, shared.at_rest())
-    }
-
-    /// As [`Coordinator::backup`], without blocking the thread: a thread of its own writes the file.
-    /// If the future is dropped after it was polled, the backup continues.
-    ///
-    /// # Errors
-    /// As [`Coordinator::backup`]; [`Error::System`].
-    ///
-    /// ```
-    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// coordinator.backup_async("/backups/today").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn backup_async(&self, file: impl AsRef<Path>) -> Result<Backup> {
-        let (coordinator, file) = (self.clone(), file.as_ref().to_owned());
-        offload(move || coordinator.backup(file)).await?
+        back_up(file, cluster, shared.clock.wall_ms(), state, shared.at_rest())
     }
 }
 
@@ -278,8 +271,7 @@ impl Coordinator {
         let mut of = 0;
         for piece in 0.. {
             let asked = AdminRequest::Image { of, transfer, piece };
-            let pending = shared.ask_members(asked);
-            let mut replies = shared.wait_for("a backup", "", pending)?;
+            let mut replies = shared.ask_members(asked).wait()?;
             match replies.pop() {
                 Some((node, AdminReply::Image { bytes, end: None })) => {
                     of = node;

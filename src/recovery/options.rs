@@ -23,7 +23,7 @@ use crate::types::error::Result;
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir, logs) =
 /// #     (directory.path().join("backup"), directory.path().join("data"), directory.path().join("logs"));
-/// Cluster::new(1).node(0).backup(&file)?;
+/// Cluster::new(1).node(0).backup(&file).wait()?;
 /// Options::new().log_dir(&logs).restore(&file, &dir, "10.0.0.1:7400")?;
 /// // The directory says where its log is, unless both were carried elsewhere.
 /// assert!(recovery::inspect(&dir)?.contents.is_some());
@@ -59,8 +59,8 @@ impl Options {
     /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
     /// let keys = AtRest::new(|| Ok::<_, String>(vec![("k1".to_owned(), *b"0123456789abcdef0123456789abcdef")]));
     /// let cluster = Cluster::with_settings(1, Coordinator::builder().encryption(keys.clone()));
-    /// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent)?;
-    /// let backup = cluster.node(0).backup(&file)?;
+    /// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// let backup = cluster.node(0).backup(&file).wait()?;
     /// assert_eq!(backup.key.as_deref(), Some("k1"));
     ///
     /// let recovery = Options::new().encryption(keys);

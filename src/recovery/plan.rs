@@ -18,7 +18,7 @@ use crate::types::znode::Zxid;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let plan = recovery::recover([&dir])?;
 /// println!("{plan}");
@@ -60,7 +60,7 @@ impl Eq for PlanOptions {}
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let plan = recovery::recover([&dir])?;
 /// // The only voter has everything that was acknowledged.
@@ -110,7 +110,7 @@ pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// // For an undamaged directory, the plan is the same.
 /// assert_eq!(recovery::recover_damaged([&dir])?, recovery::recover([&dir])?);

@@ -151,7 +151,7 @@ impl Ask<()> {
         )
     }
 
-    pub(crate) fn remove_watches(path: String, which: WatcherType) -> Ask<()> {
+    pub(crate) fn remove_watches(path: Arc<str>, which: WatcherType) -> Ask<()> {
         Ask::query(Query::RemoveWatches { path, which }, when!(Answer::Reply(Reply::Done) => ()))
     }
 }

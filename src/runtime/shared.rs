@@ -28,7 +28,7 @@ use crate::runtime::figures::Figures;
 use crate::runtime::host::Host;
 use crate::runtime::inbox::{Asker, HostMessage, Inbox, RequestOrigin};
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
-use crate::runtime::pending::{Pending, Slot, block_on};
+use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::CallerTimer;
 use crate::runtime::turns::Turns;
@@ -190,29 +190,29 @@ impl NodeShared {
 
     /// Sends a request; the answer is converted for the caller.
     pub(crate) fn ask<A: 'static, T>(
-        &self,
+        self: &Arc<Self>,
         origin: RequestOrigin,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
+    ) -> Pending<'static, T> {
         self.ask_within(self.limits.pending_requests_max, origin, ask, watch, convert)
     }
 
     /// As [`NodeShared::ask`], with its own limit: requests that release something are not refused.
     pub(crate) fn ask_within<A: 'static, T>(
-        &self,
+        self: &Arc<Self>,
         limit: usize,
         origin: impl Into<Option<RequestOrigin>>,
         ask: Ask<A>,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
+    ) -> Pending<'static, T> {
         if let Some(error) = self.stop_error() {
-            return Pending::failed(error, self.clock.clone());
+            return Pending::ready(Err(error));
         }
         if let Err(error) = self.inbox.admit(limit) {
-            return Pending::failed(error, self.clock.clone());
+            return Pending::ready(Err(error));
         }
         let id = RequestId(self.inbox.next_id());
         let slot = Arc::new(Slot::default());
@@ -221,7 +221,7 @@ impl NodeShared {
         let (body, read) = ask.split();
         let request = ClientRequest { id, session, body };
         let convert = |answer| read(answer).and_then(convert);
-        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
+        let pending = Pending::sent(Arc::clone(&slot), self, request.body.named(), convert);
         let span = spans::of(&request);
         let asker = Asker {
             origin,
@@ -234,7 +234,10 @@ impl NodeShared {
     }
 
     /// Sends the members a request that belongs to no session.
-    pub(crate) fn ask_members(&self, asked: AdminRequest) -> Pending<Vec<(NodeId, AdminReply)>> {
+    pub(crate) fn ask_members(
+        self: &Arc<Self>,
+        asked: AdminRequest,
+    ) -> Pending<'static, Vec<(NodeId, AdminReply)>> {
         self.ask_within(self.limits.pending_requests_max, None, Ask::members(asked), None, Ok)
     }
 
@@ -314,14 +317,14 @@ impl NodeShared {
 
     /// Whether handles of this instance held the session and nobody holds it now: see [`Host::has_left`].
     /// Always `false` on a client, which has another id at each start.
-    pub(crate) fn has_left(&self, session: SessionId) -> Pending<bool> {
+    pub(crate) fn has_left(self: &Arc<Self>, session: SessionId) -> Pending<'static, bool> {
         if let Some(error) = self.stop_error() {
-            return Pending::failed(error, self.clock.clone());
+            return Pending::ready(Err(error));
         }
         let (slot, left) = (Arc::new(Slot::default()), Arc::new(AtomicBool::new(false)));
         let seen = Arc::clone(&left);
         let convert = move |_| Ok(seen.load(Ordering::Acquire));
-        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
+        let pending = Pending::sent(Arc::clone(&slot), self, ("look for a session", None), convert);
         // If the host is gone, dropping the timer answers it.
         let answer = CallerTimer::new(Duration::ZERO, slot);
         self.inbox.put(HostMessage::Look(Box::new(move |host| {
@@ -333,7 +336,7 @@ impl NodeShared {
 
     /// Detaches all sessions that this node holds, and returns their ids and passwords. Waits for
     /// the answers to their requests, at most for this time.
-    pub(crate) fn detach_all(&self, limit: Duration) -> Vec<(SessionId, [u8; 16])> {
+    pub(crate) fn detach_all(self: &Arc<Self>, limit: Duration) -> Vec<(SessionId, [u8; 16])> {
         let until = self.clock.now() + limit;
         let sessions = self.look_at_host(Host::sessions).unwrap_or_default();
         let waiting = sessions.into_iter().map(|session| {
@@ -342,9 +345,9 @@ impl NodeShared {
             (session, answered)
         });
         let waiting: Vec<_> = waiting.collect();
-        let detached = waiting.into_iter().filter_map(|(session, mut answered)| {
+        let detached = waiting.into_iter().filter_map(|(session, answered)| {
             // Requests without an answer by then have an unknown outcome.
-            let _ = answered.wait_timeout(until.saturating_sub(self.clock.now()));
+            let _ = answered.timeout(until.saturating_sub(self.clock.now())).wait();
             self.detach(&session).then_some((session.id, session.secret))
         });
         detached.collect()
@@ -361,12 +364,13 @@ impl NodeShared {
     }
 
     /// An answer that comes after this time.
-    pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
+    pub(crate) fn timer(self: &Arc<Self>, after: Duration) -> Pending<'static, ()> {
         if let Some(error) = self.stop_error() {
-            return Pending::failed(error, self.clock.clone());
+            return Pending::ready(Err(error));
         }
         let slot = Arc::new(Slot::default());
-        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), |_| Ok(()));
+        let pending =
+            Pending::sent(Arc::clone(&slot), self, ("sleep", None), |_| Ok(())).unlimited();
         let timer = CallerTimer::new(self.clock.now().saturating_add(after), slot);
         // If the host is gone, dropping the timer answers it.
         self.inbox.put(HostMessage::Timer(timer));
@@ -386,27 +390,6 @@ impl NodeShared {
         }
         self.inbox.put(HostMessage::Close(closed));
         closes
-    }
-
-    /// Waits for an answer as blocking calls do, at most for the request timeout.
-    pub(crate) fn wait_for<T>(
-        &self,
-        operation: &str,
-        path: &str,
-        answer: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let waited = self.limits.request_timeout;
-        let until = self.clock.now().saturating_add(waited);
-        let named = || format!("{operation} {path}").trim_end().to_owned();
-        match block_on(answer, &self.clock, Some(until)).and_then(Option::transpose) {
-            Err(Error::WouldBlock { .. }) => Err(Error::WouldBlock { operation: named() }),
-            Err(error) => Err(error),
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => {
-                let (operation, reason) = (named(), self.waiting_for());
-                Err(Error::Timeout { operation, waited, reason })
-            }
-        }
     }
 
     pub(crate) fn address(&self, node: NodeId) -> Option<String> {

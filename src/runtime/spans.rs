@@ -7,9 +7,7 @@
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::machine::command::Command;
-use crate::node::admin::message::AdminRequest;
-use crate::node::request::{ClientRequest, RequestBody};
+use crate::node::request::ClientRequest;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
@@ -21,7 +19,8 @@ pub(super) fn of(request: &ClientRequest) -> Span {
     if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
         return Span::none();
     }
-    let (operation, path) = described(&request.body);
+    let (operation, path) = request.body.named();
+    let path = path.map(|path| &**path);
     let is_of_session = request.session != SessionId(0);
     let session = is_of_session.then(|| tracing::field::display(request.session));
     tracing::debug_span!(target: TARGET, "request", operation, path, session, error = Empty)
@@ -30,26 +29,4 @@ pub(super) fn of(request: &ClientRequest) -> Span {
 /// Records that the request has failed.
 pub(super) fn failed(span: &Span, error: &Error) {
     span.record("error", tracing::field::display(error));
-}
-
-fn described(body: &RequestBody) -> (&'static str, Option<&str>) {
-    match body {
-        RequestBody::Begin { command: Command::Open { .. }, .. } => ("open", None),
-        RequestBody::Begin { .. } => ("resume", None),
-        RequestBody::Command(command) => match command {
-            Command::Op(op) => (op.name(), Some(op.path())),
-            Command::Multi(ops) => ("multi", ops.first().map(|op| op.path())),
-            Command::Authenticate { .. } => ("add_auth", None),
-            // No other command is a user's.
-            _ => ("close", None),
-        },
-        RequestBody::Query(query) => (query.name(), query.path()),
-        RequestBody::Admin(asked) => match asked {
-            AdminRequest::Report => ("reports", None),
-            AdminRequest::Sessions { .. } => ("sessions", None),
-            AdminRequest::Image { .. } => ("backup", None),
-            AdminRequest::Act { .. } => ("act", None),
-        },
-        RequestBody::Abandon(_) => ("abandon", None),
-    }
 }

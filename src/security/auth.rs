@@ -54,9 +54,9 @@ use crate::types::right::{Connection, Right};
 ///
 /// let cluster = Cluster::with_settings(1, Coordinator::builder().auth_provider(Tokens));
 /// let session = cluster.node(0).session();
-/// session.add_auth("token", "7f3a")?;
+/// session.add_auth("token", "7f3a").wait()?;
 /// let billing = Acl::new(Permissions::ALL, Id::new("token", "team:billing"));
-/// session.create_with_acl("/billing", b"", CreateMode::Persistent, &[billing])?;
+/// session.create_with_acl("/billing", b"", CreateMode::Persistent, &[billing]).wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 ///

@@ -106,7 +106,7 @@ impl Secret {
     ///     .with_clients(Secret::from_file("/etc/billing/clients.secret")?)?;
     /// let coordinator = Coordinator::builder()
     ///     .security(secret)
-    ///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+    ///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"]).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn from_file(path: impl AsRef<Path>) -> Result<Secret> {

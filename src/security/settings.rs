@@ -18,7 +18,7 @@ use crate::types::certificate::Expiry;
 /// let secret = std::env::var("CLUSTER_SECRET").expect("the deployment sets it");
 /// let coordinator = Coordinator::builder()
 ///     .security(Secret::new(&secret)?)
-///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"]).wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -42,7 +42,7 @@ pub(crate) const PROTOCOL: &[u8] = b"quorate";
 ///
 /// let coordinator = Coordinator::builder()
 ///     .security(Tls::from_pem_files("ca.pem", "node.pem", "node.key")?)
-///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"]).wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone)]
@@ -97,7 +97,7 @@ impl Tls {
     /// let coordinator = Coordinator::builder()
     ///     .client()
     ///     .security(tls)
-    ///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+    ///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"]).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn client_from_pem_files(

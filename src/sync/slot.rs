@@ -58,11 +58,6 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the answer, if it has arrived.
-    pub(crate) fn take(&self) -> Option<T> {
-        self.lock().answer.take()
-    }
-
     /// Takes the answer, or registers the waker.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<T> {
         let mut state = self.lock();

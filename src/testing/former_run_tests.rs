@@ -9,13 +9,13 @@ use crate::recipes::Group;
 fn a_name_that_is_taken_from_a_living_session_is_lost_at_once() {
     let cluster = Cluster::new(3);
     let group = |node| Group::new(&cluster.node(node).session(), "/group").unwrap();
-    let member = group(0).join("zero", b"").unwrap();
-    assert!(group(1).try_join("zero", b"").unwrap().is_none() && member.is_held());
+    let member = group(0).join("zero", b"").wait().unwrap();
+    assert!(group(1).try_join("zero", b"").wait().unwrap().is_none() && member.is_held());
     // On the cluster's thread, where the nodes run.
     cluster.order(|_| plant(Some(Bug::TakenFromLiving)));
-    let taken = group(1).try_join("zero", b"").unwrap();
+    let taken = group(1).try_join("zero", b"").wait().unwrap();
     cluster.order(|_| plant(None));
     assert!(taken.is_some_and(|member| member.is_held()), "the bug has an effect");
-    cluster.node(0).session().sync().unwrap();
+    cluster.node(0).session().sync().wait().unwrap();
     assert!(!member.is_held());
 }

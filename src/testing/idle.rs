@@ -138,9 +138,9 @@ mod tests {
         let cluster = Cluster::new(5);
         let sessions: Vec<_> = (0..5).map(|node| cluster.node(node).session()).collect();
         for session in &sessions {
-            session.sync().unwrap();
+            session.sync().wait().unwrap();
         }
-        let (term, before) = (cluster.node(0).status().term, sessions[0].sync().unwrap());
+        let (term, before) = (cluster.node(0).status().term, sessions[0].sync().wait().unwrap());
         let steps = cluster.order(|nodes| nodes.quiet.steps);
         cluster.advance(24 * HOUR);
         let steps = cluster.order(|nodes| nodes.quiet.steps) - steps;
@@ -148,7 +148,7 @@ mod tests {
         assert!(sessions.iter().all(|session| session.state() == SessionState::Connected));
         // Nothing has happened: no election, no write.
         assert_eq!(cluster.node(0).status().term, term);
-        assert_eq!(sessions[4].sync(), Ok(before));
+        assert_eq!(sessions[4].sync().wait(), Ok(before));
     }
 
     #[test]
@@ -156,19 +156,19 @@ mod tests {
         const MINUTE: Duration = Duration::from_secs(60);
         let cluster = Cluster::new(3);
         let session = cluster.node(1).session();
-        let watch = session.watch("/", WatchMode::PersistentRecursive).unwrap();
+        let watch = session.watch("/", WatchMode::PersistentRecursive).wait().unwrap();
         let create = |path: &str, ttl| {
-            session.create(path, b"", CreateMode::PersistentWithTtl(ttl)).unwrap();
+            session.create(path, b"", CreateMode::PersistentWithTtl(ttl)).wait().unwrap();
         };
         create("/a", HOUR);
         create("/b", HOUR + 3 * MINUTE);
         cluster.advance(HOUR - MINUTE);
-        assert!(session.exists("/a").unwrap().is_some());
+        assert!(session.exists("/a").wait().unwrap().is_some());
         cluster.advance(2 * MINUTE);
-        assert!(session.exists("/a").unwrap().is_none());
-        assert!(session.exists("/b").unwrap().is_some());
+        assert!(session.exists("/a").wait().unwrap().is_none());
+        assert!(session.exists("/b").wait().unwrap().is_some());
         cluster.advance(HOUR);
-        assert!(session.exists("/b").unwrap().is_none());
+        assert!(session.exists("/b").wait().unwrap().is_none());
         let gone = |event: &WatchEvent| event.kind == EventKind::Deleted;
         assert_eq!(watch.events().try_iter().filter(gone).count(), 2);
     }
@@ -179,12 +179,12 @@ mod tests {
         let cluster = Cluster::new(3);
         let session = cluster.node(0).session();
         let one = cluster.node(1).open_session().unwrap();
-        one.create("/e", b"", CreateMode::Ephemeral).unwrap();
-        one.detach().unwrap();
-        session.sync().unwrap();
-        assert!(session.exists("/e").unwrap().is_some());
+        one.create("/e", b"", CreateMode::Ephemeral).wait().unwrap();
+        one.detach().wait().unwrap();
+        session.sync().wait().unwrap();
+        assert!(session.exists("/e").wait().unwrap().is_some());
         cluster.advance(HOUR);
-        assert!(session.exists("/e").unwrap().is_none());
+        assert!(session.exists("/e").wait().unwrap().is_none());
     }
 
     /// Each of its waits ends a skip.
@@ -194,10 +194,11 @@ mod tests {
         let cluster = Cluster::new(1);
         let schedule = Schedule::new(&cluster.node(0).session(), "/s").unwrap();
         let timer = Timer::every(INTERVAL).unwrap().missed(Missed::All);
-        schedule.set("often", &timer).unwrap();
+        schedule.set("often", &timer).wait().unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let fires = std::iter::repeat_with(|| schedule.fire(|_, multi| multi).unwrap());
+                let fires =
+                    std::iter::repeat_with(|| schedule.fire(|_, multi| multi).wait().unwrap());
                 fires.take(4).map(|fire| fire.due()).collect::<Vec<_>>()
             });
             for _ in 0..1000 {

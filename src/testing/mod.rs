@@ -47,14 +47,14 @@ use nodes::Nodes;
 ///
 /// let cluster = Cluster::new(3);
 /// let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
-/// one.create("/here", b"", CreateMode::Ephemeral)?;
-/// two.sync()?;
-/// assert!(two.exists("/here")?.is_some());
+/// one.create("/here", b"", CreateMode::Ephemeral).wait()?;
+/// two.sync().wait()?;
+/// assert!(two.exists("/here").wait()?.is_some());
 ///
 /// cluster.isolate(0);
 /// cluster.advance(Duration::from_secs(30));
 /// assert_eq!(one.state(), SessionState::Expired);
-/// assert!(two.exists("/here")?.is_none());
+/// assert!(two.exists("/here").wait()?.is_none());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -289,9 +289,9 @@ impl Cluster {
     /// let far = (leader + 1) % 3;
     /// cluster.delay(leader, far, Duration::from_millis(300));
     /// let here = cluster.node(leader).session();
-    /// here.create("/a", b"", CreateMode::Persistent)?;
+    /// here.create("/a", b"", CreateMode::Persistent).wait()?;
     /// cluster.advance(Duration::from_secs(1));
-    /// assert!(cluster.node(far).session().exists("/a")?.is_some());
+    /// assert!(cluster.node(far).session().exists("/a").wait()?.is_some());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delay(&self, from: usize, to: usize, by: Duration) {
@@ -313,7 +313,7 @@ impl Cluster {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.sync()?;
+    /// session.sync().wait()?;
     /// cluster.freeze(0);
     /// cluster.advance(Duration::from_secs(60));
     /// assert_ne!(cluster.leader(), Some(0));
@@ -351,11 +351,11 @@ impl Cluster {
     /// (0..3).for_each(|node| cluster.fill_disk(node, true));
     /// cluster.advance(Duration::from_secs(5));
     /// let refused = session.create("/a", b"", CreateMode::Persistent);
-    /// assert!(matches!(refused, Err(Error::DiskLow { .. })));
+    /// assert!(matches!(refused.wait(), Err(Error::DiskLow { .. })));
     ///
     /// (0..3).for_each(|node| cluster.fill_disk(node, false));
     /// cluster.advance(Duration::from_secs(5));
-    /// session.create("/a", b"", CreateMode::Persistent)?;
+    /// session.create("/a", b"", CreateMode::Persistent).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fill_disk(&self, node: usize, is_full: bool) {
@@ -376,10 +376,10 @@ impl Cluster {
     /// const HOUR: i64 = 3_600_000;
     /// let cluster = Cluster::new(1);
     /// let session = cluster.node(0).session();
-    /// let before = session.create("/a", b"", CreateMode::Persistent)?.stat.ctime;
+    /// let before = session.create("/a", b"", CreateMode::Persistent).wait()?.stat.ctime;
     /// cluster.set_clock(0, HOUR);
     /// cluster.advance(Duration::from_secs(60));
-    /// let after = session.create("/b", b"", CreateMode::Persistent)?.stat.ctime;
+    /// let after = session.create("/b", b"", CreateMode::Persistent).wait()?.stat.ctime;
     /// assert!(after - before < 120_000, "the cluster's time does not leap");
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -455,8 +455,8 @@ impl Cluster {
     /// let cluster = quorate::testing::Cluster::new(3);
     /// let client = cluster.add_client();
     /// let session = cluster.node(client).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
-    /// assert_eq!(&session.get("/a")?.0[..], b"1");
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// assert_eq!(&session.get("/a").wait()?.0[..], b"1");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn add_client(&self) -> usize {
@@ -487,7 +487,7 @@ impl Cluster {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.sync()?;
+    /// session.sync().wait()?;
     /// cluster.expire(&session);
     /// assert_eq!(session.state(), SessionState::Expired);
     /// # Ok::<(), quorate::Error>(())
@@ -515,11 +515,11 @@ impl Cluster {
     /// let cluster = Cluster::new(5);
     /// let session = cluster.node(0).session();
     /// let day = Duration::from_secs(24 * 3600);
-    /// session.create("/a", b"", CreateMode::PersistentWithTtl(day))?;
+    /// session.create("/a", b"", CreateMode::PersistentWithTtl(day)).wait()?;
     /// cluster.advance(day - Duration::from_secs(60));
-    /// assert!(session.exists("/a")?.is_some());
+    /// assert!(session.exists("/a").wait()?.is_some());
     /// cluster.advance(Duration::from_secs(120));
-    /// assert!(session.exists("/a")?.is_none());
+    /// assert!(session.exists("/a").wait()?.is_none());
     /// assert_eq!(session.state(), SessionState::Connected);
     /// # Ok::<(), quorate::Error>(())
     /// ```

@@ -495,7 +495,10 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn ask_watch(shared: &Arc<NodeShared>, session: &Arc<SessionShared>) -> Pending<Watch> {
+    fn ask_watch(
+        shared: &Arc<NodeShared>,
+        session: &Arc<SessionShared>,
+    ) -> Pending<'static, Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
         let ask = Ask::watch(id, path.into(), false, None, EventData::None);
@@ -533,7 +536,7 @@ mod tests {
         shared: &Arc<NodeShared>,
         holder: u64,
         resumes: bool,
-    ) -> (Arc<SessionShared>, Pending<()>) {
+    ) -> (Arc<SessionShared>, Pending<'static, ()>) {
         let (id, secret, timeout) = (SessionId(7), [0; 16], 10 * SECOND);
         let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
         let ask = match resumes {

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Goes on with a share.
 fn turn(share: &mut Share, owned: &mut Vec<Partition>) {
     loop {
-        let taking = pin!(share.take_async());
+        let taking = pin!(share.take());
         match taking.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(taken) => owned.push(taken.unwrap()),
             Poll::Pending => return,
@@ -29,7 +29,7 @@ type Member = (Share, Vec<Partition>);
 fn join(cluster: &Cluster, node: usize, name: &str) -> Member {
     let of = Partitions::new(&cluster.node(node).session(), "/p", 2).unwrap();
     let of = of.with_max_silence(None).with_drain_limit(10 * SECOND);
-    (of.join(name).unwrap(), Vec::new())
+    (of.join(name).wait().unwrap(), Vec::new())
 }
 
 fn go_on(cluster: &Cluster, member: &mut Member, seconds: u32) {
@@ -76,12 +76,12 @@ fn is_kept() -> bool {
     go_on(&mut stale, 25);
     cluster.isolate(2);
     cluster.advance(5 * SECOND);
-    hung.1.swap_remove(asked).hand_over("").unwrap();
+    hung.1.swap_remove(asked).hand_over("").wait().unwrap();
     go_on(&mut next, 1);
     go_on(&mut stale, 10);
     cluster.heal();
     go_on(&mut stale, 10);
-    cluster.node(1).session().sync().unwrap();
+    cluster.node(1).session().sync().wait().unwrap();
     assert_eq!((hung.1.len(), next.1.len()), (1, 1));
     hung.1[0].is_held() && next.1[0].is_held()
 }

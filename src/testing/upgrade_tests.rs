@@ -15,12 +15,12 @@ fn versions(status: &Status) -> Vec<Option<u16>> {
 }
 
 fn make(session: &Session, path: &str) {
-    session.create(path, b"", CreateMode::Persistent).unwrap();
+    session.create(path, b"", CreateMode::Persistent).wait().unwrap();
 }
 
 /// A write that the older version does not have.
 fn invented(session: &Session, path: &str) -> Result<(), Error> {
-    session.nonblocking().invented(path, b"new").wait().map(drop)
+    session.invented(path, b"new").wait().map(drop)
 }
 
 fn unsupported(result: Result<(), Error>) {
@@ -57,14 +57,14 @@ fn a_fleet_is_upgraded_member_by_member() {
             let session = cluster.node(asked).session();
             unsupported(invented(&session, "/tree"));
             let multi = session.multi().create("/x", b"", CreateMode::Persistent);
-            match multi.invented("/tree", b"new").commit() {
+            match multi.invented("/tree", b"new").commit().wait() {
                 Err(Error::Multi { index: 1, error }) => unsupported(Err(*error)),
                 other => panic!("{other:?}"),
             }
             // All other writes succeed.
             let own = format!("/by-{asked}-before-{node}");
-            session.create(&own, b"", CreateMode::Ephemeral).unwrap();
-            assert_eq!(session.exists("/x").unwrap(), None);
+            session.create(&own, b"", CreateMode::Ephemeral).wait().unwrap();
+            assert_eq!(session.exists("/x").wait().unwrap(), None);
         }
         cluster.restart_as(node, INVENTED).unwrap();
         cluster.advance(5 * SECOND);
@@ -77,8 +77,8 @@ fn a_fleet_is_upgraded_member_by_member() {
     invented(&cluster.node(1).session(), "/tree").unwrap();
     for node in 0..3 {
         let session = cluster.node(node).session();
-        session.sync().unwrap();
-        assert_eq!(session.get("/tree").unwrap().0, b"new"[..].into());
+        session.sync().wait().unwrap();
+        assert_eq!(session.get("/tree").wait().unwrap().0, b"new"[..].into());
         assert_eq!(cluster.node(node).status().version, INVENTED);
     }
 }
@@ -87,7 +87,7 @@ fn a_fleet_is_upgraded_member_by_member() {
 #[test]
 fn an_upgrade_that_is_not_finished_is_taken_back() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().version(VERSION));
-    cluster.node(0).session().create("/kept", b"", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/kept", b"", CreateMode::Persistent).wait().unwrap();
     for version in [INVENTED, VERSION] {
         for node in 0..2 {
             cluster.restart_as(node, version).unwrap();
@@ -96,8 +96,8 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
     }
     for node in 0..3 {
         let session = cluster.node(node).session();
-        session.sync().unwrap();
-        assert!(session.exists("/kept").unwrap().is_some());
+        session.sync().wait().unwrap();
+        assert!(session.exists("/kept").wait().unwrap().is_some());
         assert_eq!(versions(&cluster.node(node).status()), [Some(VERSION); 3]);
     }
 }
@@ -106,21 +106,24 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
 fn an_instance_that_is_too_old_stops_with_the_reason() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().version(INVENTED));
     let session = cluster.node(0).session();
-    session.create("/kept", b"", CreateMode::Persistent).unwrap();
+    session.create("/kept", b"", CreateMode::Persistent).wait().unwrap();
     // The log contains the entry for version 2.
     cluster.restart_as(2, VERSION).unwrap();
     cluster.advance(SECOND);
     let stopped = cluster.node(2).status().stopped.unwrap();
     assert!(stopped.contains("acts by version 2"), "{stopped}");
     assert!(stopped.contains("can do version 1 at most"), "{stopped}");
-    assert!(matches!(cluster.node(2).session().sync(), Err(Error::Stopped { .. })));
-    assert_eq!(cluster.node(2).wait_stopped(), Err(Error::Stopped { reason: stopped.clone() }));
+    assert!(matches!(cluster.node(2).session().sync().wait(), Err(Error::Stopped { .. })));
+    assert_eq!(
+        cluster.node(2).wait_stopped().wait(),
+        Err(Error::Stopped { reason: stopped.clone() })
+    );
     cluster.restart_as(2, INVENTED).unwrap();
 
     // A checkpoint is due after ten minutes, and contains the version, too.
     cluster.advance(700 * SECOND);
     let session = cluster.node(0).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let refused = cluster.restart_as(2, VERSION);
     match refused {
         Err(Error::Start(StartError::DataDirMismatch { reason, .. })) => {
@@ -129,12 +132,12 @@ fn an_instance_that_is_too_old_stops_with_the_reason() {
         other => panic!("{other:?}"),
     }
     // The others continue without this member, which joins them once it supports the version.
-    session.set("/kept", b"1").unwrap();
+    session.set("/kept", b"1").wait().unwrap();
     cluster.restart_as(2, INVENTED).unwrap();
     cluster.advance(5 * SECOND);
     let session = cluster.node(2).session();
-    session.sync().unwrap();
-    assert_eq!(session.get("/kept").unwrap().0, b"1"[..].into());
+    session.sync().wait().unwrap();
+    assert_eq!(session.get("/kept").wait().unwrap().0, b"1"[..].into());
     let hashes: Vec<_> = (0..3).map(|node| cluster.node(node).status().state_hash).collect();
     assert_eq!(hashes, [hashes[0]; 3]);
 }
@@ -150,8 +153,8 @@ fn a_member_that_stays_away_delays_writes_only_shortly() {
     }
     let session = cluster.node(0).session();
     make(&session, "/tree");
-    let mut invented_early = session.nonblocking().invented("/tree", b"new");
-    let mut set = session.nonblocking().set("/tree", b"1");
+    let mut invented_early = session.invented("/tree", b"new");
+    let mut set = session.set("/tree", b"1");
     cluster.advance(10 * SECOND);
     unsupported(invented_early.try_take().expect("it has been settled by then").map(drop));
     set.try_take().expect("nor is what comes behind it held").unwrap();
@@ -169,8 +172,8 @@ fn a_client_waits_for_the_decision_and_is_refused() {
     cluster.restart_as(client, INVENTED).unwrap();
     cluster.advance(SECOND);
     let session = cluster.node(client).session();
-    let mut early = session.nonblocking().invented("/tree", b"new");
-    let mut set = session.nonblocking().set("/tree", b"1");
+    let mut early = session.invented("/tree", b"new");
+    let mut set = session.set("/tree", b"1");
     cluster.advance(5 * SECOND);
     assert!(early.try_take().is_none() && set.try_take().is_none());
     cluster.advance(10 * SECOND);
@@ -181,5 +184,5 @@ fn a_client_waits_for_the_decision_and_is_refused() {
         cluster.advance(5 * SECOND);
     }
     invented(&session, "/tree").unwrap();
-    assert_eq!(session.get("/tree").unwrap().0, b"new"[..].into());
+    assert_eq!(session.get("/tree").wait().unwrap().0, b"new"[..].into());
 }

@@ -287,18 +287,18 @@ impl AddressRange {
 ///
 /// let cluster = quorate::testing::Cluster::new(1);
 /// let owner = cluster.node(0).session();
-/// owner.add_auth("digest", "alice:secret")?;
+/// owner.add_auth("digest", "alice:secret").wait()?;
 /// let everybody_reads = Acl::new(Permissions::READ, Id::anyone());
 /// let acl = [Acl::new(Permissions::ALL, Id::auth()), everybody_reads];
-/// owner.create_with_acl("/rates", b"7 %", CreateMode::Persistent, &acl)?;
+/// owner.create_with_acl("/rates", b"7 %", CreateMode::Persistent, &acl).wait()?;
 ///
 /// let other = cluster.node(0).open_session()?;
-/// assert_eq!(&other.get("/rates")?.0[..], b"7 %");
-/// let failed = other.set("/rates", b"0 %").unwrap_err();
+/// assert_eq!(&other.get("/rates").wait()?.0[..], b"7 %");
+/// let failed = other.set("/rates", b"0 %").wait().unwrap_err();
 /// let permission = Permissions::WRITE;
 /// assert_eq!(failed, Error::NoAuth { path: "/rates".into(), permission });
 /// // Only who may set the ACL sees the hash of the password.
-/// assert_eq!(other.acl("/rates")?.0[0].id, Id::new("digest", "alice:x"));
+/// assert_eq!(other.acl("/rates").wait()?.0[0].id, Id::new("digest", "alice:x"));
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -16,7 +16,7 @@ use crate::types::reason::Reason;
 ///
 /// let cluster = Cluster::new(3);
 /// let coordinator = cluster.node(0);
-/// coordinator.session().sync()?;
+/// coordinator.session().sync().wait()?;
 /// assert_eq!(coordinator.availability(), Availability::Healthy { spare: 1 });
 /// # Ok::<(), quorate::Error>(())
 /// ```

@@ -8,8 +8,8 @@
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let counter = Counter::new(&session, "/visits")?.with_form(CounterForm::Text);
-/// counter.add(7)?;
-/// assert_eq!(&*session.get("/visits")?.0, b"7");
+/// counter.add(7).wait()?;
+/// assert_eq!(&*session.get("/visits").wait()?.0, b"7");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -21,7 +21,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// match session.create("/no/parent", b"", CreateMode::Persistent) {
+/// match session.create("/no/parent", b"", CreateMode::Persistent).wait() {
 ///     Err(Error::NoNode { path }) => assert_eq!(path, "/no"),
 ///     other => panic!("{other:?}"),
 /// }
@@ -285,6 +285,15 @@ pub enum Error {
         /// What the node was waiting for.
         reason: String,
     },
+    /// What a call waited for did not come within the limit that [`Pending::timeout`](crate::Pending::timeout) has set. The
+    /// call was given up, and nothing was done.
+    #[error("{operation} was given up after {waited:?}")]
+    NotInTime {
+        /// The call and its path.
+        operation: String,
+        /// How long the call waited.
+        waited: Duration,
+    },
     /// The session is over, and it is no longer known whether this write came before its end.
     #[error("session {session} is over and the outcome of the write is unknown: {reason}")]
     OutcomeUnknown {
@@ -440,7 +449,7 @@ impl Error {
             | Error::InvalidData { .. }
             | Error::System { .. }
             | Error::Start(_) => Meaning::Refused,
-            Error::Busy { .. } | Error::DiskLow { .. } => Meaning::Later,
+            Error::Busy { .. } | Error::DiskLow { .. } | Error::NotInTime { .. } => Meaning::Later,
             Error::Timeout { .. } | Error::WouldBlock { .. } => Meaning::Unknown,
             Error::SessionExpired { .. }
             | Error::SessionMoved { .. }

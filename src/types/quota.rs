@@ -31,14 +31,14 @@ const STATS: &str = "/zookeeper_stats";
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/jobs", b"", CreateMode::Persistent)?;
-/// session.set_quota("/jobs", &Quota::new().znodes_hard(3).bytes(1 << 20))?;
-/// session.create("/jobs/1", b"x", CreateMode::Persistent)?;
-/// session.create("/jobs/2", b"y", CreateMode::Persistent)?;
-/// let failed = session.create("/jobs/3", b"z", CreateMode::Persistent).unwrap_err();
+/// session.create("/jobs", b"", CreateMode::Persistent).wait()?;
+/// session.set_quota("/jobs", &Quota::new().znodes_hard(3).bytes(1 << 20)).wait()?;
+/// session.create("/jobs/1", b"x", CreateMode::Persistent).wait()?;
+/// session.create("/jobs/2", b"y", CreateMode::Persistent).wait()?;
+/// let failed = session.create("/jobs/3", b"z", CreateMode::Persistent).wait().unwrap_err();
 /// let (path, resource) = ("/jobs".into(), "znodes");
 /// assert_eq!(failed, Error::QuotaExceeded { path, resource, limit: 3, needed: 4 });
-/// let (_, usage) = session.quota("/jobs")?.unwrap();
+/// let (_, usage) = session.quota("/jobs").wait()?.unwrap();
 /// assert_eq!((usage.znodes, usage.bytes), (3, 2));
 /// # Ok::<(), Error>(())
 /// ```
@@ -156,9 +156,9 @@ impl fmt::Display for Quota {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/a", b"four", CreateMode::Persistent)?;
-/// session.set_quota("/a", &Quota::new())?;
-/// let (_, usage) = session.quota("/a")?.unwrap();
+/// session.create("/a", b"four", CreateMode::Persistent).wait()?;
+/// session.set_quota("/a", &Quota::new()).wait()?;
+/// let (_, usage) = session.quota("/a").wait()?.unwrap();
 /// assert_eq!((usage.znodes, usage.bytes), (1, 4));
 /// # Ok::<(), quorate::Error>(())
 /// ```

@@ -36,7 +36,7 @@ pub struct Reason {
 ///
 /// ```
 /// let coordinator = quorate::testing::Cluster::new(1).node(0);
-/// coordinator.wait_ready(std::time::Duration::from_secs(10))?;
+/// coordinator.wait_ready(std::time::Duration::from_secs(10)).wait()?;
 /// assert_eq!(coordinator.status().not_ready, None);
 /// # Ok::<(), quorate::Error>(())
 /// ```

@@ -8,9 +8,9 @@
 /// use quorate::SessionState;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.sync()?;
+/// session.sync().wait()?;
 /// assert_eq!(session.state(), SessionState::Connected);
-/// session.close()?;
+/// session.close().wait()?;
 /// assert_eq!(session.state(), SessionState::Closed);
 /// # Ok::<(), quorate::Error>(())
 /// ```

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// use quorate::{Coordinator, Error, StartError};
 ///
 /// let nobody: [&str; 0] = [];
-/// match Coordinator::join(nobody) {
+/// match Coordinator::join(nobody).wait() {
 ///     Err(Error::Start(StartError::NoPeers)) => {}
 ///     other => panic!("{other:?}"),
 /// }

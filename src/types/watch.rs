@@ -21,10 +21,10 @@ pub(crate) const HISTORY_BYTES: usize = 16 << 20;
 /// use quorate::{CreateMode, EventKind, WatchMode};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let znode = session.watch("/a", WatchMode::Persistent)?;
-/// let below = session.watch("/a", WatchMode::PersistentRecursive)?;
-/// session.create("/a", b"", CreateMode::Persistent)?;
-/// session.create("/a/b", b"", CreateMode::Persistent)?;
+/// let znode = session.watch("/a", WatchMode::Persistent).wait()?;
+/// let below = session.watch("/a", WatchMode::PersistentRecursive).wait()?;
+/// session.create("/a", b"", CreateMode::Persistent).wait()?;
+/// session.create("/a/b", b"", CreateMode::Persistent).wait()?;
 /// let kinds = |watch: &quorate::Watch| -> Vec<_> {
 ///     watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
 /// };
@@ -58,11 +58,11 @@ pub enum WatchMode {
 /// use quorate::{EventKind, WatchMode};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let (_, data) = session.exists_and_watch("/a")?;
-/// let persistent = session.watch("/a", WatchMode::Persistent)?;
-/// session.remove_watches("/a", WatcherType::Data)?;
-/// assert_eq!(data.recv().map(|event| event.kind), Some(EventKind::DataWatchRemoved));
-/// assert!(data.recv().is_none(), "it is over");
+/// let (_, data) = session.exists_and_watch("/a").wait()?;
+/// let persistent = session.watch("/a", WatchMode::Persistent).wait()?;
+/// session.remove_watches("/a", WatcherType::Data).wait()?;
+/// assert_eq!(data.recv().wait()?.map(|event| event.kind), Some(EventKind::DataWatchRemoved));
+/// assert!(data.recv().wait()?.is_none(), "it is over");
 /// assert!(persistent.events().is_empty(), "this one is not");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -104,8 +104,8 @@ pub struct WatchInfo {
 /// use quorate::{CreateMode, EventKind, WatchMode};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let watch = session.watch("/a", WatchMode::Persistent)?;
-/// let created = session.create("/a", b"", CreateMode::Persistent)?;
+/// let watch = session.watch("/a", WatchMode::Persistent).wait()?;
+/// let created = session.create("/a", b"", CreateMode::Persistent).wait()?;
 /// let event = watch.events().recv().expect("the watch is on");
 /// assert_eq!((event.kind, event.zxid), (EventKind::Created, created.stat.czxid));
 /// # Ok::<(), quorate::Error>(())
@@ -178,14 +178,14 @@ impl WatchEvent {
     /// use quorate::{CreateMode, WatchMode};
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/config", b"v1", CreateMode::Persistent)?;
-    /// let watch = session.watch_with_before("/config", WatchMode::Persistent)?;
-    /// session.set("/config", b"v2")?;
-    /// session.delete("/config")?;
+    /// session.create("/config", b"v1", CreateMode::Persistent).wait()?;
+    /// let watch = session.watch_with_before("/config", WatchMode::Persistent).wait()?;
+    /// session.set("/config", b"v2").wait()?;
+    /// session.delete("/config").wait()?;
     ///
-    /// let set = watch.recv().expect("the watch is on");
+    /// let set = watch.recv().wait()?.expect("the watch is on");
     /// assert_eq!((set.data_before(), set.data()), (Some(&b"v1"[..]), Some(&b"v2"[..])));
-    /// let deleted = watch.recv().expect("the watch is on");
+    /// let deleted = watch.recv().wait()?.expect("the watch is on");
     /// assert_eq!((deleted.data_before(), deleted.data()), (Some(&b"v2"[..]), None));
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -199,9 +199,9 @@ impl WatchEvent {
     /// use quorate::{CreateMode, WatchMode};
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let watch = session.watch_with_before("/a", WatchMode::Persistent)?;
-    /// let created = session.create("/a", b"1", CreateMode::Persistent)?;
-    /// session.set("/a", b"2")?;
+    /// let watch = session.watch_with_before("/a", WatchMode::Persistent).wait()?;
+    /// let created = session.create("/a", b"1", CreateMode::Persistent).wait()?;
+    /// session.set("/a", b"2").wait()?;
     /// let mut events = watch.events().try_iter();
     /// assert_eq!(events.next().and_then(|event| event.stat_before()), None);
     /// assert_eq!(events.next().and_then(|event| event.stat_before()), Some(created.stat));
@@ -218,10 +218,10 @@ impl WatchEvent {
 /// use quorate::{CreateMode, EventKind};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let (stat, watch) = session.exists_and_watch("/a")?;
+/// let (stat, watch) = session.exists_and_watch("/a").wait()?;
 /// assert!(stat.is_none());
-/// session.create("/a", b"", CreateMode::Persistent)?;
-/// assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::Created));
+/// session.create("/a", b"", CreateMode::Persistent).wait()?;
+/// assert_eq!(watch.recv().wait()?.map(|event| event.kind), Some(EventKind::Created));
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -54,11 +54,11 @@ impl fmt::Display for SessionId {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let created = session.create("/job-", b"", CreateMode::PersistentSequential)?;
+/// let created = session.create("/job-", b"", CreateMode::PersistentSequential).wait()?;
 /// assert_eq!(created.path, "/job-0000000000");
-/// session.create("/config", b"", CreateMode::Persistent)?;
-/// session.delete(&created.path)?;
-/// let created = session.create("/job-", b"", CreateMode::EphemeralSequential)?;
+/// session.create("/config", b"", CreateMode::Persistent).wait()?;
+/// session.delete(&created.path).wait()?;
+/// let created = session.create("/job-", b"", CreateMode::EphemeralSequential).wait()?;
 /// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -86,11 +86,11 @@ pub enum CreateMode {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.create("/queue", b"", CreateMode::Container)?;
-    /// session.create("/queue/1", b"", CreateMode::Persistent)?;
-    /// session.delete("/queue/1")?;
+    /// session.create("/queue", b"", CreateMode::Container).wait()?;
+    /// session.create("/queue/1", b"", CreateMode::Persistent).wait()?;
+    /// session.delete("/queue/1").wait()?;
     /// cluster.advance(Duration::from_secs(120));
-    /// assert_eq!(session.exists("/queue")?, None);
+    /// assert_eq!(session.exists("/queue").wait()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     Container,
@@ -107,10 +107,10 @@ pub enum CreateMode {
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
     /// let mode = CreateMode::PersistentWithTtl(Duration::from_secs(60));
-    /// let stat = session.create("/token", b"7f3a", mode)?.stat;
+    /// let stat = session.create("/token", b"7f3a", mode).wait()?.stat;
     /// assert_eq!(stat.expires_at(), Some(stat.mtime + 60_000));
     /// cluster.advance(Duration::from_secs(90));
-    /// assert_eq!(session.exists("/token")?, None);
+    /// assert_eq!(session.exists("/token").wait()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     PersistentWithTtl(
@@ -161,9 +161,9 @@ impl CreateMode {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let stat = session.create("/a", b"12345", CreateMode::Persistent)?.stat;
+/// let stat = session.create("/a", b"12345", CreateMode::Persistent).wait()?.stat;
 /// assert_eq!((stat.version, stat.data_length), (0, 5));
-/// assert_eq!(session.set("/a", b"6")?.version, 1);
+/// assert_eq!(session.set("/a", b"6").wait()?.version, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -218,7 +218,7 @@ impl Stat {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let created = session.create("/n", b"", CreateMode::Ephemeral)?;
+/// let created = session.create("/n", b"", CreateMode::Ephemeral).wait()?;
 /// assert_eq!(created.path, "/n");
 /// assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())
@@ -240,7 +240,7 @@ pub struct Created {
 /// use quorate::CreateMode;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let results = session.multi().create("/a", b"", CreateMode::Persistent).delete("/a").commit()?;
+/// let results = session.multi().create("/a", b"", CreateMode::Persistent).delete("/a").commit().wait()?;
 /// assert!(matches!(results[0], OpResult::Created(_)));
 /// assert_eq!(results[1], OpResult::Deleted);
 /// # Ok::<(), quorate::Error>(())
@@ -289,11 +289,11 @@ pub enum OpResult {
 /// use quorate::{CreateMode, Error};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let leader = session.create("/leader", b"a", CreateMode::Persistent)?.stat;
-/// session.delete("/leader")?;
-/// session.create("/leader", b"b", CreateMode::Persistent)?;
+/// let leader = session.create("/leader", b"a", CreateMode::Persistent).wait()?.stat;
+/// session.delete("/leader").wait()?;
+/// session.create("/leader", b"b", CreateMode::Persistent).wait()?;
 /// let condition = Condition::Czxid(leader.czxid);
-/// let failed = session.multi().require("/leader", condition).set("/leader", b"a").commit();
+/// let failed = session.multi().require("/leader", condition).set("/leader", b"a").commit().wait();
 /// let Err(Error::Multi { index: 0, error }) = failed else { panic!("{failed:?}") };
 /// assert_eq!(*error, Error::Unmet { path: "/leader".into(), condition });
 /// # Ok::<(), Error>(())

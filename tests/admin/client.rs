@@ -101,7 +101,7 @@ pub(crate) fn get(admin: &Admin, target: &str) -> Answer {
 pub(crate) fn served(nodes: usize) -> (Cluster, Coordinator, Admin) {
     let cluster = Cluster::new(nodes);
     let coordinator = cluster.node(0);
-    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     let admin = Admin::serve(&coordinator, "127.0.0.1:0").unwrap();
     (cluster, coordinator, admin)
 }

@@ -166,7 +166,7 @@ fn requests_that_come_at_once_are_answered_in_order() {
     let (_cluster, coordinator, admin) = served(1);
     let session = coordinator.session();
     for n in 0..50 {
-        session.create(&format!("/n{n}"), n.to_string(), CreateMode::Persistent).unwrap();
+        session.create(&format!("/n{n}"), n.to_string(), CreateMode::Persistent).wait().unwrap();
     }
     let mut stream = connect(admin.address());
     for n in 0..50 {
@@ -209,7 +209,7 @@ fn idle_and_slow_clients_block_no_other_client() {
 fn a_client_that_takes_nothing_is_disconnected() {
     let (cluster, coordinator, admin) = served(1);
     let data = vec![b'x'; 1 << 20];
-    coordinator.session().create("/large", &data, CreateMode::Persistent).unwrap();
+    coordinator.session().create("/large", &data, CreateMode::Persistent).wait().unwrap();
     let mut stream = connect(admin.address());
     // More than the sockets' buffers hold.
     let count = 64;

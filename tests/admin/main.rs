@@ -25,9 +25,9 @@ use client::{TOKEN, answer, connect, get, raw, send, served};
 fn it_shows_what_the_library_shows() {
     let (_cluster, coordinator, admin) = served(3);
     let session = coordinator.session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    session.create("/a/b", [0xff, 0], CreateMode::Ephemeral).unwrap();
-    let _guard = session.lock("/jobs").unwrap().acquire().unwrap();
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+    session.create("/a/b", [0xff, 0], CreateMode::Ephemeral).wait().unwrap();
+    let _guard = session.lock("/jobs").unwrap().acquire().wait().unwrap();
 
     let shown = get(&admin, "/status").json();
     let mut expected = serde_json::to_value(coordinator.status()).unwrap();
@@ -38,7 +38,7 @@ fn it_shows_what_the_library_shows() {
     assert_eq!(shown["ready"], true);
 
     let shown = get(&admin, "/members").json();
-    let reports = coordinator.reports().unwrap();
+    let reports = coordinator.reports().wait().unwrap();
     assert_eq!(shown["leader"], json!(coordinator.status().leader));
     assert_eq!(shown["members"].as_array().unwrap().len(), reports.len());
     for (shown, report) in shown["members"].as_array().unwrap().iter().zip(&reports) {
@@ -60,7 +60,7 @@ fn it_shows_what_the_library_shows() {
 
     let znode = get(&admin, "/tree/a").json();
     assert_eq!(znode["data"], json!({ "text": "1" }));
-    assert_eq!(znode["stat"], serde_json::to_value(session.exists("/a").unwrap()).unwrap());
+    assert_eq!(znode["stat"], serde_json::to_value(session.exists("/a").wait().unwrap()).unwrap());
     assert_eq!(znode["children"], json!(["b"]));
     assert_eq!(get(&admin, "/tree/a/b").json()["data"], json!({ "base64": "/wA=" }));
     let data = get(&admin, "/tree/a/b?raw");
@@ -77,7 +77,10 @@ fn it_shows_what_the_library_shows() {
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let text = String::from_utf8(metrics.body).unwrap();
     assert!(
-        text.contains(&format!("\nquorate_znodes {}\n", coordinator.metrics().znodes.unwrap())),
+        text.contains(&format!(
+            "\nquorate_znodes {}\n",
+            coordinator.metrics().wait().unwrap().znodes.unwrap()
+        )),
         "{text}"
     );
 
@@ -104,7 +107,10 @@ fn a_znode_is_found_whatever_its_name() {
     };
     for name in each.chain([characters.clone(), "10.0.0.1:7400".to_owned(), "\u{e4}%25".to_owned()])
     {
-        session.create(&format!("/{name}"), name.as_bytes(), CreateMode::Persistent).unwrap();
+        session
+            .create(&format!("/{name}"), name.as_bytes(), CreateMode::Persistent)
+            .wait()
+            .unwrap();
         let shown = get(&admin, &format!("/tree/{}", encoded(&name)));
         assert_eq!(shown.json()["data"], json!({ "text": name }), "{name}");
         let found = get(&admin, &format!("/search?text={}", encoded(&name))).json();
@@ -124,8 +130,8 @@ fn members_report_where_their_endpoints_are() {
     let session = other.session();
     let reported = || {
         // Its node takes its calls in their order.
-        session.sync().unwrap();
-        let reports = coordinator.reports().unwrap();
+        session.sync().wait().unwrap();
+        let reports = coordinator.reports().wait().unwrap();
         [coordinator.address(), other.address()].map(|address| {
             let member = reports.iter().find(|member| member.address == address);
             let member = member.unwrap_or_else(|| panic!("no {address} among {reports:?}"));
@@ -160,14 +166,20 @@ fn children_come_in_pages_and_hidden_ones_without_a_stat() {
         let session = coordinator.session();
         let admin = Admin::builder().auth("digest", "ann:secret");
         let admin = admin.serve(&coordinator, "127.0.0.1:0").unwrap();
-        session.create("/a", b"", CreateMode::Persistent).unwrap();
+        session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
         for name in ["1", "2 2", "ä", "ü%"] {
-            session.create(&format!("/a/{name}"), name, CreateMode::Persistent).unwrap();
+            session.create(&format!("/a/{name}"), name, CreateMode::Persistent).wait().unwrap();
         }
         let of = |user: &str| [Acl::new(Permissions::ALL, Id::new("digest", user))];
-        session.add_auth("digest", "ann:secret").unwrap();
-        session.create_with_acl("/ann", b"hers", CreateMode::Persistent, &own(&session)).unwrap();
-        session.create_with_acl("/bob", b"his", CreateMode::Persistent, &of("bob:x")).unwrap();
+        session.add_auth("digest", "ann:secret").wait().unwrap();
+        session
+            .create_with_acl("/ann", b"hers", CreateMode::Persistent, &own(&session))
+            .wait()
+            .unwrap();
+        session
+            .create_with_acl("/bob", b"his", CreateMode::Persistent, &of("bob:x"))
+            .wait()
+            .unwrap();
 
         let first = get(&admin, "/tree/a?children&limit=2");
         assert_eq!(
@@ -191,7 +203,7 @@ fn children_come_in_pages_and_hidden_ones_without_a_stat() {
 
 /// The access list with a session's own id.
 fn own(session: &quorate::Session) -> Vec<Acl> {
-    let ids = session.who_am_i().unwrap().into_iter();
+    let ids = session.who_am_i().wait().unwrap().into_iter();
     ids.filter(|id| id.to_string().starts_with("digest:"))
         .map(|id| Acl::new(Permissions::ALL, id))
         .collect()
@@ -217,7 +229,7 @@ fn changes_are_made_only_where_they_are_allowed() {
     let numbered = send(&admin, "POST", "/tree/a/n-?mode=persistent_sequential", "", b"");
     assert_eq!(numbered.json()["path"], "/a/n-0000000000");
     assert_eq!(send(&admin, "PUT", "/tree/a?version=0", "", b"2").json()["version"], 1);
-    assert_eq!(&session.get("/a").unwrap().0[..], b"2");
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"2");
     for (method, target, body, status) in [
         ("POST", "/tree/a", "", 409),
         ("POST", "/tree/none/a", "", 404),
@@ -235,20 +247,20 @@ fn changes_are_made_only_where_they_are_allowed() {
     }
     assert_eq!(send(&admin, "PUT", "/tree/a", "", &vec![b'x'; (1 << 20) + 1]).status, 413);
     assert_eq!(send(&admin, "DELETE", "/tree/a/n-0000000000?version=0", "", b"").status, 200);
-    assert_eq!(session.children("/a").unwrap(), [""; 0]);
+    assert_eq!(session.children("/a").wait().unwrap(), [""; 0]);
 }
 
 #[test]
 fn a_backup_is_whole_and_needs_a_token() {
     let (cluster, coordinator, admin) = served(1);
     assert_eq!(get(&admin, "/backup").status, 403);
-    coordinator.session().create("/a", vec![7; 500_000], CreateMode::Persistent).unwrap();
+    coordinator.session().create("/a", vec![7; 500_000], CreateMode::Persistent).wait().unwrap();
     let admin = Admin::builder().token(TOKEN).serve(&coordinator, "127.0.0.1:0").unwrap();
     let token = format!("Authorization: Bearer {TOKEN}\r\n");
     let asked = format!("HEAD /backup HTTP/1.0\r\nHost: localhost\r\n{token}\r\n");
     assert_eq!(raw(&admin, asked.as_bytes()).status, 405);
     let client = cluster.node(cluster.add_client());
-    client.session().sync().unwrap();
+    client.session().sync().wait().unwrap();
     let of_client = Admin::builder().token(TOKEN).serve(&client, "127.0.0.1:0").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("backup");
@@ -258,7 +270,7 @@ fn a_backup_is_whole_and_needs_a_token() {
         std::fs::write(&file, &answer.body).unwrap();
         let backup = quorate::recovery::verify(&file).unwrap();
         assert_eq!(answer.header("quorate-zxid"), Some(backup.zxid.to_string().as_str()));
-        assert!(backup.zxid >= coordinator.session().exists("/a").unwrap().unwrap().czxid);
+        assert!(backup.zxid >= coordinator.session().exists("/a").wait().unwrap().unwrap().czxid);
     }
 }
 
@@ -310,7 +322,7 @@ fn event_streams_show_changes_and_a_new_leader() {
     assert_eq!(first["reports"]["members"].as_array().unwrap().len(), 3);
     assert!(old.is_string() && first["metrics"]["znodes"].is_u64());
     drop(coordinator);
-    let created = here.session().create("/seen", b"", CreateMode::Persistent).unwrap();
+    let created = here.session().create("/seen", b"", CreateMode::Persistent).wait().unwrap();
     let mut seen = event(&mut stream, "changes").as_array().unwrap().clone();
     while !seen.iter().any(|change| change["path"] == "/seen") {
         seen.extend(event(&mut stream, "changes").as_array().unwrap().iter().cloned());
@@ -343,7 +355,7 @@ fn the_number_of_event_streams_is_bounded() {
 fn it_answers_without_a_quorum_and_after_the_end() {
     let (cluster, coordinator, admin) = served(3);
     assert_eq!([get(&admin, "/health").status, get(&admin, "/ready").status], [200, 200]);
-    coordinator.session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    coordinator.session().create("/a", b"1", CreateMode::Persistent).wait().unwrap();
     assert_eq!(get(&admin, "/tree/a").status, 200);
     for other in [1, 2] {
         cluster.stop(other);
@@ -367,7 +379,7 @@ fn it_answers_without_a_quorum_and_after_the_end() {
         cluster.advance(Duration::from_secs(1));
     }
 
-    coordinator.close();
+    coordinator.close().wait().unwrap();
     assert_eq!([get(&admin, "/live").status, get(&admin, "/health").status], [503, 503]);
     assert!(get(&admin, "/status").json()["stopped"].is_string());
     assert_eq!(get(&admin, "/tree/a").status, 503);

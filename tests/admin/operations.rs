@@ -21,12 +21,12 @@ fn a_search_finds_paths_and_says_where_it_was_cut() {
     let (cluster, coordinator, admin) = served(1);
     let session = coordinator.session();
     for path in ["/app", "/app/Jobs", "/app/jobs-2", "/app/jobs-2/x", "/other", "/other/jobs"] {
-        session.create(path, b"", CreateMode::Persistent).unwrap();
+        session.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
     let hidden = [Acl::new(Permissions::ALL, Id::new("digest", "bob:x"))];
-    session.create_with_acl("/secret", b"", CreateMode::Persistent, &Acl::open()).unwrap();
-    session.create("/secret/jobs", b"", CreateMode::Persistent).unwrap();
-    session.set_acl("/secret", &hidden).unwrap();
+    session.create_with_acl("/secret", b"", CreateMode::Persistent, &Acl::open()).wait().unwrap();
+    session.create("/secret/jobs", b"", CreateMode::Persistent).wait().unwrap();
+    session.set_acl("/secret", &hidden).wait().unwrap();
 
     let all = get(&admin, "/search?text=JOBS").json();
     assert_eq!(
@@ -56,7 +56,7 @@ fn a_search_finds_paths_and_says_where_it_was_cut() {
     }
     assert_eq!(send(&admin, "POST", "/search?text=x", "", b"").status, 405);
     let client = cluster.node(cluster.add_client());
-    client.session().sync().unwrap();
+    client.session().sync().wait().unwrap();
     let of_client = Admin::serve(&client, "127.0.0.1:0").unwrap();
     assert_eq!(get(&of_client, "/search?text=jobs").status, 501, "it has no replica");
 }
@@ -65,8 +65,8 @@ fn a_search_finds_paths_and_says_where_it_was_cut() {
 fn a_search_in_many_znodes_is_short() {
     let (_cluster, coordinator, admin) = served(1);
     let session = coordinator.session();
-    session.create("/many", b"", CreateMode::Persistent).unwrap();
-    let pending = session.nonblocking();
+    session.create("/many", b"", CreateMode::Persistent).wait().unwrap();
+    let pending = session;
     let create = |n: u32| pending.create(&format!("/many/{n:05}"), b"", CreateMode::Persistent);
     let created: Vec<_> = (0..2000).map(create).collect();
     created.into_iter().for_each(|created| drop(created.wait().unwrap()));
@@ -79,10 +79,10 @@ fn a_search_in_many_znodes_is_short() {
 fn a_znode_comes_with_its_access_list_and_all_its_quotas() {
     let (_cluster, coordinator, admin) = served(1);
     let session = coordinator.session();
-    session.create("/a", b"12", CreateMode::Persistent).unwrap();
-    session.create_with_acl("/a/b", b"", CreateMode::Persistent, &Acl::read_only()).unwrap();
-    session.set_quota("/a", &Quota::new().znodes_hard(7).bytes(100)).unwrap();
-    session.set_quota("/a/b", &Quota::new().bytes_hard(5)).unwrap();
+    session.create("/a", b"12", CreateMode::Persistent).wait().unwrap();
+    session.create_with_acl("/a/b", b"", CreateMode::Persistent, &Acl::read_only()).wait().unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(7).bytes(100)).wait().unwrap();
+    session.set_quota("/a/b", &Quota::new().bytes_hard(5)).wait().unwrap();
     let shown = get(&admin, "/tree/a/b").json();
     assert_eq!(shown["acl"], serde_json::to_value(Acl::read_only()).unwrap());
     let (nearest, above) = (&shown["quotas"][0], &shown["quotas"][1]);
@@ -98,8 +98,8 @@ fn timers_and_queues_are_shown_changed_and_counted() {
     let (_cluster, coordinator, admin) = served(1);
     let session = coordinator.session();
     let schedule = Schedule::new(&session, "/schedule").unwrap();
-    schedule.set("report", &Timer::at(UNIX_EPOCH).unwrap()).unwrap();
-    Queue::new(&session, "/jobs").unwrap().put_all(["a", "b"]).unwrap();
+    schedule.set("report", &Timer::at(UNIX_EPOCH).unwrap()).wait().unwrap();
+    Queue::new(&session, "/jobs").unwrap().put_all(["a", "b"]).wait().unwrap();
     let read_only = "/timers/schedule/report?do=pause";
     assert_eq!(send(&admin, "POST", read_only, "", b"").status, 405);
 
@@ -115,7 +115,7 @@ fn timers_and_queues_are_shown_changed_and_counted() {
             "timer": "report", "fires": "at 1970-01-01 00:00:00 UTC", "next": 0,
         }])
     );
-    let metrics = coordinator.metrics();
+    let metrics = coordinator.metrics().wait().unwrap();
     assert_eq!(metrics.recipes.queue_items["/jobs"], 2);
     assert!(metrics.recipes.timers_late["/schedule"] > 86_400, "{metrics}");
     let line = "\nquorate_queue_items{path=\"/jobs\"} 2\n";
@@ -126,11 +126,11 @@ fn timers_and_queues_are_shown_changed_and_counted() {
         assert_eq!(send(&writable, "POST", &target, "", b"").status, 200, "{what}");
     };
     act("pause");
-    assert!(schedule.get("report").unwrap().unwrap().is_paused);
+    assert!(schedule.get("report").wait().unwrap().unwrap().is_paused);
     act("fire");
-    assert!(schedule.take().unwrap().fire().is_requested());
+    assert!(schedule.take().wait().unwrap().fire().is_requested());
     act("resume");
-    assert!(!schedule.get("report").unwrap().unwrap().is_paused);
+    assert!(!schedule.get("report").wait().unwrap().unwrap().is_paused);
     for (method, target, status) in [
         ("POST", "/timers/schedule/report?do=else", 400),
         ("POST", "/timers/schedule/none?do=pause", 404),
@@ -151,7 +151,7 @@ fn the_history_has_a_sample_for_each_period() {
     let before = length(&first);
     // More often than once in a period, nothing is added.
     assert_eq!(length(&get(&admin, "/history").json()), before);
-    coordinator.session().create("/a", b"", CreateMode::Persistent).unwrap();
+    coordinator.session().create("/a", b"", CreateMode::Persistent).wait().unwrap();
     cluster.advance(period);
     let second = get(&admin, "/history").json();
     assert!(length(&second) > before);
@@ -169,7 +169,7 @@ fn the_history_has_a_sample_for_each_period() {
         json!([second["time"][last]])
     );
     assert_eq!(get(&admin, "/history?after=x").status, 400);
-    coordinator.close();
+    coordinator.close().wait().unwrap();
     assert_eq!(get(&admin, "/history").status, 200, "it is there after the end, too");
 }
 
@@ -177,9 +177,9 @@ fn the_history_has_a_sample_for_each_period() {
 fn a_session_comes_with_its_ephemerals_and_can_be_expired() {
     let (cluster, coordinator, admin) = served(1);
     let other = coordinator.open_session().unwrap();
-    coordinator.session().create("/a", b"", CreateMode::Persistent).unwrap();
+    coordinator.session().create("/a", b"", CreateMode::Persistent).wait().unwrap();
     for n in 0..3 {
-        other.create(&format!("/a/{n}"), b"", CreateMode::Ephemeral).unwrap();
+        other.create(&format!("/a/{n}"), b"", CreateMode::Ephemeral).wait().unwrap();
     }
     let target = format!("/sessions/{}", other.id());
     let shown = get(&admin, &target).json();
@@ -215,13 +215,13 @@ fn what_is_hidden_from_a_search_is_hidden_among_the_ephemerals_of_a_session() {
     let (_cluster, coordinator, admin) = served(1);
     let owner = coordinator.open_session().unwrap();
     for path in ["/open", "/hidden", "/hidden/below"] {
-        owner.create(path, b"", CreateMode::Persistent).unwrap();
+        owner.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
     let nobody = [Acl::new(Permissions::ALL, Id::new("digest", "bob:x"))];
     for path in ["/open/job", "/hidden/job", "/hidden/below/job"] {
-        owner.create(path, b"", CreateMode::Ephemeral).unwrap();
+        owner.create(path, b"", CreateMode::Ephemeral).wait().unwrap();
     }
-    owner.create_with_acl("/open/own-job", b"", CreateMode::Ephemeral, &nobody).unwrap();
+    owner.create_with_acl("/open/own-job", b"", CreateMode::Ephemeral, &nobody).wait().unwrap();
     let ephemerals = || {
         let shown = get(&admin, &format!("/sessions/{}", owner.id())).json();
         let list = |name: &str| shown[name].as_array().unwrap().clone();
@@ -237,7 +237,7 @@ fn what_is_hidden_from_a_search_is_hidden_among_the_ephemerals_of_a_session() {
         (ephemerals(), found()),
         (all.map(str::to_owned).to_vec(), all.map(str::to_owned).to_vec())
     );
-    coordinator.session().set_acl("/hidden", &nobody).unwrap();
+    coordinator.session().set_acl("/hidden", &nobody).wait().unwrap();
     assert_eq!(
         (ephemerals(), found()),
         (vec!["/open/job".to_owned()], vec!["/open/job".to_owned()])
@@ -249,7 +249,7 @@ fn what_is_hidden_from_a_search_is_hidden_among_the_ephemerals_of_a_session() {
 #[test]
 fn the_lead_is_moved_and_a_dead_member_removed_only_where_that_is_allowed() {
     let (cluster, coordinator, read_only) = served(3);
-    coordinator.session().sync().unwrap();
+    coordinator.session().sync().wait().unwrap();
     let here = coordinator.address();
     for (method, target) in
         [("POST", format!("/leader?to={here}")), ("DELETE", format!("/members/{here}"))]

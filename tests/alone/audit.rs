@@ -44,22 +44,24 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
             // Nodes run on a thread of the cluster's own.
             tracing::subscriber::set_global_default(Events { enabled, event }).unwrap();
             let silent = Cluster::new(1);
-            silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).unwrap();
+            silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).wait().unwrap();
             let cluster = Cluster::with_settings(3, Coordinator::builder().audit(true));
             let session = cluster.node(1).open_session().unwrap();
-            session.add_auth("digest", "alice:secret").unwrap();
+            session.add_auth("digest", "alice:secret").wait().unwrap();
             session
                 .create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all())
+                .wait()
                 .unwrap();
-            assert!(session.create("/a", b"", CreateMode::Persistent).is_err());
+            assert!(session.create("/a", b"", CreateMode::Persistent).wait().is_err());
             session
                 .multi()
                 .set("/a", b"1")
                 .create("/b", b"", CreateMode::Ephemeral)
                 .commit()
+                .wait()
                 .unwrap();
-            session.get("/a").unwrap();
-            session.close().unwrap();
+            session.get("/a").wait().unwrap();
+            session.close().wait().unwrap();
             let lines: Vec<String> = lines.lock().unwrap().clone();
             let by_alice = |line: &&String| line.contains("digest:alice:x");
             let ours: Vec<&String> = lines.iter().filter(by_alice).collect();
@@ -87,9 +89,9 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
             // A client is not trusted to write its own line: the member that serves it has one, too.
             let client = cluster.add_client();
             let session = cluster.node(client).open_session().unwrap();
-            session.create("/c", b"", CreateMode::Persistent).unwrap();
-            session.set("/c", b"1").unwrap();
-            session.close().unwrap();
+            session.create("/c", b"", CreateMode::Persistent).wait().unwrap();
+            session.set("/c", b"1").wait().unwrap();
+            session.close().wait().unwrap();
             let lines: Vec<String> = all.lock().unwrap().clone();
             for operation in ["create /c", "set /c"] {
                 let of_member = format!("{operation} ip:10.0.0.4: success by a client");

@@ -20,12 +20,12 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
         let address = addresses::address();
         let join = || {
             let builder = Coordinator::builder().data_dir(dir.path().join("data"));
-            let member = builder.advertise(&address).join([&address]).unwrap();
-            member.wait_ready(PATIENCE).unwrap();
+            let member = builder.advertise(&address).join([&address]).wait().unwrap();
+            member.wait_ready(PATIENCE).wait().unwrap();
             member
         };
         let member = join();
-        let metrics = member.metrics();
+        let metrics = member.metrics().wait().unwrap();
         let mut checkpoints =
             Checkpoints { count: metrics.checkpoints, bytes: metrics.checkpoint_bytes };
         let mut count = 0;
@@ -36,19 +36,19 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
             for n in count..count + 500 {
                 multi = multi.create(&format!("/{n}"), [7; DATA_BYTES], CreateMode::Persistent);
             }
-            multi.commit().unwrap();
+            multi.commit().wait().unwrap();
             count += 500;
         }
-        member.close();
+        member.close().wait().unwrap();
         drop(member);
         let before = allocated();
         let member = join();
         let taken = allocated() - before;
-        assert_eq!(member.metrics().checkpoints, 0);
+        assert_eq!(member.metrics().wait().unwrap().checkpoints, 0);
         assert!(taken > count * DATA_BYTES, "it has not read the whole checkpoint: {taken}");
         // In memory are the znodes with their paths and stats.
         assert!(taken < count * DATA_BYTES * 5 / 3, "{taken} bytes");
-        member.close();
+        member.close().wait().unwrap();
     });
 }
 
@@ -56,7 +56,7 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
 fn has_checkpoint(member: &Coordinator, before: &mut Checkpoints) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let metrics = member.metrics();
+        let metrics = member.metrics().wait().unwrap();
         if metrics.checkpoints == before.count {
             return false;
         }

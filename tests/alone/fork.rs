@@ -55,12 +55,13 @@ fn a_fork_has_no_session_and_no_lock() {
             let dir = dir.path().join(place.to_string());
             Coordinator::builder().data_dir(dir).join([&peers[place]])
         };
-        let coordinator = join(0).unwrap();
+        let coordinator = join(0).wait().unwrap();
         let session = coordinator.session();
-        session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-        let guard = session.lock("/lock").unwrap().acquire().unwrap();
-        let leadership = LeaderLatch::new(&session, "/leader", b"").unwrap().campaign().unwrap();
-        let watch = session.watch("/mine", WatchMode::Persistent).unwrap();
+        session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+        let guard = session.lock("/lock").unwrap().acquire().wait().unwrap();
+        let leadership =
+            LeaderLatch::new(&session, "/leader", b"").unwrap().campaign().wait().unwrap();
+        let watch = session.watch("/mine", WatchMode::Persistent).wait().unwrap();
         let states = session.states();
         assert!(guard.is_held() && leadership.is_held());
 
@@ -70,40 +71,40 @@ fn a_fork_has_no_session_and_no_lock() {
             let (coordinator, session, guard, leadership, ..) = &handles;
             assert!(!session.is_alive() && !guard.is_held() && !leadership.is_held());
             assert_eq!(session.state(), SessionState::Expired);
-            check_forked(session.set("/mine", b"1"), parent);
-            check_forked(session.sync(), parent);
-            check_forked(session.nonblocking().delete("/mine").wait(), parent);
-            check_forked(session.lock("/lock").unwrap().acquire(), parent);
-            check_forked(coordinator.wait_ready(PATIENCE), parent);
-            check_forked(coordinator.leave(PATIENCE), parent);
-            check_forked(coordinator.resume(session.id(), session.password()), parent);
+            check_forked(session.set("/mine", b"1").wait(), parent);
+            check_forked(session.sync().wait(), parent);
+            check_forked(session.delete("/mine").wait(), parent);
+            check_forked(session.lock("/lock").unwrap().acquire().wait(), parent);
+            check_forked(coordinator.wait_ready(PATIENCE).wait(), parent);
+            check_forked(coordinator.leave(PATIENCE).wait(), parent);
+            check_forked(coordinator.resume(session.id(), session.password()).wait(), parent);
             assert!(coordinator.status().stopped.is_some());
             assert!(!coordinator.is_ready() && !coordinator.safe_to_stop());
-            check_forked(coordinator.sessions(), parent);
-            check_forked(coordinator.reports(), parent);
-            let _ = guard.wait_lost();
-            coordinator.close();
+            check_forked(coordinator.sessions().wait(), parent);
+            check_forked(coordinator.reports().wait(), parent);
+            let _ = guard.wait_lost().wait();
+            coordinator.close().wait().unwrap();
             // The error advises this.
-            let client = Coordinator::builder().client().join(&peers[..1]).unwrap();
-            client.wait_ready(PATIENCE).unwrap();
-            client.session().create("/own", b"", CreateMode::Persistent).unwrap();
-            client.close();
+            let client = Coordinator::builder().client().join(&peers[..1]).wait().unwrap();
+            client.wait_ready(PATIENCE).wait().unwrap();
+            client.session().create("/own", b"", CreateMode::Persistent).wait().unwrap();
+            client.close().wait().unwrap();
             // The error advises against this.
-            let refused = join(1).unwrap_err();
+            let refused = join(1).wait().unwrap_err();
             assert!(
                 matches!(refused, Error::Start(StartError::DataDirUnusable { .. })),
                 "{refused}"
             );
             assert!(refused.to_string().contains(&format!("process {parent}")), "{refused}");
             // The parent listens at its own address, which is not the reason.
-            let refused = join(0).unwrap_err().to_string();
+            let refused = join(0).wait().unwrap_err().to_string();
             assert!(refused.contains(&format!("a fork of process {parent}")), "{refused}");
         });
 
         let (coordinator, session, guard, leadership, watch, states) = handles;
         assert!(guard.is_held() && leadership.is_held() && session.is_alive());
-        session.set("/mine", b"2").unwrap();
-        assert_eq!(watch.recv().map(|event| event.path).as_deref(), Some("/mine"));
+        session.set("/mine", b"2").wait().unwrap();
+        assert_eq!(watch.recv().wait().unwrap().map(|event| event.path).as_deref(), Some("/mine"));
         assert_eq!(states.events().try_iter().last(), Some(SessionState::Connected));
 
         // The last handles of the child's copies, in all orders.
@@ -113,9 +114,10 @@ fn a_fork_has_no_session_and_no_lock() {
         let (coordinator, session, guard, ..) = handles.as_ref().unwrap();
         assert!(guard.is_held());
         assert!(
-            session.exists("/mine").unwrap().is_some() && session.exists("/own").unwrap().is_some()
+            session.exists("/mine").wait().unwrap().is_some()
+                && session.exists("/own").wait().unwrap().is_some()
         );
-        assert_eq!(coordinator.sessions().unwrap().len(), 1);
+        assert_eq!(coordinator.sessions().wait().unwrap().len(), 1);
     });
 }
 
@@ -124,17 +126,17 @@ fn a_fork_has_no_cluster_in_memory() {
     alone(concat!(module_path!(), "::a_fork_has_no_cluster_in_memory"), || {
         let cluster = Cluster::new(3);
         let session = cluster.node(0).session();
-        session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+        session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
         cluster.isolate(0);
         let parent = std::process::id();
-        let waiting = session.nonblocking().set("/mine", b"1");
+        let waiting = session.set("/mine", b"1");
         let mut handles = Some((cluster, session, waiting));
         let copies = &mut handles;
         in_a_fork(|| {
             let (cluster, session, waiting) = copies.take().unwrap();
             check_forked(waiting.wait(), parent);
             assert!(!session.is_alive());
-            check_forked(session.set("/mine", b"2"), parent);
+            check_forked(session.set("/mine", b"2").wait(), parent);
             drop((cluster, session));
         });
         let (cluster, session, waiting) = handles.take().unwrap();
@@ -157,19 +159,20 @@ fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
             let advertised = |address: &String| {
                 Coordinator::builder().advertise(address).data_dir(dir.path()).join([address])
             };
-            let coordinator = join(&own[0]).unwrap();
-            coordinator.wait_ready(PATIENCE).unwrap();
+            let coordinator = join(&own[0]).wait().unwrap();
+            coordinator.wait_ready(PATIENCE).wait().unwrap();
             let (child, closes) = idle_child();
-            coordinator.close();
+            coordinator.close().wait().unwrap();
             drop(coordinator);
-            for error in [join(&own[0]), advertised(&own[0]), join(&own[1])].map(Result::unwrap_err)
+            for error in [join(&own[0]), advertised(&own[0]), join(&own[1])]
+                .map(|joined| joined.wait().unwrap_err())
             {
                 let text = error.to_string();
                 assert!(text.contains("a child that this process has forked"), "{text}");
             }
             drop(closes);
             await_end(child);
-            join(&own[0]).unwrap().wait_ready(PATIENCE).unwrap();
+            join(&own[0]).wait().unwrap().wait_ready(PATIENCE).wait().unwrap();
         },
     );
 }
@@ -181,13 +184,14 @@ fn a_join_waits_for_a_child_that_has_the_address_for_a_moment() {
         concat!(module_path!(), "::a_join_waits_for_a_child_that_has_the_address_for_a_moment"),
         || {
             let (own, dir) = (addresses(2), tempfile::tempdir().unwrap());
-            let join =
-                || Coordinator::builder().data_dir(dir.path().join("data")).join(&own).unwrap();
+            let join = || {
+                Coordinator::builder().data_dir(dir.path().join("data")).join(&own).wait().unwrap()
+            };
             for _ in 0..3 {
                 let coordinator = join();
                 assert_eq!(coordinator.address(), own[0]);
                 let (child, closes) = idle_child();
-                coordinator.close();
+                coordinator.close().wait().unwrap();
                 drop(coordinator);
                 // The child ends while the next member waits for its address, and does not take the other one.
                 let begins = Barrier::new(2);
@@ -196,7 +200,7 @@ fn a_join_waits_for_a_child_that_has_the_address_for_a_moment() {
                         begins.wait();
                         let coordinator = join();
                         assert_eq!(coordinator.address(), own[0]);
-                        coordinator.close();
+                        coordinator.close().wait().unwrap();
                     });
                     begins.wait();
                     drop(closes);

@@ -107,14 +107,14 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
         let seen = seen();
         let cluster = Cluster::new(3);
         let session = cluster.node(1).session();
-        session.create("/of-nobody-else", b"", CreateMode::Persistent).unwrap();
-        let refused = session.nonblocking().set("/b", b"").wait();
+        session.create("/of-nobody-else", b"", CreateMode::Persistent).wait().unwrap();
+        let refused = session.set("/b", b"").wait();
         assert!(matches!(refused, Err(Error::NoNode { .. })));
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
         for at in 0..3 {
-            cluster.node(at).session().sync().unwrap();
+            cluster.node(at).session().sync().wait().unwrap();
         }
-        let leader = cluster.node(cluster.leader().unwrap()).reports().unwrap();
+        let leader = cluster.node(cluster.leader().unwrap()).reports().wait().unwrap();
         let leader =
             leader.iter().find(|member| member.role == quorate::operate::Role::Leader).unwrap();
 
@@ -151,11 +151,11 @@ fn a_session_that_expires_is_logged_with_its_holder() {
         let seen = seen();
         let cluster = Cluster::new(3);
         let session = cluster.node(1).open_session().unwrap();
-        session.create("/lost", b"", CreateMode::Ephemeral).unwrap();
+        session.create("/lost", b"", CreateMode::Ephemeral).wait().unwrap();
         let of = session.id().to_string();
-        let info = cluster.node(1).sessions().unwrap();
+        let info = cluster.node(1).sessions().wait().unwrap();
         let owner = info.iter().find(|info| info.id == session.id()).unwrap().clone();
-        session.detach().unwrap();
+        session.detach().wait().unwrap();
         let line = || {
             let story = seen.0.lock().unwrap();
             let line = story.lines.iter().find(|line| line.contains(&format!(" session={of} ")));
@@ -183,31 +183,31 @@ fn all_ids_are_hexadecimal() {
         let join = |address: &String| {
             let full = if *address == all[3] { 1 << 50 } else { 0 };
             let builder = Coordinator::builder().advertise(address).disk_low(full);
-            let member = builder.data_dir(dir.path().join(address)).join(&all[..3]).unwrap();
+            let member = builder.data_dir(dir.path().join(address)).join(&all[..3]).wait().unwrap();
             (member, address.clone())
         };
         let mut members: Vec<_> = all[..3].iter().map(join).collect();
-        members.iter().for_each(|(member, _)| member.wait_ready(PATIENCE).unwrap());
+        members.iter().for_each(|(member, _)| member.wait_ready(PATIENCE).wait().unwrap());
         // All kinds of events: a member that joins and leaves, a client, a leader that changes, a session that is
         // expired, a member that starts again, and disks that are nearly full.
         let (newcomer, _) = join(&all[3]);
-        newcomer.wait_ready(PATIENCE).unwrap();
-        let client = Coordinator::builder().client().join(&all[..3]).unwrap();
-        client.wait_ready(PATIENCE).unwrap();
+        newcomer.wait_ready(PATIENCE).wait().unwrap();
+        let client = Coordinator::builder().client().join(&all[..3]).wait().unwrap();
+        client.wait_ready(PATIENCE).wait().unwrap();
         let to = members.iter().find(|(member, _)| !member.status().is_leader).unwrap().1.clone();
-        client.move_leader(&to, "the test").unwrap();
+        client.move_leader(&to, "the test").wait().unwrap();
         let expired = client.open_session().unwrap();
-        expired.sync().unwrap();
-        client.expire_session(expired.id(), "the test").unwrap();
+        expired.sync().wait().unwrap();
+        client.expire_session(expired.id(), "the test").wait().unwrap();
         while !seen.0.lock().unwrap().lines.iter().any(|line| line.contains("nearly full")) {
             std::thread::yield_now();
         }
-        newcomer.leave(PATIENCE).unwrap();
+        newcomer.leave(PATIENCE).wait().unwrap();
         let (restarted, address) = members.remove(0);
-        restarted.close();
+        restarted.close().wait().unwrap();
         drop(restarted);
         let (restarted, _) = join(&address);
-        restarted.wait_ready(PATIENCE).unwrap();
+        restarted.wait_ready(PATIENCE).wait().unwrap();
         drop((members, client, restarted));
         let (lines, long) = {
             let story = seen.0.lock().unwrap();

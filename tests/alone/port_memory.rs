@@ -22,8 +22,8 @@ fn cost(security: Security, sent: &[u8], least: usize) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let free = addresses::address();
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).security(security);
-    let member = builder.join([&free]).unwrap();
-    member.wait_ready(PATIENCE).unwrap();
+    let member = builder.join([&free]).wait().unwrap();
+    member.wait_ready(PATIENCE).wait().unwrap();
     let before = allocated();
     let mut most = before;
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(200);

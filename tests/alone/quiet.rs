@@ -56,27 +56,27 @@ fn normal_operation_logs_no_warning() {
             let builder = Coordinator::builder().data_dir(dir.path().join(place.to_string()));
             // The last one must get ready with a limit of one pending request, too.
             let builder = if place == 2 { builder.pending_requests_max(1) } else { builder };
-            let member = builder.join(&peers).unwrap();
+            let member = builder.join(&peers).wait().unwrap();
             members.push(member);
             if place < 2 {
-                assert!(members[place].wait_ready(Duration::from_millis(300)).is_err());
+                assert!(members[place].wait_ready(Duration::from_millis(300)).wait().is_err());
             }
         }
         for member in &members {
-            member.wait_ready(PATIENCE).unwrap();
+            member.wait_ready(PATIENCE).wait().unwrap();
         }
         quiet("founding");
         let session = members[0].session();
-        session.create("/a", b"1", CreateMode::Persistent).unwrap();
-        drop(session.lock("/lock").unwrap().acquire().unwrap());
-        let client = Coordinator::builder().client().join(&peers).unwrap();
-        client.wait_ready(PATIENCE).unwrap();
-        assert_eq!(&client.session().get("/a").unwrap().0[..], b"1");
+        session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+        drop(session.lock("/lock").unwrap().acquire().wait().unwrap());
+        let client = Coordinator::builder().client().join(&peers).wait().unwrap();
+        client.wait_ready(PATIENCE).wait().unwrap();
+        assert_eq!(&client.session().get("/a").wait().unwrap().0[..], b"1");
         quiet("at work");
-        client.leave(PATIENCE).unwrap();
+        client.leave(PATIENCE).wait().unwrap();
         quiet("a client leaves");
         // The other members miss a member that leaves. The member itself reports no error.
-        members.pop().unwrap().leave(PATIENCE).unwrap();
+        members.pop().unwrap().leave(PATIENCE).wait().unwrap();
         let logged = alarms.0.lock().unwrap().1.clone();
         assert!(
             logged.iter().all(|line| line.starts_with("WARN") && line.contains("unreachable")),

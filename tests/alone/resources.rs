@@ -54,21 +54,26 @@ fn a_coordinator_leaves_nothing_behind() {
         let pid = std::process::id();
         let address =
             format!("127.{}.{}.{}:20000", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255);
-        let join =
-            || Coordinator::builder().data_dir(dir.path().join("data")).join([&address]).unwrap();
+        let join = || {
+            Coordinator::builder()
+                .data_dir(dir.path().join("data"))
+                .join([&address])
+                .wait()
+                .unwrap()
+        };
         let mut files_before = 0;
         for round in 0..30 {
             let coordinator = join();
             let session = coordinator.session();
-            session.create(&format!("/n{round}"), b"", CreateMode::Persistent).unwrap();
-            let held = session.lock("/lock").unwrap().acquire().unwrap();
+            session.create(&format!("/n{round}"), b"", CreateMode::Persistent).wait().unwrap();
+            let held = session.lock("/lock").unwrap().acquire().wait().unwrap();
             wait_threads(&before, &OWN);
             if round % 3 == 0 {
-                coordinator.close();
+                coordinator.close().wait().unwrap();
                 assert!(!held.is_held());
-                assert!(session.get("/").is_err_and(|error| error.is_session_lost()));
-                assert!(session.set("/", b"").is_err_and(|error| error.is_session_lost()));
-                let late = coordinator.session().set("/", b"");
+                assert!(session.get("/").wait().is_err_and(|error| error.is_session_lost()));
+                assert!(session.set("/", b"").wait().is_err_and(|error| error.is_session_lost()));
+                let late = coordinator.session().set("/", b"").wait();
                 assert!(matches!(late, Err(Error::Stopped { .. })), "{late:?}");
             } else if round % 3 == 1 {
                 // Any handle may be the last one.
@@ -79,10 +84,10 @@ fn a_coordinator_leaves_nothing_behind() {
                 // The same in a task, whose thread does not block for the end.
                 let builder = Coordinator::builder().data_dir(dir.path().join("data"));
                 let task = async {
-                    let coordinator = builder.join_async([&address]).await.unwrap();
+                    let coordinator = builder.join([&address]).await.unwrap();
                     let session = coordinator.session();
-                    session.nonblocking().set("/n0", b"").await.unwrap();
-                    session.lock("/lock").unwrap().acquire_async().await.unwrap();
+                    session.set("/n0", b"").await.unwrap();
+                    session.lock("/lock").unwrap().acquire().await.unwrap();
                 };
                 std::thread::scope(|scope| scope.spawn(|| tasks::block_on(task)).join().unwrap());
                 // Without that wait, the directory would still be in use.
@@ -95,7 +100,7 @@ fn a_coordinator_leaves_nothing_behind() {
             }
         }
         let coordinator = join();
-        coordinator.wait_ready(Duration::from_secs(30)).unwrap();
-        assert_eq!(coordinator.session().children("/").unwrap().len(), 30 + 2);
+        coordinator.wait_ready(Duration::from_secs(30)).wait().unwrap();
+        assert_eq!(coordinator.session().children("/").wait().unwrap().len(), 30 + 2);
     });
 }

@@ -56,26 +56,26 @@ impl Cost {
 fn worker() {
     let Some((peers, address)) = place() else { return };
     common::log();
-    let coordinator = node(&address).data_dir("data").join(peers).unwrap();
-    coordinator.wait_ready(PATIENCE).unwrap();
+    let coordinator = node(&address).data_dir("data").join(peers).wait().unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     let session = coordinator.session();
     println!("@ready");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "leads" => println!("@leads {}", coordinator.status().is_leader),
             "create" => {
-                session.create("/n", b"", CreateMode::Persistent).unwrap();
+                session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
                 println!("@created");
             }
             "write" => {
                 for _ in 0..WRITES {
-                    session.set("/n", [7; SMALL]).unwrap();
+                    session.set("/n", [7; SMALL]).wait().unwrap();
                 }
                 println!("@written");
             }
             "write large" => {
                 for _ in 0..WRITES_LARGE {
-                    session.set("/n", vec![7; LARGE]).unwrap();
+                    session.set("/n", vec![7; LARGE]).wait().unwrap();
                 }
                 println!("@written");
             }
@@ -86,7 +86,7 @@ fn worker() {
             other => panic!("{other}"),
         }
     }
-    coordinator.close();
+    coordinator.close().wait().unwrap();
 }
 
 fn ask(process: &mut Process, order: &str) -> String {

@@ -25,14 +25,14 @@ impl Fleet {
         let fleet = Fleet { work: tempfile::tempdir().unwrap(), addresses: addresses(3) };
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
         for member in &members {
-            member.wait_ready(PATIENCE).unwrap();
+            member.wait_ready(PATIENCE).wait().unwrap();
         }
-        members[0].session().create("/precious", b"", CreateMode::Persistent).unwrap();
+        members[0].session().create("/precious", b"", CreateMode::Persistent).wait().unwrap();
         for member in &members {
-            member.session().sync().unwrap();
+            member.session().sync().wait().unwrap();
         }
         for member in &members {
-            member.close();
+            member.close().wait().unwrap();
         }
         fleet
     }
@@ -46,6 +46,7 @@ impl Fleet {
             .advertise(&self.addresses[place])
             .data_dir(self.dir(place))
             .join(&self.addresses)
+            .wait()
     }
 }
 
@@ -57,7 +58,7 @@ fn flip_witness(dir: &Path) {
 }
 
 fn not_ready(coordinator: &Coordinator) -> String {
-    let error = coordinator.wait_ready(Duration::from_millis(200)).unwrap_err();
+    let error = coordinator.wait_ready(Duration::from_millis(200)).wait().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     error.to_string()
 }
@@ -66,7 +67,8 @@ fn not_ready(coordinator: &Coordinator) -> String {
 fn waits_for(coordinator: &Coordinator, parts: &[&str]) {
     let end = Instant::now() + PATIENCE;
     loop {
-        let error = coordinator.wait_ready(Duration::from_millis(50)).unwrap_err().to_string();
+        let error =
+            coordinator.wait_ready(Duration::from_millis(50)).wait().unwrap_err().to_string();
         if parts.iter().all(|part| error.contains(part)) {
             return;
         }
@@ -93,15 +95,15 @@ fn all_members_damaged_at_once_keep_their_data_and_come_back_when_it_is_repaired
                 assert!(text.contains(part), "{text}");
             }
         }
-        members.iter().for_each(Coordinator::close);
+        members.iter().for_each(|member| member.close().wait().unwrap());
         assert!((0..3).all(|place| former(&fleet.dir(place)).is_empty()));
     }
     (0..3).for_each(|place| flip_witness(&fleet.dir(place)));
     let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
     for member in &members {
-        member.wait_ready(PATIENCE).unwrap();
+        member.wait_ready(PATIENCE).wait().unwrap();
         assert_eq!(member.status().damaged, None);
-        assert!(member.session().exists("/precious").unwrap().is_some());
+        assert!(member.session().exists("/precious").wait().unwrap().is_some());
     }
     // The mark is removed with the damage.
     assert!((0..3).all(|place| !fleet.dir(place).join("QUARANTINED").exists()));
@@ -119,35 +121,35 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
     assert!(alone.status().damaged.is_some());
     // A leader admits the instance, which then has all data again.
     let others: Vec<Coordinator> = (1..3).map(|place| fleet.join(place).unwrap()).collect();
-    alone.wait_ready(PATIENCE).unwrap();
-    assert!(alone.session().exists("/precious").unwrap().is_some());
+    alone.wait_ready(PATIENCE).wait().unwrap();
+    assert!(alone.session().exists("/precious").wait().unwrap().is_some());
     let status = alone.status();
     assert_eq!((status.damaged, status.former_data.len()), (None, 1));
-    assert_eq!(alone.metrics().former_directories, 1);
+    assert_eq!(alone.metrics().wait().unwrap().former_directories, 1);
     let first = former(&dir);
     assert_eq!(first.len(), 1);
-    alone.close();
+    alone.close().wait().unwrap();
     let damaged_again = !current(&dir).join("VOTER").exists();
     if damaged_again {
         // Damaged again before it has recorded that it voted.
         flip_witness(&dir);
         let again = fleet.join(0).unwrap();
-        again.wait_ready(PATIENCE).unwrap();
+        again.wait_ready(PATIENCE).wait().unwrap();
         assert!(former(&dir).len() == 2 && former(&dir).contains(&first[0]), "{:?}", former(&dir));
-        again.close();
+        again.close().wait().unwrap();
     }
     // Once it is a voter again, it votes in one of the next elections.
-    others.iter().for_each(Coordinator::close);
+    others.iter().for_each(|member| member.close().wait().unwrap());
     let voted = || {
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
-        members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+        members.iter().for_each(|member| member.wait_ready(PATIENCE).wait().unwrap());
         let end = Instant::now() + PATIENCE;
         let votes = |member: &quorate::operate::MemberStatus| member.is_self && member.votes;
         while !members[0].status().members.iter().any(votes) {
             assert!(Instant::now() < end, "{}", members[0].status());
             std::thread::yield_now();
         }
-        members.iter().for_each(Coordinator::close);
+        members.iter().for_each(|member| member.close().wait().unwrap());
         current(&dir).join("VOTER").exists()
     };
     let end = Instant::now() + 5 * PATIENCE;
@@ -157,10 +159,10 @@ fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
     let others: Vec<Coordinator> = (1..3).map(|place| fleet.join(place).unwrap()).collect();
     flip_witness(&dir);
     let last = fleet.join(0).unwrap();
-    last.wait_ready(PATIENCE).unwrap();
+    last.wait_ready(PATIENCE).wait().unwrap();
     let left = former(&dir);
     assert!(left.len() == 1 && left != first, "{left:?} after {first:?}");
-    others.iter().for_each(Coordinator::close);
+    others.iter().for_each(|member| member.close().wait().unwrap());
 }
 
 /// The log claimed that the directory was set aside, and the start failed with an internal error of the
@@ -186,14 +188,14 @@ fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_clust
     for member in &damaged {
         waits_for(member, &["2 of 3 voters", "IDENTITY", first, second]);
     }
-    damaged.iter().for_each(Coordinator::close);
+    damaged.iter().for_each(|member| member.close().wait().unwrap());
     assert!((0..2).all(|place| former(&fleet.dir(place)).is_empty()));
     fs::write(identity(1), &kept[1]).unwrap();
     let back = fleet.join(1).unwrap();
-    back.wait_ready(PATIENCE).unwrap();
+    back.wait_ready(PATIENCE).wait().unwrap();
     let unknown = fleet.join(0).unwrap();
-    unknown.wait_ready(PATIENCE).unwrap();
-    assert!(unknown.session().exists("/precious").unwrap().is_some());
+    unknown.wait_ready(PATIENCE).wait().unwrap();
+    assert!(unknown.session().exists("/precious").wait().unwrap().is_some());
     assert_eq!(former(&fleet.dir(0)), [first_data.to_str().unwrap()]);
 }
 
@@ -207,7 +209,7 @@ fn every_member_reports_which_voters_lost_their_data() {
         fs::rename(&dir, fleet.work.path().join(format!("old-{place}"))).unwrap();
     }
     // It has a directory of its own before the former data comes into it.
-    fleet.join(0).unwrap().close();
+    fleet.join(0).unwrap().close().wait().unwrap();
     let old = current(&fleet.work.path().join("old-0"));
     let former = fleet.dir(0).join(old.file_name().unwrap());
     fs::rename(old, &former).unwrap();
@@ -228,14 +230,14 @@ fn an_instance_alone_on_its_list_does_not_start_from_a_damaged_directory() {
     let work = tempfile::tempdir().unwrap();
     let address = addresses::address();
     let join = || Coordinator::builder().data_dir(work.path().join("data")).join([&address]);
-    let member = join().unwrap();
-    member.wait_ready(PATIENCE).unwrap();
-    member.close();
+    let member = join().wait().unwrap();
+    member.wait_ready(PATIENCE).wait().unwrap();
+    member.close().wait().unwrap();
     flip_witness(&work.path().join("data"));
     for _ in 0..2 {
-        let error = join().unwrap_err();
+        let error = join().wait().unwrap_err();
         assert!(matches!(error, Error::Start(StartError::Corrupt { .. })), "{error}");
     }
     flip_witness(&work.path().join("data"));
-    join().unwrap().wait_ready(PATIENCE).unwrap();
+    join().wait().unwrap().wait_ready(PATIENCE).wait().unwrap();
 }

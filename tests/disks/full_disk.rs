@@ -64,12 +64,12 @@ fn a_disk_that_becomes_full_refuses_writes_and_takes_them_again() {
         }
     };
     let address = address();
-    let join = || Coordinator::builder().data_dir(at.join("data")).join([&address]).unwrap();
+    let join = || Coordinator::builder().data_dir(at.join("data")).join([&address]).wait().unwrap();
     let coordinator = join();
     let session = coordinator.session();
-    session.create("/before", b"1", CreateMode::Persistent).unwrap();
-    until("the room is known", || coordinator.metrics().disk_free_bytes.is_some());
-    assert!(!coordinator.metrics().disk_low);
+    session.create("/before", b"1", CreateMode::Persistent).wait().unwrap();
+    until("the room is known", || coordinator.metrics().wait().unwrap().disk_free_bytes.is_some());
+    assert!(!coordinator.metrics().wait().unwrap().disk_low);
 
     let ballast = at.join("ballast");
     let mut file = File::create(&ballast).unwrap();
@@ -79,37 +79,42 @@ fn a_disk_that_becomes_full_refuses_writes_and_takes_them_again() {
     until("writes are refused", || coordinator.status().refuses_writes);
     let mut refused = None;
     until("a write is refused", || {
-        refused = session.set("/before", b"2").err();
+        refused = session.set("/before", b"2").wait().err();
         refused.is_some()
     });
     let own = coordinator.status().address;
     assert_eq!(refused, Some(Error::DiskLow { members: vec![own] }));
-    assert!(coordinator.metrics().disk_low && coordinator.status().members[0].disk_low);
+    assert!(
+        coordinator.metrics().wait().unwrap().disk_low && coordinator.status().members[0].disk_low
+    );
     // Every write was refused, and the cluster was called healthy.
     let availability = coordinator.availability();
     assert!(matches!(&availability, Availability::WritesRefused { .. }), "{availability}");
     assert!(availability.to_string().contains("make room there"), "{availability}");
-    assert!(coordinator.metrics().refuses_writes);
-    session.sync().unwrap();
-    assert!(session.get("/before").is_ok());
+    assert!(coordinator.metrics().wait().unwrap().refuses_writes);
+    session.sync().wait().unwrap();
+    assert!(session.get("/before").wait().is_ok());
     let other = coordinator.open_session().unwrap();
-    session.delete("/before").unwrap();
-    other.close().unwrap();
+    session.delete("/before").wait().unwrap();
+    other.close().wait().unwrap();
     assert_eq!(coordinator.status().stopped, None);
 
     std::fs::remove_file(&ballast).unwrap();
     drop(file);
     until("writes are taken again", || {
-        session.create_or_set("/after", b"1", CreateMode::Persistent).is_ok()
+        session.create_or_set("/after", b"1", CreateMode::Persistent).wait().is_ok()
     });
-    coordinator.close();
+    coordinator.close().wait().unwrap();
     let coordinator = join();
     let session = coordinator.session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     assert_eq!(
-        (session.exists("/before").unwrap(), session.exists("/after").unwrap().is_some()),
+        (
+            session.exists("/before").wait().unwrap(),
+            session.exists("/after").wait().unwrap().is_some()
+        ),
         (None, true)
     );
-    coordinator.close();
+    coordinator.close().wait().unwrap();
     drop(mount);
 }

@@ -52,13 +52,13 @@ fn writer() {
 }
 
 fn start_and_write(directory: &str, address: &str) -> Result<(), Error> {
-    let coordinator = Coordinator::builder().data_dir(directory).join([address])?;
-    coordinator.wait_ready(PATIENCE)?;
+    let coordinator = Coordinator::builder().data_dir(directory).join([address]).wait()?;
+    coordinator.wait_ready(PATIENCE).wait()?;
     let session = coordinator.session();
     let mut next = 0;
     for znode in 0..ZNODES {
         let path = format!("/{znode}");
-        match session.get(&path) {
+        match session.get(&path).wait() {
             Ok((found, _)) => {
                 let number = u64::from_be_bytes(found[..8].try_into().unwrap());
                 if found[..] == data(number) {
@@ -69,7 +69,7 @@ fn start_and_write(directory: &str, address: &str) -> Result<(), Error> {
                 next = next.max(number + 1);
             }
             Err(Error::NoNode { .. }) => {
-                session.create(&path, data(0), CreateMode::Persistent)?;
+                session.create(&path, data(0), CreateMode::Persistent).wait()?;
                 println!("@acked {znode} 0");
             }
             Err(error) => return Err(error),
@@ -84,7 +84,7 @@ fn start_and_write(directory: &str, address: &str) -> Result<(), Error> {
 fn write(session: &Session, first: u64) {
     let mut under_way: VecDeque<(u64, Pending<Stat>)> = VecDeque::new();
     for number in first.. {
-        let set = session.nonblocking().set(&format!("/{}", number % ZNODES), data(number));
+        let set = session.set(&format!("/{}", number % ZNODES), data(number));
         under_way.push_back((number, set));
         if under_way.len() == AHEAD {
             let Some((number, set)) = under_way.pop_front() else { return };

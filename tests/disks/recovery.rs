@@ -16,7 +16,7 @@ use quorate::{Coordinator, CreateMode, Error, Session};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn join(address: &str, peers: &[String], dir: &Path) -> quorate::Result<Coordinator> {
-    Coordinator::builder().advertise(address).data_dir(dir).join(peers)
+    Coordinator::builder().advertise(address).data_dir(dir).join(peers).wait()
 }
 
 /// Everything below a directory except for the lock: the names, and a hash of the contents.
@@ -41,13 +41,14 @@ fn fill(session: &Session, names: impl IntoIterator<Item = u32>) {
         let path = format!("/{name}");
         session
             .create(&path, format!("data of {name}").as_bytes(), CreateMode::Persistent)
+            .wait()
             .unwrap();
     }
 }
 
 fn has(session: &Session, names: impl IntoIterator<Item = u32>) {
     for name in names {
-        let (data, _) = session.get(&format!("/{name}")).unwrap();
+        let (data, _) = session.get(&format!("/{name}")).wait().unwrap();
         assert_eq!(data.to_vec(), format!("data of {name}").into_bytes());
     }
 }
@@ -56,7 +57,7 @@ fn has(session: &Session, names: impl IntoIterator<Item = u32>) {
 fn start(founded: &recovery::Founded) -> Coordinator {
     let address = founded.address.clone();
     let coordinator = join(&address, std::slice::from_ref(&address), &founded.dir).unwrap();
-    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     coordinator
 }
 
@@ -67,9 +68,9 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     fill(&session, 0..20);
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    let (_, stat) = session.get("/19").unwrap();
-    let backup = cluster.node(0).backup(&file).unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+    let (_, stat) = session.get("/19").wait().unwrap();
+    let backup = cluster.node(0).backup(&file).wait().unwrap();
     fill(&session, 20..30);
     assert_eq!(recovery::verify(&file).unwrap(), backup);
     assert_eq!(backup.sessions, 1);
@@ -86,21 +87,21 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     let new = start(&founded);
     let restored = new.session();
     has(&restored, 0..20);
-    assert!(restored.exists("/20").unwrap().is_none());
-    assert_eq!(restored.get("/19").unwrap().1, stat);
+    assert!(restored.exists("/20").wait().unwrap().is_none());
+    assert_eq!(restored.get("/19").wait().unwrap().1, stat);
     // The new cluster goes on, and uses no zxid twice.
     fill(&restored, 50..52);
-    assert!(restored.get("/50").unwrap().1.czxid > backup.zxid);
+    assert!(restored.get("/50").wait().unwrap().1.czxid > backup.zxid);
     // A session of the old cluster can be resumed, or else expires with its ephemerals.
-    assert!(restored.exists("/mine").unwrap().is_some());
-    let resumed = new.resume(session.id(), session.password()).unwrap();
-    resumed.set("/mine", b"still").unwrap();
-    new.close();
+    assert!(restored.exists("/mine").wait().unwrap().is_some());
+    let resumed = new.resume(session.id(), session.password()).wait().unwrap();
+    resumed.set("/mine", b"still").wait().unwrap();
+    new.close().wait().unwrap();
     let again = start(&founded);
     has(&again.session(), 50..52);
 
     // A backup into a directory in use is refused and changes nothing.
-    again.close();
+    again.close().wait().unwrap();
     let before = files(&dir);
     let error = recovery::restore(&file, &dir, &address).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::DataDirMismatch { .. })), "{error}");
@@ -114,9 +115,9 @@ fn a_backup_is_consistent_while_others_write() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     for path in ["/one", "/other"] {
-        session.create(path, b"0", CreateMode::Persistent).unwrap();
+        session.create(path, b"0", CreateMode::Persistent).wait().unwrap();
     }
-    cluster.node(1).session().sync().unwrap();
+    cluster.node(1).session().sync().wait().unwrap();
     let file = |number: usize| work.path().join(format!("backup-{number}"));
     let zxids: Vec<u64> = std::thread::scope(|scope| {
         let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
@@ -127,13 +128,13 @@ fn a_backup_is_consistent_while_others_write() {
                 count += 1;
                 let data = count.to_string();
                 let data = data.as_bytes();
-                session.multi().set("/one", data).set("/other", data).commit().unwrap();
+                session.multi().set("/one", data).set("/other", data).commit().wait().unwrap();
             }
         });
         let mut zxids = Vec::new();
         // Until writes have come between them.
         while zxids.len() < 5 {
-            let backup = cluster.node(1).backup(file(zxids.len())).unwrap();
+            let backup = cluster.node(1).backup(file(zxids.len())).wait().unwrap();
             if zxids.last() != Some(&backup.zxid) {
                 zxids.push(backup.zxid);
             }
@@ -147,10 +148,10 @@ fn a_backup_is_consistent_while_others_write() {
         let founded = recovery::restore(file(number), &dir, &addresses(1).remove(0)).unwrap();
         let member = start(&founded);
         let session = member.session();
-        let (one, stat) = session.get("/one").unwrap();
-        assert_eq!(session.get("/other").unwrap().0, one);
+        let (one, stat) = session.get("/one").wait().unwrap();
+        assert_eq!(session.get("/other").wait().unwrap().0, one);
         assert!(stat.mzxid <= zxid);
-        member.close();
+        member.close().wait().unwrap();
     }
 }
 
@@ -161,8 +162,8 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     fill(&session, 0..3);
-    session.create("/large", [7; 200_000], CreateMode::Persistent).unwrap();
-    cluster.node(0).backup(&file).unwrap();
+    session.create("/large", [7; 200_000], CreateMode::Persistent).wait().unwrap();
+    cluster.node(0).backup(&file).wait().unwrap();
     let sound = fs::read(&file).unwrap();
     let refused = |bytes: &[u8], what: &str| {
         fs::write(&file, bytes).unwrap();
@@ -186,7 +187,7 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     refused(&[&sound[..], b"more"].concat(), "longer");
     let error = recovery::verify(work.path().join("nothing")).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
-    let error = cluster.node(0).backup(work.path().join("no/directory")).unwrap_err();
+    let error = cluster.node(0).backup(work.path().join("no/directory")).wait().unwrap_err();
     assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
     fs::write(&file, &sound).unwrap();
     let error = recovery::restore(&file, &dir, "nonsense").unwrap_err();
@@ -214,16 +215,16 @@ impl Lost {
         let lost = Lost { work: tempfile::tempdir().unwrap(), addresses: addresses(5) };
         let members: Vec<Coordinator> = (0..5).map(|member| lost.member(member).unwrap()).collect();
         for member in &members {
-            member.wait_ready(PATIENCE).unwrap();
+            member.wait_ready(PATIENCE).wait().unwrap();
         }
         let session = members[4].session();
         fill(&session, 0..10);
-        members[1].session().sync().unwrap();
-        members[1].close();
+        members[1].session().sync().wait().unwrap();
+        members[1].close().wait().unwrap();
         fill(&session, 10..20);
-        members[0].session().sync().unwrap();
+        members[0].session().sync().wait().unwrap();
         for member in &members {
-            member.close();
+            member.close().wait().unwrap();
         }
         lost
     }
@@ -255,19 +256,19 @@ fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     assert!(founded.before.as_ref().unwrap().join("IDENTITY").exists());
     let new = start(&founded);
     has(&new.session(), 0..20);
-    new.session().create("/new", b"", CreateMode::Persistent).unwrap();
-    new.close();
+    new.session().create("/new", b"", CreateMode::Persistent).wait().unwrap();
+    new.close().wait().unwrap();
     // All old files are kept, and the steps of a plan that are already done are not repeated.
     let aside = recovery::inspect(founded.before.unwrap()).unwrap();
     assert_eq!(aside.contents, plan.best.contents);
     let error = plan.found_anew(None).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
-    assert!(start_again(&founded.dir, &address).exists("/new").unwrap().is_some());
+    assert!(start_again(&founded.dir, &address).exists("/new").wait().unwrap().is_some());
 }
 
 fn start_again(dir: &Path, address: &str) -> Session {
     let coordinator = join(address, &[address.to_owned()], dir).unwrap();
-    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     coordinator.session()
 }
 
@@ -281,7 +282,7 @@ fn members_of_the_old_cluster_are_refused_by_the_new_one() {
     let new = start(&founded);
     let old = lost.member(1).unwrap();
     let (peer, reason) = loop {
-        match old.wait_ready(Duration::from_millis(100)) {
+        match old.wait_ready(Duration::from_millis(100)).wait() {
             Err(Error::Start(StartError::PeerRefused { peer, reason })) => break (peer, reason),
             Err(Error::Timeout { .. }) => {}
             other => panic!("{other:?}"),
@@ -290,7 +291,7 @@ fn members_of_the_old_cluster_are_refused_by_the_new_one() {
     assert_eq!(peer, lost.addresses[0]);
     assert!(reason.contains("cluster"), "{reason}");
     fill(&new.session(), 70..72);
-    assert!(old.session().exists("/70").map_or(true, |stat| stat.is_none()));
+    assert!(old.session().exists("/70").wait().map_or(true, |stat| stat.is_none()));
 }
 
 #[test]
@@ -308,13 +309,13 @@ fn inspection_reports_contents_and_damage() {
     fs::remove_dir_all(&dir).unwrap();
 
     let member = join(&address, std::slice::from_ref(&address), &dir).unwrap();
-    member.wait_ready(PATIENCE).unwrap();
+    member.wait_ready(PATIENCE).wait().unwrap();
     fill(&member.session(), 0..5);
     // Four znodes exist from the beginning.
     let znodes = 4 + 5;
     let running = recovery::inspect(&dir).unwrap_err();
     assert!(matches!(running, Error::Start(StartError::DataDirInUse { .. })), "{running}");
-    member.close();
+    member.close().wait().unwrap();
     let sound: Inspection = recovery::inspect(&dir).unwrap();
     let contents = sound.contents.clone().unwrap();
     assert_eq!((sound.address.as_str(), contents.znodes), (address.as_str(), znodes));
@@ -385,7 +386,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     assert_eq!(files(&dirs[1]), before);
     let new = start(&founded);
     has(&new.session(), 0..20);
-    new.close();
+    new.close().wait().unwrap();
     assert!(founded.before.unwrap().join("IDENTITY").exists());
 
     // A damaged log is used up to the damage.
@@ -426,16 +427,16 @@ fn a_plan_is_refused_if_its_directory_has_changed() {
     let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
     let peers = [address.clone()];
     let member = join(&address, &peers, &dir).unwrap();
-    member.wait_ready(PATIENCE).unwrap();
-    member.close();
+    member.wait_ready(PATIENCE).wait().unwrap();
+    member.close().wait().unwrap();
     let plan = recovery::recover([&dir]).unwrap();
     assert_eq!(plan.loss, Loss::Nothing);
     let member = join(&address, &peers, &dir).unwrap();
-    member.wait_ready(PATIENCE).unwrap();
+    member.wait_ready(PATIENCE).wait().unwrap();
     let error = plan.found_anew(None).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::DataDirInUse { .. })), "{error}");
     fill(&member.session(), 0..3);
-    member.close();
+    member.close().wait().unwrap();
     let before = files(&dir);
     let error = plan.found_anew(None).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");

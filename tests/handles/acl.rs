@@ -41,7 +41,7 @@ fn no_auth<T: std::fmt::Debug>(result: Result<T, Error>, at: &str, wanted: Permi
 /// A session of Alice, who has all permissions, and a session without credentials.
 fn two(cluster: &Cluster) -> (Session, Session) {
     let alice = cluster.node(0).open_session().unwrap();
-    alice.add_auth("digest", "alice:secret").unwrap();
+    alice.add_auth("digest", "alice:secret").wait().unwrap();
     (alice, cluster.node(0).open_session().unwrap())
 }
 
@@ -54,41 +54,44 @@ fn each_call_needs_its_permission() {
     let either = Permissions::READ | Permissions::ADMIN;
     let calls: [(&str, Permissions, Call); 16] = [
         ("/p", Permissions::CREATE, |session| {
-            session.create("/p/new", b"", CreateMode::Persistent).map(drop)
+            session.create("/p/new", b"", CreateMode::Persistent).wait().map(drop)
         }),
         ("/p", Permissions::CREATE, |session| {
-            session.create("/p/s-", b"", CreateMode::PersistentSequential).map(drop)
+            session.create("/p/s-", b"", CreateMode::PersistentSequential).wait().map(drop)
         }),
         ("/p", Permissions::CREATE, |session| {
-            session.create_with_acl("/p/acl", b"", CreateMode::Ephemeral, &Acl::open()).map(drop)
+            session
+                .create_with_acl("/p/acl", b"", CreateMode::Ephemeral, &Acl::open())
+                .wait()
+                .map(drop)
         }),
-        ("/p", Permissions::DELETE, |session| session.delete("/p/c")),
-        ("/p", Permissions::DELETE, |session| session.delete_recursive("/p/c")),
-        ("/p", Permissions::WRITE, |session| session.set("/p", b"1").map(drop)),
-        ("/p", Permissions::ADMIN, |session| session.set_acl("/p", &Acl::open()).map(drop)),
-        ("/p", Permissions::READ, |session| session.get("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.exists("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.children("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.children_with_stat("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.all_children_number("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.get_and_watch("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.exists_and_watch("/p").map(drop)),
-        ("/p", Permissions::READ, |session| session.children_and_watch("/p").map(drop)),
-        ("/p", either, |session| session.acl("/p").map(drop)),
+        ("/p", Permissions::DELETE, |session| session.delete("/p/c").wait()),
+        ("/p", Permissions::DELETE, |session| session.delete_recursive("/p/c").wait()),
+        ("/p", Permissions::WRITE, |session| session.set("/p", b"1").wait().map(drop)),
+        ("/p", Permissions::ADMIN, |session| session.set_acl("/p", &Acl::open()).wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.get("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.exists("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.children("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.children_with_stat("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.all_children_number("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.get_and_watch("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.exists_and_watch("/p").wait().map(drop)),
+        ("/p", Permissions::READ, |session| session.children_and_watch("/p").wait().map(drop)),
+        ("/p", either, |session| session.acl("/p").wait().map(drop)),
     ];
     for (at, wanted, call) in calls {
         for given in EACH {
-            alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(given)).unwrap();
-            alice.create("/p/c", b"", CreateMode::Persistent).unwrap();
+            alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(given)).wait().unwrap();
+            alice.create("/p/c", b"", CreateMode::Persistent).wait().unwrap();
             // The child's own access list does not matter.
             let nothing = [alice_only()];
-            alice.set_acl("/p/c", &nothing).unwrap();
+            alice.set_acl("/p/c", &nothing).wait().unwrap();
             if wanted.contains(given) {
                 call(&nobody).unwrap();
             } else {
                 no_auth(call(&nobody), at, wanted);
             }
-            alice.delete_recursive("/p").unwrap();
+            alice.delete_recursive("/p").wait().unwrap();
         }
     }
 }
@@ -102,22 +105,22 @@ fn alice_only() -> Acl {
 fn checks_need_read_and_other_operations_need_nothing() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
-    alice.create_with_acl("/p", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
+    alice.create_with_acl("/p", b"", CreateMode::Persistent, &[alice_only()]).wait().unwrap();
     for condition in [Condition::Exists, Condition::Absent, Condition::Version(0)] {
-        match nobody.multi().require("/p", condition).commit() {
+        match nobody.multi().require("/p", condition).commit().wait() {
             Err(Error::Multi { index: 0, error }) => {
                 no_auth::<()>(Err(*error), "/p", Permissions::READ);
             }
             other => panic!("{other:?}"),
         }
     }
-    nobody.multi().require("/none", Condition::Absent).commit().unwrap();
-    assert_eq!(nobody.exists("/none").unwrap(), None);
-    nobody.sync().unwrap();
-    nobody.ephemerals().unwrap();
-    nobody.who_am_i().unwrap();
-    nobody.watch("/p", WatchMode::Persistent).unwrap();
-    nobody.watch("/p", WatchMode::PersistentRecursive).unwrap();
+    nobody.multi().require("/none", Condition::Absent).commit().wait().unwrap();
+    assert_eq!(nobody.exists("/none").wait().unwrap(), None);
+    nobody.sync().wait().unwrap();
+    nobody.ephemerals().wait().unwrap();
+    nobody.who_am_i().wait().unwrap();
+    nobody.watch("/p", WatchMode::Persistent).wait().unwrap();
+    nobody.watch("/p", WatchMode::PersistentRecursive).wait().unwrap();
 }
 
 /// S11, S12: the position of `NoAuth` in the order of errors.
@@ -125,33 +128,36 @@ fn checks_need_read_and_other_operations_need_nothing() {
 fn no_auth_comes_in_zookeepers_order_of_errors() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
-    alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ)).unwrap();
-    alice.create("/p/c", b"", CreateMode::Persistent).unwrap();
-    alice.set_acl("/p/c", &only(Permissions::READ)).unwrap();
+    alice
+        .create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ))
+        .wait()
+        .unwrap();
+    alice.create("/p/c", b"", CreateMode::Persistent).wait().unwrap();
+    alice.set_acl("/p/c", &only(Permissions::READ)).wait().unwrap();
     let (create, delete) = (Permissions::CREATE, Permissions::DELETE);
     let mode = CreateMode::Persistent;
     // Create: before NodeExists, after NoNode and InvalidAcl.
-    no_auth(nobody.create("/p/c", b"", mode), "/p", create);
-    let invalid = nobody.create_with_acl("/p/c", b"", mode, &[]).unwrap_err();
+    no_auth(nobody.create("/p/c", b"", mode).wait(), "/p", create);
+    let invalid = nobody.create_with_acl("/p/c", b"", mode, &[]).wait().unwrap_err();
     assert!(matches!(invalid, Error::InvalidAcl { path, .. } if path == "/p/c"));
     let missing = nobody.create("/none/c", b"", mode);
-    assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+    assert_eq!(missing.wait(), Err(Error::NoNode { path: "/none".into() }));
     // Delete: before NoNode, BadVersion and NotEmpty.
-    no_auth(nobody.delete("/p/none"), "/p", delete);
-    no_auth(nobody.delete_if("/p/c", 7), "/p", delete);
-    no_auth(nobody.delete_recursive("/p/none"), "/p", delete);
+    no_auth(nobody.delete("/p/none").wait(), "/p", delete);
+    no_auth(nobody.delete_if("/p/c", 7).wait(), "/p", delete);
+    no_auth(nobody.delete_recursive("/p/none").wait(), "/p", delete);
     // Set and set_acl: after NoNode, before BadVersion.
-    no_auth(nobody.set_if("/p/c", b"", 7), "/p/c", Permissions::WRITE);
-    no_auth(nobody.set_acl_if("/p/c", &Acl::open(), 7), "/p/c", Permissions::ADMIN);
+    no_auth(nobody.set_if("/p/c", b"", 7).wait(), "/p/c", Permissions::WRITE);
+    no_auth(nobody.set_acl_if("/p/c", &Acl::open(), 7).wait(), "/p/c", Permissions::ADMIN);
     let missing = Err(Error::NoNode { path: "/p/none".into() });
-    assert_eq!(nobody.set("/p/none", b""), missing);
-    assert_eq!(nobody.set_acl("/p/none", &Acl::open()), missing);
-    let invalid = nobody.set_acl("/p/none", &[Acl::new(create, Id::new("world", "all"))]);
+    assert_eq!(nobody.set("/p/none", b"").wait(), missing);
+    assert_eq!(nobody.set_acl("/p/none", &Acl::open()).wait(), missing);
+    let invalid = nobody.set_acl("/p/none", &[Acl::new(create, Id::new("world", "all"))]).wait();
     assert!(matches!(invalid, Err(Error::InvalidAcl { .. })), "{invalid:?}");
     let bad = Error::BadVersion { path: "/p/c".into(), expected: 7, actual: 1 };
-    assert_eq!(alice.set_acl_if("/p/c", &Acl::open(), 7), Err(bad));
+    assert_eq!(alice.set_acl_if("/p/c", &Acl::open(), 7).wait(), Err(bad));
     let reserved = alice.set_acl("/zookeeper/config", &Acl::open());
-    assert_eq!(reserved, Err(Error::Reserved { path: "/zookeeper/config".into() }));
+    assert_eq!(reserved.wait(), Err(Error::Reserved { path: "/zookeeper/config".into() }));
 }
 
 /// A tree is deleted only if the caller may delete every znode in it.
@@ -160,14 +166,14 @@ fn a_tree_is_deleted_only_if_every_znode_may_be() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     for path in ["/p", "/p/a", "/p/a/b", "/p/a/b/c"] {
-        nobody.create(path, b"", CreateMode::Persistent).unwrap();
+        nobody.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
-    alice.set_acl("/p/a/b", &only(Permissions::READ)).unwrap();
-    no_auth(nobody.delete_recursive("/p"), "/p/a/b", Permissions::DELETE);
-    assert_eq!(nobody.all_children_number("/p").unwrap(), 3);
+    alice.set_acl("/p/a/b", &only(Permissions::READ)).wait().unwrap();
+    no_auth(nobody.delete_recursive("/p").wait(), "/p/a/b", Permissions::DELETE);
+    assert_eq!(nobody.all_children_number("/p").wait().unwrap(), 3);
     // Deleting a znode without children needs no permission on the znode itself.
-    alice.delete("/p/a/b/c").unwrap();
-    nobody.delete_recursive("/p").unwrap();
+    alice.delete("/p/a/b/c").wait().unwrap();
+    nobody.delete_recursive("/p").wait().unwrap();
 }
 
 /// S8, S13: `set_acl` changes only the aversion and fires no watch.
@@ -175,21 +181,21 @@ fn a_tree_is_deleted_only_if_every_znode_may_be() {
 fn setting_an_acl_increments_the_aversion_and_fires_no_watch() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    let before = session.create("/a", b"1", CreateMode::Persistent).unwrap().stat;
+    let before = session.create("/a", b"1", CreateMode::Persistent).wait().unwrap().stat;
     let watches = [
-        session.get_and_watch("/a").unwrap().2,
-        session.watch("/", WatchMode::PersistentRecursive).unwrap(),
+        session.get_and_watch("/a").wait().unwrap().2,
+        session.watch("/", WatchMode::PersistentRecursive).wait().unwrap(),
     ];
-    let set = session.set_acl("/a", &Acl::read_only()).unwrap();
+    let set = session.set_acl("/a", &Acl::read_only()).wait().unwrap();
     let mut expected = before;
     expected.aversion = 1;
     assert_eq!(set, expected);
-    assert_eq!(session.acl("/a").unwrap(), (Acl::read_only(), set));
+    assert_eq!(session.acl("/a").wait().unwrap(), (Acl::read_only(), set));
     // The other replicas have the list too, and the write took a zxid.
     let other = cluster.node(1).session();
-    assert!(other.sync().unwrap() > before.czxid);
-    no_auth(other.set("/a", b"2"), "/a", Permissions::WRITE);
-    session.sync().unwrap();
+    assert!(other.sync().wait().unwrap() > before.czxid);
+    no_auth(other.set("/a", b"2").wait(), "/a", Permissions::WRITE);
+    session.sync().wait().unwrap();
     assert!(watches.iter().all(|watch| watch.events().is_empty()));
 }
 
@@ -198,20 +204,22 @@ fn setting_an_acl_increments_the_aversion_and_fires_no_watch() {
 fn auth_stands_for_the_caller() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
-    let refused = nobody.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all());
+    let refused =
+        nobody.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).wait();
     assert!(matches!(refused, Err(Error::InvalidAcl { .. })), "{refused:?}");
-    alice.add_auth("digest", "admin:1").unwrap();
-    alice.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
-    alice.add_auth("digest", "late:1").unwrap();
-    let ids: Vec<Id> = alice.acl("/a").unwrap().0.into_iter().map(|entry| entry.id).collect();
+    alice.add_auth("digest", "admin:1").wait().unwrap();
+    alice.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).wait().unwrap();
+    alice.add_auth("digest", "late:1").wait().unwrap();
+    let ids: Vec<Id> =
+        alice.acl("/a").wait().unwrap().0.into_iter().map(|entry| entry.id).collect();
     assert_eq!(ids, [Id::digest("alice", "secret"), Id::digest("admin", "1")]);
     // Another session of the same user is permitted; a wrong password makes another user.
     let again = cluster.node(0).open_session().unwrap();
-    again.add_auth("digest", "admin:2").unwrap();
-    no_auth(again.get("/a"), "/a", Permissions::READ);
-    again.add_auth("digest", "admin:1").unwrap();
-    again.get("/a").unwrap();
-    let known = again.who_am_i().unwrap();
+    again.add_auth("digest", "admin:2").wait().unwrap();
+    no_auth(again.get("/a").wait(), "/a", Permissions::READ);
+    again.add_auth("digest", "admin:1").wait().unwrap();
+    again.get("/a").wait().unwrap();
+    let known = again.who_am_i().wait().unwrap();
     assert_eq!(known[1..], [Id::digest("admin", "2"), Id::digest("admin", "1")]);
     assert_eq!(known[0].scheme, "ip");
 }
@@ -221,13 +229,13 @@ fn auth_stands_for_the_caller() {
 fn a_resumed_session_authenticates_again() {
     let cluster = Cluster::new(2);
     let (alice, _) = two(&cluster);
-    alice.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
-    let resumed = cluster.node(1).resume(alice.id(), alice.password()).unwrap();
-    no_auth(resumed.get("/a"), "/a", Permissions::READ);
-    no_auth(resumed.nonblocking().get("/a").wait(), "/a", Permissions::READ);
-    no_auth(resumed.set("/a", b""), "/a", Permissions::WRITE);
-    resumed.add_auth("digest", "alice:secret").unwrap();
-    resumed.set("/a", b"").unwrap();
+    alice.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).wait().unwrap();
+    let resumed = cluster.node(1).resume(alice.id(), alice.password()).wait().unwrap();
+    no_auth(resumed.in_turn().get("/a").wait(), "/a", Permissions::READ);
+    no_auth(resumed.in_turn().get("/a").wait(), "/a", Permissions::READ);
+    no_auth(resumed.set("/a", b"").wait(), "/a", Permissions::WRITE);
+    resumed.add_auth("digest", "alice:secret").wait().unwrap();
+    resumed.set("/a", b"").wait().unwrap();
     assert_eq!(alice.state(), SessionState::Moved);
 }
 
@@ -242,16 +250,16 @@ fn hashes_are_shown_only_to_administrators() {
         Acl::new(Permissions::READ, Id::argon2("bob", "secret")),
         Acl::new(Permissions::READ, Id::new("ip", "10.9.0.0/16")),
     ];
-    alice.create_with_acl("/a", b"", CreateMode::Persistent, &acl).unwrap();
-    assert_eq!(alice.acl("/a").unwrap().0, acl);
+    alice.create_with_acl("/a", b"", CreateMode::Persistent, &acl).wait().unwrap();
+    assert_eq!(alice.acl("/a").wait().unwrap().0, acl);
     let shown: Vec<String> =
-        nobody.acl("/a").unwrap().0.iter().map(|entry| entry.id.to_string()).collect();
+        nobody.acl("/a").wait().unwrap().0.iter().map(|entry| entry.id.to_string()).collect();
     assert_eq!(shown, ["world:anyone", "digest:alice:x", "argon2:bob:x", "ip:10.9.0.0/16"]);
-    assert_eq!(nobody.nonblocking().acl("/a").wait(), nobody.acl("/a"));
-    assert_eq!(nobody.acl("/").unwrap().0, Acl::open());
+    assert_eq!(nobody.in_turn().acl("/a").wait(), nobody.acl("/a").wait());
+    assert_eq!(nobody.acl("/").wait().unwrap().0, Acl::open());
     // ADMIN alone is enough to see the full list.
-    alice.set_acl("/a", &only(Permissions::ADMIN)).unwrap();
-    assert_eq!(nobody.acl("/a").unwrap().0, only(Permissions::ADMIN));
+    alice.set_acl("/a", &only(Permissions::ADMIN)).wait().unwrap();
+    assert_eq!(nobody.acl("/a").wait().unwrap().0, only(Permissions::ADMIN));
 }
 
 /// S26: every session of an instance has the id of the instance's address.
@@ -259,19 +267,19 @@ fn hashes_are_shown_only_to_administrators() {
 fn the_ip_scheme_needs_no_credentials() {
     let cluster = Cluster::new(2);
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
-    assert_eq!(one.who_am_i().unwrap(), [Id::new("ip", "10.0.0.1")]);
+    assert_eq!(one.who_am_i().wait().unwrap(), [Id::new("ip", "10.0.0.1")]);
     let acl = [Acl::new(Permissions::ALL, Id::new("ip", "10.0.0.2/32"))];
-    one.create_with_acl("/a", b"", CreateMode::Persistent, &acl).unwrap();
-    no_auth(one.get("/a"), "/a", Permissions::READ);
-    two.sync().unwrap();
-    two.get("/a").unwrap();
-    two.set("/a", b"").unwrap();
+    one.create_with_acl("/a", b"", CreateMode::Persistent, &acl).wait().unwrap();
+    no_auth(one.get("/a").wait(), "/a", Permissions::READ);
+    two.sync().wait().unwrap();
+    two.get("/a").wait().unwrap();
+    two.set("/a", b"").wait().unwrap();
     let net = [Acl::new(Permissions::ALL, Id::new("ip", "10.0.0.0/30"))];
-    two.set_acl("/a", &net).unwrap();
-    one.sync().unwrap();
-    one.get("/a").unwrap();
+    two.set_acl("/a", &net).wait().unwrap();
+    one.sync().wait().unwrap();
+    one.get("/a").wait().unwrap();
     // An address is no authenticated id, so `auth` does not stand for it.
-    assert!(one.set_acl("/a", &Acl::creator_all()).is_err());
+    assert!(one.set_acl("/a", &Acl::creator_all()).wait().is_err());
 }
 
 /// S15: a session receives no event of a znode that it may not read; a one-shot watch is used up all the
@@ -280,23 +288,26 @@ fn the_ip_scheme_needs_no_credentials() {
 fn events_go_only_to_sessions_that_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
-    alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ)).unwrap();
-    let recursive = nobody.watch("/", WatchMode::PersistentRecursive).unwrap();
-    let persistent = nobody.watch("/p", WatchMode::Persistent).unwrap();
-    let once = nobody.exists_and_watch("/p/c").unwrap().1;
-    let all = alice.watch("/", WatchMode::PersistentRecursive).unwrap();
+    alice
+        .create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ))
+        .wait()
+        .unwrap();
+    let recursive = nobody.watch("/", WatchMode::PersistentRecursive).wait().unwrap();
+    let persistent = nobody.watch("/p", WatchMode::Persistent).wait().unwrap();
+    let once = nobody.exists_and_watch("/p/c").wait().unwrap().1;
+    let all = alice.watch("/", WatchMode::PersistentRecursive).wait().unwrap();
     let received = |watch: &quorate::Watch| -> Vec<(EventKind, String)> {
         watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
     };
     // A hidden child: watchers of its parent may learn that there is one more.
-    alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
-    alice.set("/p/c", b"1").unwrap();
-    alice.set("/p", b"1").unwrap();
-    alice.delete("/p/c").unwrap();
+    alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).wait().unwrap();
+    alice.set("/p/c", b"1").wait().unwrap();
+    alice.set("/p", b"1").wait().unwrap();
+    alice.delete("/p/c").wait().unwrap();
     let kinds = |kinds: &[(EventKind, &str)]| -> Vec<(EventKind, String)> {
         kinds.iter().map(|(kind, path)| (*kind, (*path).to_owned())).collect()
     };
-    nobody.sync().unwrap();
+    nobody.sync().wait().unwrap();
     let expected = kinds(&[
         (EventKind::ChildrenChanged, "/p"),
         (EventKind::DataChanged, "/p"),
@@ -304,7 +315,7 @@ fn events_go_only_to_sessions_that_may_read() {
     ]);
     assert_eq!(received(&persistent), expected);
     assert_eq!(received(&recursive), kinds(&[(EventKind::DataChanged, "/p")]));
-    assert_eq!((received(&once), once.recv()), (Vec::new(), None));
+    assert_eq!((received(&once), once.recv().wait().unwrap()), (Vec::new(), None));
     let expected = kinds(&[
         (EventKind::Created, "/p/c"),
         (EventKind::DataChanged, "/p/c"),
@@ -313,8 +324,8 @@ fn events_go_only_to_sessions_that_may_read() {
     ]);
     assert_eq!(received(&all), expected);
     // A hidden parent: no event about its children list, but the events of a readable child.
-    alice.set_acl("/p", &[alice_only()]).unwrap();
-    alice.create("/p/open", b"", CreateMode::Persistent).unwrap();
+    alice.set_acl("/p", &[alice_only()]).wait().unwrap();
+    alice.create("/p/open", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(received(&persistent), []);
     assert_eq!(received(&recursive), kinds(&[(EventKind::Created, "/p/open")]));
 }
@@ -324,15 +335,15 @@ fn events_go_only_to_sessions_that_may_read() {
 fn past_events_go_only_to_sessions_that_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
-    let zxid = alice.sync().unwrap();
-    alice.create("/p", b"", CreateMode::Persistent).unwrap();
-    alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
+    let zxid = alice.sync().wait().unwrap();
+    alice.create("/p", b"", CreateMode::Persistent).wait().unwrap();
+    alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).wait().unwrap();
     for _ in 0..2_000 {
-        drop(alice.nonblocking().set("/p/c", b""));
+        drop(alice.set("/p/c", b""));
     }
-    alice.set("/p", b"").unwrap();
+    alice.set("/p", b"").wait().unwrap();
     let received = |session: &Session, path: &str, mode| -> Vec<EventKind> {
-        let watch = session.watch_from(path, mode, zxid).unwrap();
+        let watch = session.watch_from(path, mode, zxid).wait().unwrap();
         watch.events().try_iter().map(|event| event.kind).collect()
     };
     let recursive = WatchMode::PersistentRecursive;
@@ -350,21 +361,32 @@ fn event_data_obeys_the_final_access_list() {
     let (alice, nobody) = two(&cluster);
     let closed = [alice_only()];
     for path in ["/a", "/b"] {
-        alice.create(path, b"public", CreateMode::Persistent).unwrap();
+        alice.create(path, b"public", CreateMode::Persistent).wait().unwrap();
     }
-    let watch = nobody.watch_with_before("/", WatchMode::PersistentRecursive).unwrap();
-    alice.multi().set("/a", b"x").set_acl("/a", &closed).set("/a", b"secret").commit().unwrap();
+    let watch = nobody.watch_with_before("/", WatchMode::PersistentRecursive).wait().unwrap();
+    alice
+        .multi()
+        .set("/a", b"x")
+        .set_acl("/a", &closed)
+        .set("/a", b"secret")
+        .commit()
+        .wait()
+        .unwrap();
     let again = alice.multi().delete("/b");
-    again.create_with_acl("/b", b"secret", CreateMode::Persistent, &closed).commit().unwrap();
-    nobody.sync().unwrap();
+    again
+        .create_with_acl("/b", b"secret", CreateMode::Persistent, &closed)
+        .commit()
+        .wait()
+        .unwrap();
+    nobody.sync().wait().unwrap();
     let events: Vec<_> = watch.events().try_iter().collect();
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events.iter().all(|event| event.data().is_none() && event.stat().is_none()));
     // The list that the znode had before the write decides who may see what it was.
     assert!(events.iter().all(|event| event.data_before() == Some(b"public")));
-    alice.create_with_acl("/c", b"secret", CreateMode::Persistent, &closed).unwrap();
-    alice.multi().set_acl("/c", &Acl::open()).set("/c", b"public").commit().unwrap();
-    nobody.sync().unwrap();
+    alice.create_with_acl("/c", b"secret", CreateMode::Persistent, &closed).wait().unwrap();
+    alice.multi().set_acl("/c", &Acl::open()).set("/c", b"public").commit().wait().unwrap();
+    nobody.sync().wait().unwrap();
     let opened = watch.events().try_iter().find(|event| event.path == "/c").unwrap();
     assert_eq!((opened.data_before(), opened.data()), (None, Some(&b"public"[..])));
 }
@@ -374,11 +396,11 @@ fn a_snapshot_shows_only_what_its_session_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     for path in ["/p", "/p/a", "/p/a/x", "/p/b", "/p/c"] {
-        alice.create(path, b"", CreateMode::Persistent).unwrap();
+        alice.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
-    alice.set_acl("/p/a", &[alice_only()]).unwrap();
-    alice.set_acl("/p/c", &[alice_only()]).unwrap();
-    let snapshot = nobody.snapshot().unwrap();
+    alice.set_acl("/p/a", &[alice_only()]).wait().unwrap();
+    alice.set_acl("/p/c", &[alice_only()]).wait().unwrap();
+    let snapshot = nobody.snapshot().wait().unwrap();
     let walk: Vec<&str> = snapshot.walk("/p").unwrap().map(|(path, _, _)| path).collect();
     assert_eq!(walk, ["/p", "/p/b"]);
     no_auth(snapshot.get("/p/a"), "/p/a", Permissions::READ);
@@ -389,11 +411,11 @@ fn a_snapshot_shows_only_what_its_session_may_read() {
     let reads = snapshot.multi_read([ReadOp::Get("/p/c"), ReadOp::Get("/p/b")]);
     assert!(matches!(reads[..], [Err(Error::NoAuth { .. }), Ok(_)]), "{reads:?}");
     let chrooted = nobody.chroot("/p").unwrap();
-    no_auth(chrooted.get("/c"), "/c", Permissions::READ);
-    no_auth(chrooted.nonblocking().get("/c").wait(), "/c", Permissions::READ);
+    no_auth(chrooted.in_turn().get("/c").wait(), "/c", Permissions::READ);
+    no_auth(chrooted.in_turn().get("/c").wait(), "/c", Permissions::READ);
     let read = nobody.transact(|transaction| transaction.get("/p/c"));
-    no_auth(read, "/p/c", Permissions::READ);
-    assert_eq!(alice.snapshot().unwrap().walk("/p").unwrap().count(), 5);
+    no_auth(read.wait(), "/p/c", Permissions::READ);
+    assert_eq!(alice.snapshot().wait().unwrap().walk("/p").unwrap().count(), 5);
 }
 
 /// Beyond ZooKeeper: `set_acl` in a multi.
@@ -409,22 +431,23 @@ fn a_multi_sets_acls() {
         .set_acl_if("/a", &acl, 1)
         .create_with_acl("/a/b", b"", CreateMode::Persistent, &Acl::creator_all())
         .commit()
+        .wait()
         .unwrap();
     assert!(matches!(results[2], OpResult::AclSet(stat) if stat.aversion == 2));
-    no_auth(nobody.get("/a/b"), "/a/b", Permissions::READ);
+    no_auth(nobody.get("/a/b").wait(), "/a/b", Permissions::READ);
     // All or nothing.
-    let failed = alice.multi().set_acl("/a", &Acl::open()).delete("/none").commit();
+    let failed = alice.multi().set_acl("/a", &Acl::open()).delete("/none").commit().wait();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
-    assert_eq!(alice.acl("/a").unwrap().0, acl);
+    assert_eq!(alice.acl("/a").wait().unwrap().0, acl);
     // Each operation is checked against the lists that the earlier ones have set.
     let multi = nobody.multi().create_with_acl("/n", b"", CreateMode::Persistent, &acl);
-    match multi.set("/n", b"").commit() {
+    match multi.set("/n", b"").commit().wait() {
         Err(Error::Multi { index: 1, error }) => {
             no_auth::<()>(Err(*error), "/n", Permissions::WRITE);
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(nobody.exists("/n").unwrap(), None);
+    assert_eq!(nobody.exists("/n").wait().unwrap(), None);
 }
 
 struct Groups;
@@ -450,31 +473,33 @@ impl AuthProvider for Groups {
 fn custom_schemes_authenticate() {
     let cluster = Cluster::with_settings(2, Coordinator::builder().auth_provider(Groups));
     let session = cluster.node(0).open_session().unwrap();
-    session.add_auth("groups", "team-a").unwrap();
+    session.add_auth("groups", "team-a").wait().unwrap();
     let team = |name: &str| [Acl::new(Permissions::ALL, Id::new("groups", name))];
-    session.create_with_acl("/a", b"", CreateMode::Persistent, &team("team-a")).unwrap();
-    session.create_with_acl("/b", b"", CreateMode::Persistent, &team("team-b")).unwrap();
-    no_auth(session.get("/b"), "/b", Permissions::READ);
+    session.create_with_acl("/a", b"", CreateMode::Persistent, &team("team-a")).wait().unwrap();
+    session.create_with_acl("/b", b"", CreateMode::Persistent, &team("team-b")).wait().unwrap();
+    no_auth(session.get("/b").wait(), "/b", Permissions::READ);
     for acl in [team("other"), [Acl::new(Permissions::ALL, Id::new("unknown", "a"))]] {
-        let refused = session.set_acl("/a", &acl);
+        let refused = session.set_acl("/a", &acl).wait();
         assert!(matches!(refused, Err(Error::InvalidAcl { .. })), "{refused:?}");
     }
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
     let states = session.states();
-    let failed = session.add_auth("groups", "").unwrap_err();
+    let failed = session.add_auth("groups", "").wait().unwrap_err();
     let expected = Error::AuthFailed { scheme: "groups".into(), reason: "no group".into() };
     assert_eq!(failed, expected);
     assert!(failed.is_session_lost() && !session.is_alive());
     assert_eq!(states.events().iter().last(), Some(SessionState::AuthFailed));
-    assert_eq!(session.get("/a"), Err(expected.clone()));
-    assert_eq!(session.set("/a", b""), Err(expected.clone()));
-    assert_eq!(session.add_auth("digest", "a:b"), Err(expected));
+    assert_eq!(session.get("/a").wait(), Err(expected.clone()));
+    assert_eq!(session.set("/a", b"").wait(), Err(expected.clone()));
+    assert_eq!(session.add_auth("digest", "a:b").wait(), Err(expected));
     // Its ephemerals and locks are released at once.
     let other = cluster.node(1).session();
-    let watch = other.exists_and_watch("/mine").unwrap();
-    assert!(watch.0.is_none() || watch.1.recv().is_some());
+    let watch = other.exists_and_watch("/mine").wait().unwrap();
+    assert!(watch.0.is_none() || watch.1.recv().wait().unwrap().is_some());
     let unknown = other.add_auth("kerberos", "ticket");
-    assert!(matches!(unknown, Err(Error::AuthFailed { scheme, .. }) if scheme == "kerberos"));
+    assert!(
+        matches!(unknown.wait(), Err(Error::AuthFailed { scheme, .. }) if scheme == "kerberos")
+    );
 }
 
 #[test]
@@ -486,31 +511,31 @@ fn lists_and_sessions_are_bounded() {
         (0..count).map(|number| Acl::new(Permissions::READ, id(number))).collect()
     };
     let mode = CreateMode::Persistent;
-    session.create_with_acl("/a", b"", mode, &many(Acl::ENTRIES_MAX)).unwrap();
-    let refused = session.create_with_acl("/b", b"", mode, &many(Acl::ENTRIES_MAX + 1));
+    session.create_with_acl("/a", b"", mode, &many(Acl::ENTRIES_MAX)).wait().unwrap();
+    let refused = session.create_with_acl("/b", b"", mode, &many(Acl::ENTRIES_MAX + 1)).wait();
     assert!(matches!(refused, Err(Error::InvalidAcl { .. })), "{refused:?}");
     // Access lists count towards the bytes of a request.
     let long = vec![Acl::new(Permissions::READ, Id::new("ip", "1".repeat(1 << 20)))];
-    let refused = session.create_with_acl("/b", b"", mode, &long);
+    let refused = session.create_with_acl("/b", b"", mode, &long).wait();
     assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
     // 64 ids, one of which is the address. One more is refused and closes the session, and with it all its
     // ephemerals.
     for number in 0..63 {
-        session.add_auth("digest", format!("u:{number}")).unwrap();
+        session.add_auth("digest", format!("u:{number}")).wait().unwrap();
     }
-    assert_eq!(session.who_am_i().unwrap().len(), 64);
-    let known = session.who_am_i().unwrap();
+    assert_eq!(session.who_am_i().wait().unwrap().len(), 64);
+    let known = session.who_am_i().wait().unwrap();
     let long = format!("{}:1", "u".repeat(1024));
     for one_more in ["u:64", &long] {
-        let refused = session.add_auth("digest", one_more).unwrap_err();
+        let refused = session.add_auth("digest", one_more).wait().unwrap_err();
         assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");
         assert!(!refused.is_session_lost() && !refused.is_outcome_unknown());
-        assert_eq!(session.who_am_i().unwrap(), known);
+        assert_eq!(session.who_am_i().wait().unwrap(), known);
     }
     // An id that the session already has.
-    session.add_auth("digest", "u:7").unwrap();
-    assert!(session.is_alive() && session.exists("/mine").unwrap().is_some());
+    session.add_auth("digest", "u:7").wait().unwrap();
+    assert!(session.is_alive() && session.exists("/mine").wait().unwrap().is_some());
 }
 
 /// F37: the certificate of an instance gives its sessions an id, and `auth` stands for that id.
@@ -530,32 +555,33 @@ fn the_x509_scheme_needs_no_credentials() {
             .data_dir(dir.path().join(name))
             .super_user(of("root"))
             .join(&peers)
+            .wait()
             .unwrap()
     };
     let (one, two) = (start(0, "app-0"), start(1, "root"));
-    one.wait_ready(Duration::from_secs(30)).unwrap();
-    two.wait_ready(Duration::from_secs(30)).unwrap();
+    one.wait_ready(Duration::from_secs(30)).wait().unwrap();
+    two.wait_ready(Duration::from_secs(30)).wait().unwrap();
     let (app, root) = (one.session(), two.session());
-    app.create_with_acl("/own", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
+    app.create_with_acl("/own", b"", CreateMode::Persistent, &Acl::creator_all()).wait().unwrap();
     let host = peers[0].split(':').next().unwrap();
-    assert_eq!(app.who_am_i().unwrap(), [Id::new("ip", host), of("app-0")]);
-    assert_eq!(app.acl("/own").unwrap().0, [Acl::new(Permissions::ALL, of("app-0"))]);
+    assert_eq!(app.who_am_i().wait().unwrap(), [Id::new("ip", host), of("app-0")]);
+    assert_eq!(app.acl("/own").wait().unwrap().0, [Acl::new(Permissions::ALL, of("app-0"))]);
     let other = [Acl::new(Permissions::ALL, of("app-1"))];
-    app.create_with_acl("/other", b"", CreateMode::Persistent, &other).unwrap();
-    no_auth(app.get("/other"), "/other", Permissions::READ);
+    app.create_with_acl("/other", b"", CreateMode::Persistent, &other).wait().unwrap();
+    no_auth(app.get("/other").wait(), "/other", Permissions::READ);
     // A prefix of a subject is a different subject.
     let part = [Acl::new(Permissions::ALL, of("app"))];
-    app.create_with_acl("/part", b"", CreateMode::Persistent, &part).unwrap();
-    no_auth(app.get("/part"), "/part", Permissions::READ);
+    app.create_with_acl("/part", b"", CreateMode::Persistent, &part).wait().unwrap();
+    no_auth(app.get("/part").wait(), "/part", Permissions::READ);
     // A write before the user of the session is known.
-    root.set("/part", b"").unwrap();
+    root.set("/part", b"").wait().unwrap();
     for path in ["/own", "/other", "/part"] {
-        root.get(path).unwrap();
+        root.get(path).wait().unwrap();
     }
     let nobody = [Acl::new(Permissions::ALL, Id::new("x509", ""))];
-    let invalid = app.create_with_acl("/n", b"", CreateMode::Persistent, &nobody);
+    let invalid = app.create_with_acl("/n", b"", CreateMode::Persistent, &nobody).wait();
     assert!(matches!(invalid, Err(Error::InvalidAcl { .. })), "{invalid:?}");
     // The certificate's id needs no credentials, and no other x509 id can be added.
-    app.add_auth("x509", "CN=app-1").unwrap();
-    assert_eq!(app.who_am_i().unwrap().len(), 2);
+    app.add_auth("x509", "CN=app-1").wait().unwrap();
+    assert_eq!(app.who_am_i().wait().unwrap().len(), 2);
 }

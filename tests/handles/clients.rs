@@ -34,13 +34,13 @@ fn who_has_waited_to_be_ready_is_ready() {
     let cluster = Cluster::new(3);
     for at in 0..20 {
         let client = cluster.node(cluster.add_client());
-        client.wait_ready(Duration::from_secs(60)).unwrap();
+        client.wait_ready(Duration::from_secs(60)).wait().unwrap();
         assert!(client.is_ready(), "client {at}: {:?}", client.status().not_ready);
     }
     for node in 0..3 {
         cluster.restart(node);
         let member = cluster.node(node);
-        member.wait_ready(Duration::from_secs(60)).unwrap();
+        member.wait_ready(Duration::from_secs(60)).wait().unwrap();
         assert!(member.is_ready(), "member {node}: {:?}", member.status().not_ready);
     }
 }
@@ -50,18 +50,18 @@ fn a_client_reads_and_writes() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     let session = client.session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    assert_eq!(&session.get("/a").unwrap().0[..], b"1");
-    session.set("/a", b"2").unwrap();
-    assert_eq!(&session.get("/a").unwrap().0[..], b"2");
-    assert_eq!(session.children("/").unwrap(), ["a", "zookeeper"]);
-    assert_eq!(session.exists("/b").unwrap(), None);
-    assert!(matches!(session.get("/b"), Err(Error::NoNode { .. })));
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"1");
+    session.set("/a", b"2").wait().unwrap();
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"2");
+    assert_eq!(session.children("/").wait().unwrap(), ["a", "zookeeper"]);
+    assert_eq!(session.exists("/b").wait().unwrap(), None);
+    assert!(matches!(session.get("/b").wait(), Err(Error::NoNode { .. })));
     let elsewhere = cluster.node(0).session();
-    elsewhere.sync().unwrap();
-    assert_eq!(&elsewhere.get("/a").unwrap().0[..], b"2");
+    elsewhere.sync().wait().unwrap();
+    assert_eq!(&elsewhere.get("/a").wait().unwrap().0[..], b"2");
     assert!(session.is_alive());
-    session.close().unwrap();
+    session.close().wait().unwrap();
     assert_eq!(session.state(), SessionState::Closed);
 }
 
@@ -70,19 +70,19 @@ fn a_client_watches() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     let (session, other) = (client.session(), cluster.node(1).session());
-    let watch = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
-    let (none, once) = session.exists_and_watch("/a").unwrap();
+    let watch = session.watch("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let (none, once) = session.exists_and_watch("/a").wait().unwrap();
     assert_eq!(none, None);
-    other.create("/a", b"", CreateMode::Persistent).unwrap();
-    other.create("/a/b", b"", CreateMode::Persistent).unwrap();
-    session.sync().unwrap();
+    other.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    other.create("/a/b", b"", CreateMode::Persistent).wait().unwrap();
+    session.sync().wait().unwrap();
     let events: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     assert_eq!(
         events,
         [(EventKind::Created, "/a".to_owned()), (EventKind::Created, "/a/b".to_owned())]
     );
-    assert_eq!(once.recv().map(|event| event.kind), Some(EventKind::Created));
-    assert_eq!(once.recv(), None);
+    assert_eq!(once.recv().wait().unwrap().map(|event| event.kind), Some(EventKind::Created));
+    assert_eq!(once.recv().wait().unwrap(), None);
     drop(watch);
     cluster.advance(SECOND);
 }
@@ -93,19 +93,22 @@ fn a_client_without_a_member_keeps_its_watches_until_it_has_one() {
     let cluster = Cluster::new(3);
     let client = cluster.add_client();
     let session = cluster.node(client).session();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     cluster.isolate(client);
-    let mut removed = session.nonblocking().remove_watches("/a", WatcherType::Any);
+    let mut removed = session.remove_watches("/a", WatcherType::Any);
     cluster.advance(SECOND);
     assert!(removed.try_take().is_none(), "nobody can remove them");
     assert_eq!(watch.events().try_recv().map(|event| event.kind), Err(TryRecvError::Empty));
     cluster.heal();
     cluster.advance(5 * SECOND);
     removed.wait().unwrap();
-    assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::PersistentWatchRemoved));
-    assert!(watch.recv().is_none(), "it is over");
-    cluster.node(0).session().create("/a", b"", CreateMode::Persistent).unwrap();
-    let none = session.remove_watches("/a", WatcherType::Any);
+    assert_eq!(
+        watch.recv().wait().unwrap().map(|event| event.kind),
+        Some(EventKind::PersistentWatchRemoved)
+    );
+    assert!(watch.recv().wait().unwrap().is_none(), "it is over");
+    cluster.node(0).session().create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let none = session.remove_watches("/a", WatcherType::Any).wait();
     assert!(matches!(none, Err(Error::NoWatch { .. })), "{none:?}");
 }
 
@@ -115,25 +118,25 @@ fn a_client_moves_between_members_and_misses_nothing() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     let session = client.session();
-    session.create("/n", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/n", WatchMode::PersistentRecursive).unwrap();
+    session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/n", WatchMode::PersistentRecursive).wait().unwrap();
     let mut expected = Vec::new();
     for round in 0..12 {
         let down = round % 3;
         let writes: Vec<_> = (0..5)
-            .map(|_| session.nonblocking().create("/n/x-", b"", CreateMode::PersistentSequential))
+            .map(|_| session.create("/n/x-", b"", CreateMode::PersistentSequential))
             .collect();
         cluster.stop(down);
         cluster.advance(5 * SECOND);
         for write in writes {
             expected.push(write.wait().unwrap().path);
         }
-        let children = session.children("/n").unwrap();
+        let children = session.children("/n").wait().unwrap();
         assert_eq!(children.len(), expected.len(), "a write was lost or done twice");
         cluster.restart(down);
         cluster.advance(SECOND);
     }
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let received: Vec<_> =
         watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = expected.into_iter().map(|path| (EventKind::Created, path)).collect();
@@ -147,7 +150,7 @@ fn a_client_that_is_cut_off_loses_its_lock_in_time() {
     let cluster = Cluster::new(3);
     let one = cluster.add_client();
     let here = cluster.node(one).session();
-    let guard = here.lock("/lock").unwrap().acquire().unwrap();
+    let guard = here.lock("/lock").unwrap().acquire().wait().unwrap();
     assert!(guard.is_held());
     let there = cluster.node(0).session();
     let waiting = there.lock("/lock").unwrap();
@@ -155,7 +158,7 @@ fn a_client_that_is_cut_off_loses_its_lock_in_time() {
     let mut others = None;
     for _ in 0..1000 {
         cluster.advance(SECOND / 10);
-        if let Some(next) = waiting.try_acquire().unwrap() {
+        if let Some(next) = waiting.try_acquire().wait().unwrap() {
             others = Some(next);
             break;
         }
@@ -174,35 +177,36 @@ fn a_client_that_is_cut_off_loses_its_lock_in_time() {
 fn transactions_snapshots_and_a_chroot_work_for_a_client() {
     let cluster = Cluster::new(3);
     let session = cluster.node(cluster.add_client()).session();
-    session.create("/app", b"", CreateMode::Persistent).unwrap();
+    session.create("/app", b"", CreateMode::Persistent).wait().unwrap();
     let app = session.chroot("/app").unwrap();
-    app.create("/n", b"0", CreateMode::Persistent).unwrap();
+    app.create("/n", b"0", CreateMode::Persistent).wait().unwrap();
     let other = cluster.node(1).session();
     let mut runs = 0;
     app.transact(|txn| {
         let (data, _) = txn.get("/n")?;
         runs += 1;
         if runs == 1 {
-            other.sync()?;
-            other.set("/app/n", b"5")?;
+            other.sync().wait()?;
+            other.set("/app/n", b"5").wait()?;
         }
         txn.set("/n", [data[0] + 1]);
         Ok(())
     })
+    .wait()
     .unwrap();
     assert_eq!(runs, 2, "another write came in between");
-    assert_eq!(&app.get("/n").unwrap().0[..], b"6");
+    assert_eq!(&app.get("/n").wait().unwrap().0[..], b"6");
     let results = app.multi().create("/m", b"1", CreateMode::Persistent).delete("/n").commit();
-    assert_eq!(results.unwrap().len(), 2);
-    let snapshot = app.snapshot().unwrap();
+    assert_eq!(results.wait().unwrap().len(), 2);
+    let snapshot = app.snapshot().wait().unwrap();
     assert_eq!(snapshot.children("/").unwrap(), ["m"]);
     assert_eq!(&snapshot.get("/m").unwrap().0[..], b"1");
-    assert_eq!(app.children_with_stat("/").unwrap().0, ["m"]);
-    assert_eq!(session.children_page("/", None, 1).unwrap(), ["app"]);
-    assert_eq!(session.all_children_number("/app").unwrap(), 1);
-    let (_, stat) = app.get("/m").unwrap();
+    assert_eq!(app.children_with_stat("/").wait().unwrap().0, ["m"]);
+    assert_eq!(session.children_page("/", None, 1).wait().unwrap(), ["app"]);
+    assert_eq!(session.all_children_number("/app").wait().unwrap(), 1);
+    let (_, stat) = app.get("/m").wait().unwrap();
     assert_eq!(snapshot.exists("/m").unwrap(), Some(stat));
-    assert_eq!(session.delete_recursive("/app"), Ok(()));
+    assert_eq!(session.delete_recursive("/app").wait(), Ok(()));
 }
 
 #[test]
@@ -210,22 +214,22 @@ fn access_lists_hold_for_a_client() {
     let cluster = Cluster::new(3);
     let session = cluster.node(cluster.add_client()).session();
     let other = cluster.node(cluster.add_client()).session();
-    session.add_auth("digest", "user:secret").unwrap();
+    session.add_auth("digest", "user:secret").wait().unwrap();
     let own = quorate::acl::Acl::creator_all();
-    session.create_with_acl("/own", b"1", CreateMode::Persistent, &own).unwrap();
-    assert_eq!(&session.get("/own").unwrap().0[..], b"1");
-    other.sync().unwrap();
-    assert!(matches!(other.get("/own"), Err(Error::NoAuth { .. })));
-    assert!(matches!(other.set("/own", b"2"), Err(Error::NoAuth { .. })));
+    session.create_with_acl("/own", b"1", CreateMode::Persistent, &own).wait().unwrap();
+    assert_eq!(&session.get("/own").wait().unwrap().0[..], b"1");
+    other.sync().wait().unwrap();
+    assert!(matches!(other.get("/own").wait(), Err(Error::NoAuth { .. })));
+    assert!(matches!(other.set("/own", b"2").wait(), Err(Error::NoAuth { .. })));
     let (hidden, seen) = (
-        other.watch("/own", WatchMode::Persistent).unwrap(),
-        session.watch("/own", WatchMode::Persistent).unwrap(),
+        other.watch("/own", WatchMode::Persistent).wait().unwrap(),
+        session.watch("/own", WatchMode::Persistent).wait().unwrap(),
     );
-    session.set("/own", b"2").unwrap();
-    other.sync().unwrap();
+    session.set("/own", b"2").wait().unwrap();
+    other.sync().wait().unwrap();
     assert_eq!((hidden.events().len(), seen.events().len()), (0, 1));
-    assert!(session.who_am_i().unwrap().iter().any(|id| id.scheme == "digest"));
-    assert_eq!(session.acl("/own").unwrap().0.len(), 1);
+    assert!(session.who_am_i().wait().unwrap().iter().any(|id| id.scheme == "digest"));
+    assert_eq!(session.acl("/own").wait().unwrap().0.len(), 1);
 }
 
 #[test]
@@ -233,21 +237,21 @@ fn a_session_is_resumed_on_another_client() {
     let cluster = Cluster::new(3);
     let (one, two) = (cluster.node(cluster.add_client()), cluster.node(cluster.add_client()));
     let session = one.open_session().unwrap();
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    let resumed = two.resume(session.id(), session.password()).unwrap();
-    assert!(resumed.exists("/mine").unwrap().is_some());
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+    let resumed = two.resume(session.id(), session.password()).wait().unwrap();
+    assert!(resumed.exists("/mine").wait().unwrap().is_some());
     cluster.advance(SECOND);
     assert_eq!(session.state(), SessionState::Moved);
-    resumed.set("/mine", b"2").unwrap();
-    assert!(matches!(session.get("/mine"), Err(Error::SessionMoved { .. })));
-    assert!(two.resume(session.id(), [0; 16]).is_err());
+    resumed.set("/mine", b"2").wait().unwrap();
+    assert!(matches!(session.get("/mine").wait(), Err(Error::SessionMoved { .. })));
+    assert!(two.resume(session.id(), [0; 16]).wait().is_err());
     // On a member, and back on the client.
-    let here = cluster.node(0).resume(session.id(), session.password()).unwrap();
-    assert_eq!(here.ephemerals().unwrap(), ["/mine"]);
-    let back = one.resume(session.id(), session.password()).unwrap();
-    assert_eq!(back.ephemerals().unwrap(), ["/mine"]);
-    back.close().unwrap();
-    assert_eq!(two.session().exists("/mine").unwrap(), None);
+    let here = cluster.node(0).resume(session.id(), session.password()).wait().unwrap();
+    assert_eq!(here.ephemerals().wait().unwrap(), ["/mine"]);
+    let back = one.resume(session.id(), session.password()).wait().unwrap();
+    assert_eq!(back.ephemerals().wait().unwrap(), ["/mine"]);
+    back.close().wait().unwrap();
+    assert_eq!(two.session().exists("/mine").wait().unwrap(), None);
 }
 
 #[test]
@@ -257,25 +261,25 @@ fn watches_of_all_kinds_survive_a_move() {
     let session = cluster.node(one).session();
     let writer = cluster.node(0).session();
     for path in ["/data", "/gone", "/dir", "/tree"] {
-        writer.create(path, b"", CreateMode::Persistent).unwrap();
+        writer.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
-    session.sync().unwrap();
-    let (_, _, data) = session.get_and_watch("/data").unwrap();
-    let (_, _, gone) = session.get_and_watch("/gone").unwrap();
-    let (_, new) = session.exists_and_watch("/new").unwrap();
-    let (_, children) = session.children_and_watch("/dir").unwrap();
-    let (_, quiet) = session.children_and_watch("/tree").unwrap();
-    let tree = session.watch("/tree", WatchMode::PersistentRecursive).unwrap();
-    let brought = session.watch_with_data("/data", WatchMode::Persistent).unwrap();
-    let before = session.watch_with_before("/data", WatchMode::Persistent).unwrap();
+    session.sync().wait().unwrap();
+    let (_, _, data) = session.get_and_watch("/data").wait().unwrap();
+    let (_, _, gone) = session.get_and_watch("/gone").wait().unwrap();
+    let (_, new) = session.exists_and_watch("/new").wait().unwrap();
+    let (_, children) = session.children_and_watch("/dir").wait().unwrap();
+    let (_, quiet) = session.children_and_watch("/tree").wait().unwrap();
+    let tree = session.watch("/tree", WatchMode::PersistentRecursive).wait().unwrap();
+    let brought = session.watch_with_data("/data", WatchMode::Persistent).wait().unwrap();
+    let before = session.watch_with_before("/data", WatchMode::Persistent).wait().unwrap();
     // Changes while the client has no member.
     cluster.isolate(one);
-    writer.set("/data", b"1").unwrap();
-    writer.delete("/gone").unwrap();
-    writer.create("/gone", b"", CreateMode::Persistent).unwrap();
-    writer.create("/new", b"", CreateMode::Persistent).unwrap();
-    writer.create("/dir/x", b"", CreateMode::Persistent).unwrap();
-    writer.set("/tree", b"1").unwrap();
+    writer.set("/data", b"1").wait().unwrap();
+    writer.delete("/gone").wait().unwrap();
+    writer.create("/gone", b"", CreateMode::Persistent).wait().unwrap();
+    writer.create("/new", b"", CreateMode::Persistent).wait().unwrap();
+    writer.create("/dir/x", b"", CreateMode::Persistent).wait().unwrap();
+    writer.set("/tree", b"1").wait().unwrap();
     cluster.heal();
     cluster.advance(2 * SECOND);
     assert!(session.is_alive());
@@ -288,15 +292,15 @@ fn watches_of_all_kinds_survive_a_move() {
     assert_eq!(kind(&brought), Some(EventKind::Gap), "data of net changes is unknown");
     assert_eq!(kind(&before), Some(EventKind::Gap));
     // The new member knows what the watches want.
-    writer.set("/data", b"2").unwrap();
-    session.sync().unwrap();
+    writer.set("/data", b"2").wait().unwrap();
+    session.sync().wait().unwrap();
     let event = before.events().try_recv().unwrap();
     assert_eq!((event.data_before(), event.data()), (Some(&b"1"[..]), Some(&b"2"[..])));
     assert_eq!(brought.events().try_recv().unwrap().stat_before(), None);
     assert_eq!(kind(&quiet), None);
-    writer.create("/tree/x", b"", CreateMode::Persistent).unwrap();
-    writer.set("/data", b"2").unwrap();
-    session.sync().unwrap();
+    writer.create("/tree/x", b"", CreateMode::Persistent).wait().unwrap();
+    writer.set("/data", b"2").wait().unwrap();
+    session.sync().wait().unwrap();
     assert_eq!(kind(&quiet), Some(EventKind::ChildrenChanged), "it is still there");
     let event = brought.events().try_recv().unwrap();
     assert_eq!(event.data(), Some(&b"2"[..]));
@@ -307,22 +311,22 @@ fn a_stopped_client_is_forgotten() {
     let cluster = Cluster::new(3);
     let one = cluster.add_client();
     let session = cluster.node(one).session();
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    cluster.node(one).close();
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+    cluster.node(one).close().wait().unwrap();
     cluster.advance(SECOND);
     let other = cluster.node(2).session();
-    other.sync().unwrap();
-    assert_eq!(other.exists("/mine").unwrap(), None);
+    other.sync().wait().unwrap();
+    assert_eq!(other.exists("/mine").wait().unwrap(), None);
     // The client crashes, and the cluster notices it.
     cluster.restart(one);
     let session = cluster.node(one).session();
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    other.sync().unwrap();
-    assert!(other.exists("/mine").unwrap().is_some());
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+    other.sync().wait().unwrap();
+    assert!(other.exists("/mine").wait().unwrap().is_some());
     cluster.isolate(one);
     cluster.advance(Duration::from_secs(30));
-    other.sync().unwrap();
-    assert_eq!(other.exists("/mine").unwrap(), None);
+    other.sync().wait().unwrap();
+    assert_eq!(other.exists("/mine").wait().unwrap(), None);
 }
 
 fn kinds(watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
@@ -348,18 +352,18 @@ fn two_hundred_instances_go_on_when_members_die() {
     }
     let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
     let first = clients[0].session();
-    first.create("/shared", b"", CreateMode::Persistent).unwrap();
-    first.create("/shared/n", b"0", CreateMode::Persistent).unwrap();
-    first.create("/members", b"", CreateMode::Persistent).unwrap();
+    first.create("/shared", b"", CreateMode::Persistent).wait().unwrap();
+    first.create("/shared/n", b"0", CreateMode::Persistent).wait().unwrap();
+    first.create("/members", b"", CreateMode::Persistent).wait().unwrap();
     let sessions: Vec<_> = clients.iter().map(quorate::Coordinator::session).collect();
     let watches: Vec<_> = sessions
         .iter()
         .enumerate()
         .map(|(number, session)| {
-            session.sync().unwrap();
+            session.sync().wait().unwrap();
             let path = format!("/members/{number}");
-            session.create(&path, b"", CreateMode::Ephemeral).unwrap();
-            session.watch("/shared", WatchMode::PersistentRecursive).unwrap()
+            session.create(&path, b"", CreateMode::Ephemeral).wait().unwrap();
+            session.watch("/shared", WatchMode::PersistentRecursive).wait().unwrap()
         })
         .collect();
     let working = std::sync::atomic::AtomicUsize::new(WORKERS);
@@ -368,11 +372,11 @@ fn two_hundred_instances_go_on_when_members_die() {
             scope.spawn(|| {
                 let lock = session.lock("/lock").unwrap();
                 for _ in 0..EACH {
-                    let guard = lock.acquire().unwrap();
-                    let (data, _) = session.get("/shared/n").unwrap();
+                    let guard = lock.acquire().wait().unwrap();
+                    let (data, _) = session.get("/shared/n").wait().unwrap();
                     let n: usize = std::str::from_utf8(&data).unwrap().parse().unwrap();
-                    session.set("/shared/n", (n + 1).to_string()).unwrap();
-                    guard.release().unwrap();
+                    session.set("/shared/n", (n + 1).to_string()).wait().unwrap();
+                    guard.release().wait().unwrap();
                 }
                 working.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
             });
@@ -395,13 +399,13 @@ fn two_hundred_instances_go_on_when_members_die() {
         }
     });
     let last = &sessions[CLIENTS - 1];
-    last.sync().unwrap();
+    last.sync().wait().unwrap();
     let total = WORKERS * EACH;
-    assert_eq!(&last.get("/shared/n").unwrap().0[..], total.to_string().as_bytes());
-    assert_eq!(last.children("/members").unwrap().len(), CLIENTS, "no session was lost");
+    assert_eq!(&last.get("/shared/n").wait().unwrap().0[..], total.to_string().as_bytes());
+    assert_eq!(last.children("/members").wait().unwrap().len(), CLIENTS, "no session was lost");
     let mut first = None;
     for (session, watch) in sessions.iter().zip(&watches) {
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
         let events = kinds(watch);
         assert!(events.iter().all(|(kind, _)| *kind == EventKind::DataChanged));
         assert!(events.is_sorted_by(|one, next| one.1 < next.1), "doubled or out of order");
@@ -418,12 +422,12 @@ fn under_load_no_write_or_event_is_lost_or_repeated() {
     let one = cluster.add_client();
     let session = cluster.node(one).session();
     let writer = cluster.node(cluster.add_client()).session();
-    session.create("/n", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/n", WatchMode::Persistent).unwrap();
+    session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/n", WatchMode::Persistent).wait().unwrap();
     let (mut zxid, mut written) = (0, Vec::new());
     for round in 0..60_usize {
-        let sets: Vec<_> = (0..4).map(|_| writer.nonblocking().set("/n", b"x")).collect();
-        let own = session.nonblocking().set("/n", b"y");
+        let sets: Vec<_> = (0..4).map(|_| writer.set("/n", b"x")).collect();
+        let own = session.set("/n", b"y");
         match round % 5 {
             0 => cluster.isolate(round % 3),
             1 => cluster.stop(round % 3),
@@ -432,7 +436,7 @@ fn under_load_no_write_or_event_is_lost_or_repeated() {
             _ => {}
         }
         cluster.advance(SECOND / 4 * (round % 4) as u32);
-        let read = session.nonblocking().get("/n");
+        let read = session.in_turn().get("/n");
         cluster.heal();
         if round % 5 == 1 {
             cluster.restart(round % 3);
@@ -443,12 +447,12 @@ fn under_load_no_write_or_event_is_lost_or_repeated() {
         zxid = stat.mzxid;
         written.extend(sets.into_iter().map(|set| set.wait().unwrap().mzxid));
         written.push(own.wait().unwrap().mzxid);
-        let (_, stat) = session.get("/n").unwrap();
+        let (_, stat) = session.get("/n").wait().unwrap();
         assert!(stat.mzxid >= *written.last().unwrap(), "its own write is not there");
         let received = watch.events().len();
         assert!(received > 0 && stat.version as usize == written.len());
     }
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     written.sort_unstable();
     let events: Vec<u64> = kinds(&watch).into_iter().map(|(_, zxid)| zxid).collect();
     assert_eq!(events, written);
@@ -466,7 +470,7 @@ fn a_client_reports_the_members_and_how_many_may_fail() {
         members.map(|member| (member.address, member.votes, member.is_self)).collect::<Vec<_>>()
     };
     let voter = |place: usize| (format!("node-{place}"), true, false);
-    client.session().sync().unwrap();
+    client.session().sync().wait().unwrap();
     cluster.advance(3 * SECOND);
     assert_eq!(members(&client), [voter(0), voter(1), voter(2)]);
     assert_eq!(client.address(), format!("node-{place}"));
@@ -517,7 +521,7 @@ fn recipe_reads_can_be_awaited() {
     let cluster = Cluster::new(3);
     let place = cluster.add_client();
     let session = cluster.node(place).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let latch = LeaderLatch::new(&session, "/latch", "").unwrap();
     let group = Group::new(&session, "/group").unwrap();
     let discovery = Discovery::new(&session, "/services").unwrap();
@@ -529,36 +533,36 @@ fn recipe_reads_can_be_awaited() {
     let transaction = TwoPhaseCommit::new(&session, "/transaction").unwrap();
     let config = Config::<u32>::new(&session, "/config").unwrap();
     let counter = Counter::new(&session, "/counter").unwrap();
-    let mut cache = Cache::new(&session, "/cache").unwrap();
+    let mut cache = Cache::new(&session, "/cache").wait().unwrap();
     let mut updates = config.watch();
     let mut instances = discovery.watch("s").unwrap();
     // No member answers now, and no future blocks.
     cluster.isolate(place);
-    assert!(first(leases.held_async()).is_pending());
-    assert!(first(leases.try_acquire_async()).is_pending());
-    assert!(first(latch.leader_async()).is_pending());
-    assert!(first(latch.candidates_async()).is_pending());
-    assert!(first(latch.watch().recv_async()).is_pending());
-    assert!(first(group.members_async()).is_pending());
-    assert!(first(group.watch().recv_async()).is_pending());
-    assert!(first(discovery.names_async()).is_pending());
-    assert!(first(discovery.instances_async("s")).is_pending());
-    assert!(first(chooser.choose_async()).is_pending());
-    assert!(first(list.items_async()).is_pending());
-    assert!(first(barrier.is_set_async()).is_pending());
-    assert!(first(chooser.noted_failure_async("a")).is_pending());
-    assert!(first(semaphore.permits_async()).is_pending());
-    assert!(first(transaction.phase_async()).is_pending());
-    assert!(first(config.get_async()).is_pending());
-    assert!(first(counter.get_async()).is_pending());
-    assert!(first(cache.recv_async()).is_pending());
-    assert!(first(updates.recv_async()).is_pending());
-    assert!(first(instances.recv_async()).is_pending());
+    assert!(first(leases.held()).is_pending());
+    assert!(first(leases.try_acquire()).is_pending());
+    assert!(first(latch.leader()).is_pending());
+    assert!(first(latch.candidates()).is_pending());
+    assert!(first(latch.watch().recv()).is_pending());
+    assert!(first(group.members()).is_pending());
+    assert!(first(group.watch().recv()).is_pending());
+    assert!(first(discovery.names()).is_pending());
+    assert!(first(discovery.instances("s")).is_pending());
+    assert!(first(chooser.choose()).is_pending());
+    assert!(first(list.items()).is_pending());
+    assert!(first(barrier.is_set()).is_pending());
+    assert!(first(chooser.noted_failure("a")).is_pending());
+    assert!(first(semaphore.permits()).is_pending());
+    assert!(first(transaction.phase()).is_pending());
+    assert!(first(config.get()).is_pending());
+    assert!(first(counter.get()).is_pending());
+    assert!(first(cache.recv()).is_pending());
+    assert!(first(updates.recv()).is_pending());
+    assert!(first(instances.recv()).is_pending());
     cluster.heal();
     cluster.advance(5 * SECOND);
-    assert_eq!(latch.leader(), Ok(None));
-    assert_eq!(group.members().unwrap().len(), 0);
-    assert_eq!(barrier.is_set(), Ok(false));
+    assert_eq!(latch.leader().wait(), Ok(None));
+    assert_eq!(group.members().wait().unwrap().len(), 0);
+    assert_eq!(barrier.is_set().wait(), Ok(false));
 }
 
 /// A dropped future may have taken a change, or requested one in vain; the next future returns it.
@@ -572,26 +576,26 @@ fn a_cache_on_a_client_misses_no_change() {
     let cluster = Cluster::new(3);
     let place = cluster.add_client();
     let (session, other) = (cluster.node(place).session(), cluster.node(0).session());
-    session.sync().unwrap();
-    other.create("/shop", b"", CreateMode::Persistent).unwrap();
-    let mut cache = Cache::new(&session, "/shop").unwrap();
+    session.sync().wait().unwrap();
+    other.create("/shop", b"", CreateMode::Persistent).wait().unwrap();
+    let mut cache = Cache::new(&session, "/shop").wait().unwrap();
     for round in 0..3 {
         let path = format!("/shop/{round}");
-        other.create(&path, b"1", CreateMode::Persistent).unwrap();
-        session.sync().unwrap();
+        other.create(&path, b"1", CreateMode::Persistent).wait().unwrap();
+        session.sync().wait().unwrap();
         // The read goes to the member, and the poll does not wait for the reply.
         let mut context = Context::from_waker(Waker::noop());
-        assert!(pin!(cache.recv_async()).as_mut().poll(&mut context).is_pending());
+        assert!(pin!(cache.recv()).as_mut().poll(&mut context).is_pending());
         cluster.isolate(place);
         cluster.advance(SECOND);
-        assert!(pin!(cache.recv_async()).as_mut().poll(&mut context).is_pending());
-        other.delete(&path).unwrap();
+        assert!(pin!(cache.recv()).as_mut().poll(&mut context).is_pending());
+        other.delete(&path).wait().unwrap();
         cluster.heal();
         cluster.advance(3 * SECOND);
-        other.create(&path, b"2", CreateMode::Persistent).unwrap();
+        other.create(&path, b"2", CreateMode::Persistent).wait().unwrap();
         let mut data = None;
         while data.as_deref() != Some(&b"2"[..]) {
-            for change in cache.recv().unwrap() {
+            for change in cache.recv().wait().unwrap() {
                 match change {
                     Change::Added { new, .. } => assert!(data.replace(new.data).is_none()),
                     Change::Removed { .. } => assert!(data.take().is_some()),
@@ -613,46 +617,46 @@ fn async_reads_return_what_blocking_reads_return() {
     let cluster = Cluster::new(3);
     for place in [0, cluster.add_client()] {
         let session = cluster.node(place).session();
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
         let at = |name: &str| format!("/{name}-{place}");
         let semaphore = Semaphore::new(&session, &at("semaphore"), 3).unwrap();
-        assert!(matches!(block_on(semaphore.permits_async()), Err(Error::NoNode { .. })));
-        drop(semaphore.acquire().unwrap());
-        assert_eq!(block_on(semaphore.permits_async()), Ok(3));
-        semaphore.set_permits(5).unwrap();
-        assert_eq!(block_on(semaphore.permits_async()), semaphore.permits());
+        assert!(matches!(block_on(semaphore.permits()), Err(Error::NoNode { .. })));
+        drop(semaphore.acquire().wait().unwrap());
+        assert_eq!(block_on(semaphore.permits()), Ok(3));
+        semaphore.set_permits(5).wait().unwrap();
+        assert_eq!(block_on(semaphore.permits()), semaphore.permits().wait());
 
         let transaction = TwoPhaseCommit::new(&session, &at("transaction")).unwrap();
-        assert!(matches!(block_on(transaction.phase_async()), Err(Error::NoNode { .. })));
-        transaction.begin(&["a"], b"").unwrap();
-        assert_eq!(block_on(transaction.phase_async()), Ok(Phase::Voting));
-        transaction.join("a").unwrap().vote(quorate::recipes::Vote::No).unwrap();
-        transaction.decide().unwrap();
-        assert_eq!(block_on(transaction.phase_async()), Ok(Phase::Aborted));
+        assert!(matches!(block_on(transaction.phase()), Err(Error::NoNode { .. })));
+        transaction.begin(&["a"], b"").wait().unwrap();
+        assert_eq!(block_on(transaction.phase()), Ok(Phase::Voting));
+        transaction.join("a").wait().unwrap().vote(quorate::recipes::Vote::No).wait().unwrap();
+        transaction.decide().wait().unwrap();
+        assert_eq!(block_on(transaction.phase()), Ok(Phase::Aborted));
 
         let registry = Registry::new(&session, &at("services")).unwrap();
-        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
-        let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
+        let one = registry.register("s", &Instance::new("one", "host", 1)).wait().unwrap();
+        let _two = registry.register("s", &Instance::new("two", "host", 1)).wait().unwrap();
         let discovery = Discovery::new(&session, &at("services")).unwrap();
         let chooser = discovery.chooser("s", Strategy::LeastRecentlyFailed).unwrap();
-        block_on(chooser.noted_failure_async("nobody"));
-        block_on(chooser.noted_failure_async("two"));
+        block_on(chooser.noted_failure("nobody")).unwrap();
+        block_on(chooser.noted_failure("two")).unwrap();
         for _ in 0..10 {
-            let chosen = block_on(chooser.choose_async()).unwrap().unwrap();
+            let chosen = block_on(chooser.choose()).unwrap().unwrap();
             assert_eq!(chosen.id, "one", "the other has failed");
         }
         assert!(one.is_held());
-        session.delete(one.path()).unwrap();
+        session.delete(one.path()).wait().unwrap();
         assert!(!one.is_held());
 
         let config = Config::<u32>::new(&session, &at("config")).unwrap();
-        assert_eq!(block_on(config.get_async()), Ok(None));
-        config.set(&7).unwrap();
-        assert_eq!(block_on(config.get_async()), config.get());
+        assert_eq!(block_on(config.get()), Ok(None));
+        config.set(&7).wait().unwrap();
+        assert_eq!(block_on(config.get()), config.get().wait());
         let counter = Counter::new(&session, &at("counter")).unwrap();
-        assert_eq!(block_on(counter.get_async()), Ok(0));
-        counter.add(2).unwrap();
-        assert_eq!(block_on(counter.get_async()), Ok(2));
+        assert_eq!(block_on(counter.get()), Ok(0));
+        counter.add(2).wait().unwrap();
+        assert_eq!(block_on(counter.get()), Ok(2));
     }
 }
 
@@ -663,15 +667,15 @@ fn a_client_notices_that_its_item_is_lost() {
 
     let cluster = Cluster::new(3);
     let session = cluster.node(cluster.add_client()).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let queue = Queue::new(&session, "/queue").unwrap();
-    queue.put(NewItem::new("work")).unwrap();
-    let item = queue.take().unwrap();
+    queue.put(NewItem::new("work")).wait().unwrap();
+    let item = queue.take().wait().unwrap();
     assert!(item.is_held());
     // The item's ephemeral znode is its claim.
-    let claims = session.ephemerals().unwrap();
+    let claims = session.ephemerals().wait().unwrap();
     assert_eq!(claims.len(), 1);
-    cluster.node(0).session().delete(&claims[0]).unwrap();
-    assert_eq!(item.wait_lost(), Lost::Deleted);
+    cluster.node(0).session().delete(&claims[0]).wait().unwrap();
+    assert_eq!(item.wait_lost().wait().unwrap(), Lost::Deleted);
     assert!(!item.is_held());
 }

@@ -27,6 +27,7 @@ mod serde_form;
 mod sessions;
 mod supervise;
 mod testing_cluster;
+mod waiting;
 mod wakers;
 mod watches;
 mod watches_past;

@@ -24,7 +24,7 @@ fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
 fn leave(cluster: &Cluster, node: usize) {
     let leaver = cluster.node(node);
     std::thread::scope(|scope| {
-        let leaving = scope.spawn(|| leaver.leave(60 * SECOND).unwrap());
+        let leaving = scope.spawn(|| leaver.leave(60 * SECOND).wait().unwrap());
         while !leaving.is_finished() {
             cluster.advance(SECOND / 10);
         }
@@ -34,18 +34,18 @@ fn leave(cluster: &Cluster, node: usize) {
 #[test]
 fn a_new_instance_has_everything_and_takes_part() {
     let cluster = Cluster::new(3);
-    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait().unwrap();
     let new = cluster.add_node();
     cluster.advance(5 * SECOND);
     let coordinator = cluster.node(new);
     assert!(coordinator.is_ready());
     assert_eq!(coordinator.address(), "node-3");
     let session = coordinator.session();
-    assert_eq!(&session.get("/a").unwrap().0[..], b"1");
-    session.set("/a", b"2").unwrap();
-    cluster.node(0).session().sync().unwrap();
-    assert_eq!(&cluster.node(0).session().get("/a").unwrap().0[..], b"2");
-    let config = session.get("/zookeeper/config").unwrap().0;
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"1");
+    session.set("/a", b"2").wait().unwrap();
+    cluster.node(0).session().sync().wait().unwrap();
+    assert_eq!(&cluster.node(0).session().get("/a").wait().unwrap().0[..], b"2");
+    let config = session.get("/zookeeper/config").wait().unwrap().0;
     let config = String::from_utf8(config.to_vec()).unwrap();
     assert_eq!(config.matches(":participant").count(), 3, "{config}");
     assert_eq!(config.matches(":observer").count(), 1, "{config}");
@@ -60,7 +60,7 @@ fn an_instance_that_leaves_hands_its_vote_over_and_comes_back_as_another_member(
     let leaver = cluster.node(leader);
     let stay = (leader + 1) % 3;
     leave(&cluster, leader);
-    assert!(matches!(leaver.session().get("/"), Err(Error::Stopped { .. })));
+    assert!(matches!(leaver.session().get("/").wait(), Err(Error::Stopped { .. })));
     cluster.advance(SECOND);
     let (voters, learners) = members(&cluster, stay);
     assert!(!voters.contains(&format!("node-{leader}")));
@@ -68,32 +68,32 @@ fn an_instance_that_leaves_hands_its_vote_over_and_comes_back_as_another_member(
     cluster.restart(leader);
     cluster.advance(5 * SECOND);
     assert_eq!(members(&cluster, stay).1, [format!("node-{leader}")]);
-    cluster.node(leader).session().sync().unwrap();
+    cluster.node(leader).session().sync().wait().unwrap();
 }
 
 #[test]
 fn the_last_instance_cannot_leave() {
     let cluster = Cluster::new(1);
-    let error = cluster.node(0).leave(Duration::from_millis(50)).unwrap_err();
+    let error = cluster.node(0).leave(Duration::from_millis(50)).wait().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    cluster.node(0).session().create("/still", b"", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/still", b"", CreateMode::Persistent).wait().unwrap();
 }
 
 #[test]
 fn an_instance_with_an_empty_disk_takes_the_place_of_the_one_that_it_was() {
     let cluster = Cluster::new(3);
-    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait().unwrap();
     cluster.wipe(1);
     cluster.restart(1);
     cluster.advance(10 * SECOND);
     let (voters, learners) = members(&cluster, 0);
     assert_eq!((voters.len(), learners.len()), (3, 0));
     assert!(voters.contains(&"node-1".to_owned()));
-    assert_eq!(&cluster.node(1).session().get("/a").unwrap().0[..], b"1");
+    assert_eq!(&cluster.node(1).session().get("/a").wait().unwrap().0[..], b"1");
     // The new member really votes.
     cluster.stop(2);
     cluster.advance(5 * SECOND);
-    cluster.node(1).session().set("/a", b"2").unwrap();
+    cluster.node(1).session().set("/a", b"2").wait().unwrap();
 }
 
 /// Each instance is replaced by one with a new address and a new disk, while writes go on and a lock is held.
@@ -110,19 +110,22 @@ fn a_whole_cluster_is_replaced_under_load() {
             cluster.advance(SECOND / 10);
             let session = cluster.node(new.min(5 + old)).session();
             let created = session.create(&format!("/n{written}"), b"", CreateMode::Persistent);
-            if created.is_ok() {
+            if created.wait().is_ok() {
                 written += 1;
             }
         }
-        let held = cluster.node(new).session().lock("/lock").unwrap().acquire().unwrap();
+        let held = cluster.node(new).session().lock("/lock").unwrap().acquire().wait().unwrap();
         tokens.push(held.fencing_token());
         leave(&cluster, old);
         assert!(held.is_held());
     }
     let last = cluster.node(9);
-    last.session().sync().unwrap();
+    last.session().sync().wait().unwrap();
     for n in 0..written {
-        assert!(last.session().exists(&format!("/n{n}")).unwrap().is_some(), "/n{n} of {written}");
+        assert!(
+            last.session().exists(&format!("/n{n}")).wait().unwrap().is_some(),
+            "/n{n} of {written}"
+        );
     }
     assert!(written >= 200, "{written} of 250 writes while members came and went");
     assert!(tokens.is_sorted(), "{tokens:?}");
@@ -203,11 +206,11 @@ fn a_membership_change_writes_config_and_fires_its_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let path = "/zookeeper/config";
-    let (_, before) = session.get(path).unwrap();
-    let watch = session.watch(path, WatchMode::Persistent).unwrap();
+    let (_, before) = session.get(path).wait().unwrap();
+    let watch = session.watch(path, WatchMode::Persistent).wait().unwrap();
     cluster.add_node();
     cluster.advance(5 * SECOND);
-    let (config, after) = session.get(path).unwrap();
+    let (config, after) = session.get(path).wait().unwrap();
     let events: Vec<_> = watch.events().try_iter().collect();
     assert!(!events.is_empty());
     assert!(events.iter().all(|event| event.kind == EventKind::DataChanged && event.path == path));

@@ -97,11 +97,11 @@ fn every_metric_of_the_text_is_published_and_each_duration_once() {
     let publish = || metrics::with_local_recorder(&recorded, || coordinator.publish_metrics());
     let session = coordinator.open_session().unwrap();
     for n in 0..5 {
-        session.create(&format!("/{n}"), b"", CreateMode::Persistent).unwrap();
+        session.create(&format!("/{n}"), b"", CreateMode::Persistent).wait().unwrap();
         publish();
     }
     // No more writes and syncs follow.
-    let shown = coordinator.metrics();
+    let shown = coordinator.metrics().wait().unwrap();
     publish();
     assert_eq!(recorded.of("quorate_znodes_created_total"), Some((5.0, 0.0)));
     assert_eq!(recorded.of("quorate_has_leader"), Some((1.0, 0.0)));

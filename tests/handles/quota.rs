@@ -5,7 +5,7 @@ use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, Session, Transaction, WatchMode};
 
 fn usage(session: &Session, path: &str) -> (u64, u64) {
-    let (_, usage) = session.quota(path).unwrap().expect("it has a quota");
+    let (_, usage) = session.quota(path).wait().unwrap().expect("it has a quota");
     (usage.znodes, usage.bytes)
 }
 
@@ -18,45 +18,45 @@ fn exceeded(path: &str, resource: &'static str, limit: u64, needed: u64) -> Erro
 fn hard_limits_hold() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    session.create("/a", b"12", CreateMode::Persistent).unwrap();
-    session.set_quota("/a", &Quota::new().znodes_hard(3).bytes_hard(10)).unwrap();
+    session.create("/a", b"12", CreateMode::Persistent).wait().unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(3).bytes_hard(10)).wait().unwrap();
     assert_eq!(usage(&session, "/a"), (1, 2));
     // The znode itself counts, and so does each operation of a multi.
     let multi = session.multi().create("/a/1", b"", CreateMode::Persistent);
     let multi = multi.create("/a/2", b"", CreateMode::Ephemeral);
     let failed = multi.create("/a/3", b"", CreateMode::Persistent).commit();
     let error = Box::new(exceeded("/a", "znodes", 3, 4));
-    assert_eq!(failed, Err(Error::Multi { index: 2, error }));
+    assert_eq!(failed.wait(), Err(Error::Multi { index: 2, error }));
     assert_eq!(usage(&session, "/a"), (1, 2));
-    let calls = session.nonblocking();
+    let calls = &session;
     let creates: Vec<_> =
         (0..5).map(|_| calls.create("/a/n-", b"123", CreateMode::EphemeralSequential)).collect();
     let created: Vec<bool> = creates.into_iter().map(|create| create.wait().is_ok()).collect();
     assert_eq!(created, [true, true, false, false, false]);
     assert_eq!(usage(&session, "/a"), (3, 8));
     // Bytes: more is refused; less or the same is not.
-    assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 10, 11)));
-    session.set("/a", b"1234").unwrap();
-    session.set("/a", b"abcd").unwrap();
-    session.set("/a", b"").unwrap();
+    assert_eq!(session.set("/a", b"12345").wait(), Err(exceeded("/a", "bytes", 10, 11)));
+    session.set("/a", b"1234").wait().unwrap();
+    session.set("/a", b"abcd").wait().unwrap();
+    session.set("/a", b"").wait().unwrap();
     assert_eq!(usage(&session, "/a"), (3, 6));
     // The error comes before BadVersion, and after NoNode.
-    assert_eq!(session.set_if("/a", [0; 11], 99), Err(exceeded("/a", "bytes", 10, 17)));
-    assert_eq!(session.set("/a/x", [0; 11]), Err(Error::NoNode { path: "/a/x".into() }));
+    assert_eq!(session.set_if("/a", [0; 11], 99).wait(), Err(exceeded("/a", "bytes", 10, 17)));
+    assert_eq!(session.set("/a/x", [0; 11]).wait(), Err(Error::NoNode { path: "/a/x".into() }));
     // Deleted znodes do not count any more, however they are deleted.
-    session.close().unwrap();
+    session.close().wait().unwrap();
     let other = cluster.node(1).session();
-    other.sync().unwrap();
+    other.sync().wait().unwrap();
     assert_eq!(usage(&other, "/a"), (1, 0));
-    other.delete_recursive("/a").unwrap();
+    other.delete_recursive("/a").wait().unwrap();
     assert_eq!(usage(&other, "/a"), (0, 0));
-    other.create("/a", b"123", CreateMode::Persistent).unwrap();
+    other.create("/a", b"123", CreateMode::Persistent).wait().unwrap();
     assert_eq!(usage(&other, "/a"), (1, 3));
-    other.delete_quota("/a").unwrap();
-    other.delete_quota("/a").unwrap();
-    assert_eq!(other.quota("/a").unwrap(), None);
-    other.set("/a", [0; 100]).unwrap();
-    assert!(other.children("/zookeeper/quota").unwrap().is_empty());
+    other.delete_quota("/a").wait().unwrap();
+    other.delete_quota("/a").wait().unwrap();
+    assert_eq!(other.quota("/a").wait().unwrap(), None);
+    other.set("/a", [0; 100]).wait().unwrap();
+    assert!(other.children("/zookeeper/quota").wait().unwrap().is_empty());
 }
 
 /// With a limit below the current use, nothing grows, and everything may shrink.
@@ -65,20 +65,20 @@ fn a_subtree_over_its_quota_may_shrink() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     for path in ["/a", "/a/b", "/a/c"] {
-        session.create(path, b"xx", CreateMode::Persistent).unwrap();
+        session.create(path, b"xx", CreateMode::Persistent).wait().unwrap();
     }
-    session.set_quota("/a", &Quota::new().znodes_hard(1).bytes_hard(1)).unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(1).bytes_hard(1)).wait().unwrap();
     assert_eq!(usage(&session, "/a"), (3, 6));
-    assert_eq!(session.set("/a/b", b"xxx"), Err(exceeded("/a", "bytes", 1, 7)));
-    session.set("/a/b", b"x").unwrap();
-    session.delete("/a/c").unwrap();
-    let failed = session.create("/a/d", b"", CreateMode::Persistent).unwrap_err();
+    assert_eq!(session.set("/a/b", b"xxx").wait(), Err(exceeded("/a", "bytes", 1, 7)));
+    session.set("/a/b", b"x").wait().unwrap();
+    session.delete("/a/c").wait().unwrap();
+    let failed = session.create("/a/d", b"", CreateMode::Persistent).wait().unwrap_err();
     assert_eq!(failed, exceeded("/a", "znodes", 1, 3));
     // With a raised limit the write fits.
     let quota = Quota::new().znodes_hard(3);
-    session.set_quota("/a", &quota).unwrap();
-    session.create("/a/d", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(session.quota("/a").unwrap().unwrap().0, quota);
+    session.set_quota("/a", &quota).wait().unwrap();
+    session.create("/a/d", b"", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(session.quota("/a").wait().unwrap().unwrap().0, quota);
 }
 
 /// Soft limits fire a watch when they are exceeded, and when they are kept again.
@@ -86,32 +86,32 @@ fn a_subtree_over_its_quota_may_shrink() {
 fn soft_limits_fire_a_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    session.set_quota("/a", &Quota::new().znodes(2).bytes(3)).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    session.set_quota("/a", &Quota::new().znodes(2).bytes(3)).wait().unwrap();
     let stats = Quota::stats_path("/a");
-    let watch = session.watch(&stats, WatchMode::Persistent).unwrap();
+    let watch = session.watch(&stats, WatchMode::Persistent).wait().unwrap();
     let events = || {
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
         let events = watch.events().try_iter();
         events.map(|event| (event.kind, event.zxid)).collect::<Vec<_>>()
     };
-    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    session.create("/a/1", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(events(), []);
-    let second = session.create("/a/2", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let second = session.create("/a/2", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
     assert_eq!(events(), [(EventKind::DataChanged, second)]);
     // Not again while it stays exceeded.
-    session.create("/a/3", b"", CreateMode::Persistent).unwrap();
+    session.create("/a/3", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(events(), []);
-    let bytes = session.set("/a/3", b"1234").unwrap().mzxid;
+    let bytes = session.set("/a/3", b"1234").wait().unwrap().mzxid;
     assert_eq!(events(), [(EventKind::DataChanged, bytes)]);
-    assert_eq!(&session.get(&stats).unwrap().0[..], b"count=4,bytes=4");
-    session.delete("/a/1").unwrap();
+    assert_eq!(&session.get(&stats).wait().unwrap().0[..], b"count=4,bytes=4");
+    session.delete("/a/1").wait().unwrap();
     assert_eq!(events(), []);
-    session.multi().delete("/a/2").delete("/a/3").commit().unwrap();
+    session.multi().delete("/a/2").delete("/a/3").commit().wait().unwrap();
     assert_eq!(events().len(), 2);
     // Where there is a hard limit, only that one applies.
-    session.set_quota("/a", &Quota::new().znodes(1).znodes_hard(5)).unwrap();
-    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    session.set_quota("/a", &Quota::new().znodes(1).znodes_hard(5)).wait().unwrap();
+    session.create("/a/1", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(events(), []);
 }
 
@@ -121,25 +121,25 @@ fn quotas_nest() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     for path in ["/a", "/a/b", "/a/b/c", "/ab"] {
-        session.create(path, b"x", CreateMode::Persistent).unwrap();
+        session.create(path, b"x", CreateMode::Persistent).wait().unwrap();
     }
-    session.set_quota("/", &Quota::new().bytes_hard(6)).unwrap();
-    session.set_quota("/a", &Quota::new()).unwrap();
-    session.set_quota("/a/b", &Quota::new().znodes_hard(2)).unwrap();
+    session.set_quota("/", &Quota::new().bytes_hard(6)).wait().unwrap();
+    session.set_quota("/a", &Quota::new()).wait().unwrap();
+    session.set_quota("/a/b", &Quota::new().znodes_hard(2)).wait().unwrap();
     // The root counts, and the system's own znodes do not.
     let all = ["/", "/a", "/a/b"].map(|path| usage(&session, path));
     assert_eq!(all, [(5, 4), (3, 3), (2, 2)]);
-    let nearest = session.create("/a/b/d", [0; 9], CreateMode::Persistent).unwrap_err();
+    let nearest = session.create("/a/b/d", [0; 9], CreateMode::Persistent).wait().unwrap_err();
     assert_eq!(nearest, exceeded("/a/b", "znodes", 2, 3));
-    assert_eq!(session.set("/a/b", [0; 9]), Err(exceeded("/", "bytes", 6, 12)));
+    assert_eq!(session.set("/a/b", [0; 9]).wait(), Err(exceeded("/", "bytes", 6, 12)));
     // Deleting one quota leaves the others.
-    session.delete_quota("/a").unwrap();
-    assert_eq!(session.quota("/a").unwrap(), None);
+    session.delete_quota("/a").wait().unwrap();
+    assert_eq!(session.quota("/a").wait().unwrap(), None);
     assert_eq!(usage(&session, "/a/b"), (2, 2));
-    session.delete_quota("/a/b").unwrap();
-    assert_eq!(session.children("/zookeeper/quota").unwrap().len(), 2);
-    session.delete_quota("/").unwrap();
-    assert!(session.children("/zookeeper/quota").unwrap().is_empty());
+    session.delete_quota("/a/b").wait().unwrap();
+    assert_eq!(session.children("/zookeeper/quota").wait().unwrap().len(), 2);
+    session.delete_quota("/").wait().unwrap();
+    assert!(session.children("/zookeeper/quota").wait().unwrap().is_empty());
 }
 
 /// Quota znodes written by hand, as ZooKeeper's command line does.
@@ -147,23 +147,24 @@ fn quotas_nest() {
 fn quotas_are_znodes() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"xyz", CreateMode::Persistent).unwrap();
+    session.create("/a", b"xyz", CreateMode::Persistent).wait().unwrap();
     let base = "/zookeeper/quota/a";
     let limits = format!("{base}/zookeeper_limits");
     let stats = format!("{base}/zookeeper_stats");
-    session.create(base, b"", CreateMode::Persistent).unwrap();
+    session.create(base, b"", CreateMode::Persistent).wait().unwrap();
     let data = "count=-1,bytes=-1=;byteHardLimit=4;countHardLimit=-1";
-    session.create(&limits, data, CreateMode::Persistent).unwrap();
+    session.create(&limits, data, CreateMode::Persistent).wait().unwrap();
     // The text in these znodes is the current quota and usage.
-    let created = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
-    assert_eq!(&session.get(&stats).unwrap().0[..], b"count=1,bytes=3");
+    let created =
+        session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(&session.get(&stats).wait().unwrap().0[..], b"count=1,bytes=3");
     assert_eq!(created.stat.data_length, 15);
-    assert_eq!(session.set(&stats, b""), Err(Error::Reserved { path: stats.clone() }));
-    assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 4, 5)));
-    assert_eq!(session.quota("/a").unwrap().unwrap().0, Quota::new().bytes_hard(4));
+    assert_eq!(session.set(&stats, b"").wait(), Err(Error::Reserved { path: stats.clone() }));
+    assert_eq!(session.set("/a", b"12345").wait(), Err(exceeded("/a", "bytes", 4, 5)));
+    assert_eq!(session.quota("/a").wait().unwrap().unwrap().0, Quota::new().bytes_hard(4));
     // The usage follows without a new version and without an event.
-    session.set("/a", b"1234").unwrap();
-    let (data, stat) = session.get(&stats).unwrap();
+    session.set("/a", b"1234").wait().unwrap();
+    let (data, stat) = session.get(&stats).wait().unwrap();
     assert_eq!(
         (&data[..], stat.version, stat.mzxid),
         (&b"count=1,bytes=4"[..], 0, created.stat.czxid)
@@ -174,22 +175,22 @@ fn quotas_are_znodes() {
 fn bad_quotas_are_refused() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let missing = session.set_quota("/none", &Quota::new());
+    let missing = session.set_quota("/none", &Quota::new()).wait();
     assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
     for path in ["/zookeeper", "/zookeeper/quota"] {
-        let refused = session.set_quota(path, &Quota::new());
+        let refused = session.set_quota(path, &Quota::new()).wait();
         assert_eq!(refused, Err(Error::Reserved { path: path.into() }));
     }
-    assert!(matches!(session.set_quota("a", &Quota::new()), Err(Error::InvalidPath { .. })));
-    assert_eq!(session.quota("/none").unwrap(), None);
+    assert!(matches!(session.set_quota("a", &Quota::new()).wait(), Err(Error::InvalidPath { .. })));
+    assert_eq!(session.quota("/none").wait().unwrap(), None);
     // In a handle with a chroot, paths are relative to it.
-    session.create("/app", b"", CreateMode::Persistent).unwrap();
+    session.create("/app", b"", CreateMode::Persistent).wait().unwrap();
     let app = session.chroot("/app").unwrap();
-    app.set_quota("/", &Quota::new().znodes_hard(1)).unwrap();
-    let failed = app.create("/x", b"", CreateMode::Persistent).unwrap_err();
+    app.set_quota("/", &Quota::new().znodes_hard(1)).wait().unwrap();
+    let failed = app.create("/x", b"", CreateMode::Persistent).wait().unwrap_err();
     assert_eq!(failed, exceeded("/", "znodes", 1, 2));
     assert_eq!(usage(&session, "/app"), (1, 0));
-    let missing = app.set_quota("/none", &Quota::new());
+    let missing = app.set_quota("/none", &Quota::new()).wait();
     assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
 }
 
@@ -199,22 +200,25 @@ fn a_client_sets_and_deletes_quotas_however_large_the_tree_is() {
     let cluster = Cluster::new(1);
     let member = cluster.node(0).session();
     for number in 0..9 {
-        member.create(&format!("/n{number}"), vec![7; 1_000_000], CreateMode::Persistent).unwrap();
+        member
+            .create(&format!("/n{number}"), vec![7; 1_000_000], CreateMode::Persistent)
+            .wait()
+            .unwrap();
     }
     let session = cluster.node(cluster.add_client()).session();
-    assert!(matches!(session.snapshot(), Err(Error::TooLarge { .. })), "it is large");
+    assert!(matches!(session.snapshot().wait(), Err(Error::TooLarge { .. })), "it is large");
     for path in ["/", "/n0"] {
-        session.set_quota(path, &Quota::new().znodes_hard(1)).unwrap();
-        session.set_quota(path, &Quota::new().bytes(1 << 20)).unwrap();
-        let (quota, used) = session.quota(path).unwrap().expect("it was set");
+        session.set_quota(path, &Quota::new().znodes_hard(1)).wait().unwrap();
+        session.set_quota(path, &Quota::new().bytes(1 << 20)).wait().unwrap();
+        let (quota, used) = session.quota(path).wait().unwrap().expect("it was set");
         assert_eq!(quota, Quota::new().bytes(1 << 20));
         assert_eq!(used.bytes, if path == "/" { 9_000_000 } else { 1_000_000 });
     }
-    let missing = session.set_quota("/none", &Quota::new());
+    let missing = session.set_quota("/none", &Quota::new()).wait();
     assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
     for path in ["/", "/n0"] {
-        session.delete_quota(path).unwrap();
-        assert_eq!(session.quota(path).unwrap(), None);
+        session.delete_quota(path).wait().unwrap();
+        assert_eq!(session.quota(path).wait().unwrap(), None);
     }
 }
 
@@ -223,9 +227,9 @@ fn a_client_sets_and_deletes_quotas_however_large_the_tree_is() {
 fn quotas_survive_restarts_and_hold_on_every_member() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    session.set_quota("/a", &Quota::new().znodes_hard(2)).unwrap();
-    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(2)).wait().unwrap();
+    session.create("/a/1", b"", CreateMode::Persistent).wait().unwrap();
     for node in 0..3 {
         cluster.stop(node);
     }
@@ -233,9 +237,9 @@ fn quotas_survive_restarts_and_hold_on_every_member() {
         cluster.restart(node);
     }
     let session = cluster.node(2).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     assert_eq!(usage(&session, "/a"), (2, 0));
-    let failed = session.create("/a/2", b"", CreateMode::Persistent).unwrap_err();
+    let failed = session.create("/a/2", b"", CreateMode::Persistent).wait().unwrap_err();
     assert_eq!(failed, exceeded("/a", "znodes", 2, 3));
 }
 
@@ -253,20 +257,21 @@ fn a_transaction_that_read_the_usage_runs_again_when_it_changes() {
         places.into_iter().flat_map(|place| reads.map(|read| (place, read))).enumerate()
     {
         let (session, other) = (cluster.node(place).session(), cluster.node(1).session());
-        other.create_or_set("/jobs", b"", CreateMode::Persistent).unwrap();
-        other.set_quota("/jobs", &Quota::new()).unwrap();
-        session.sync().unwrap();
+        other.create_or_set("/jobs", b"", CreateMode::Persistent).wait().unwrap();
+        other.set_quota("/jobs", &Quota::new()).wait().unwrap();
+        session.sync().wait().unwrap();
         let mut runs = 0;
         session
             .transact(|txn| {
                 read(txn)?;
                 runs += 1;
                 if runs == 1 {
-                    other.create(&format!("/jobs/{number}"), b"", CreateMode::Persistent)?;
+                    other.create(&format!("/jobs/{number}"), b"", CreateMode::Persistent).wait()?;
                 }
                 txn.create(&format!("/done-{number}"), b"", CreateMode::Persistent);
                 Ok(())
             })
+            .wait()
             .unwrap();
         assert_eq!(runs, 2, "it has committed although the usage that it read had changed");
     }

@@ -14,9 +14,9 @@ fn voters(cluster: &Cluster, node: usize) -> Vec<String> {
 
 /// Checks that everything acknowledged is there, at this node too.
 fn has_all(session: &Session, written: &[String]) {
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     for path in written {
-        assert!(session.exists(path).unwrap().is_some(), "{path} is lost");
+        assert!(session.exists(path).wait().unwrap().is_some(), "{path} is lost");
     }
 }
 
@@ -36,7 +36,7 @@ fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
         for n in 0..100 {
             if writes {
                 let path = format!("/r{round}-{n}");
-                writer.create(&path, b"", CreateMode::Persistent).unwrap();
+                writer.create(&path, b"", CreateMode::Persistent).wait().unwrap();
                 written.push(path);
             }
             cluster.advance(SECOND / 10);
@@ -56,14 +56,14 @@ fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
 fn every_disk_is_wiped_one_after_the_other() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
     for node in [0, 1, 2, 0, 1, 2] {
         cluster.advance(2 * SECOND);
         assert!(cluster.node(node).safe_to_stop(), "{node}");
         cluster.wipe(node);
         cluster.restart(node);
         cluster.advance(10 * SECOND);
-        assert_eq!(&cluster.node(node).session().get("/a").unwrap().0[..], b"1");
+        assert_eq!(&cluster.node(node).session().get("/a").wait().unwrap().0[..], b"1");
     }
     assert_eq!(voters(&cluster, 0).len(), 3);
 }
@@ -74,19 +74,19 @@ fn every_disk_is_wiped_one_after_the_other() {
 fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
     let cluster = Cluster::new(3);
     let mut session = cluster.node(0).open_session_with(30 * SECOND).unwrap();
-    session.create("/lock", b"", CreateMode::Ephemeral).unwrap();
-    let token = session.exists("/lock").unwrap().unwrap().czxid;
+    session.create("/lock", b"", CreateMode::Ephemeral).wait().unwrap();
+    let token = session.exists("/lock").wait().unwrap().unwrap().czxid;
     let mut elections = 0;
     let mut term = cluster.node(0).status().term.unwrap();
     for round in 0..100 {
         let turn = round % 3;
         // The lock's session is on another instance while this one restarts.
         let host = (turn + 1) % 3;
-        session = cluster.node(host).resume(session.id(), session.password()).unwrap();
+        session = cluster.node(host).resume(session.id(), session.password()).wait().unwrap();
         let led = cluster.leader() == Some(turn);
         let others = cluster.node(turn);
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| others.close());
+            let closing = scope.spawn(|| others.close().wait());
             while !closing.is_finished() {
                 cluster.advance(SECOND / 10);
             }
@@ -99,7 +99,7 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
         assert!(grown <= u64::from(led), "round {round}: {grown} terms, though it led: {led}");
         elections += grown;
         term = now;
-        assert_eq!(session.exists("/lock").unwrap().unwrap().czxid, token, "round {round}");
+        assert_eq!(session.exists("/lock").wait().unwrap().unwrap().czxid, token, "round {round}");
     }
     assert!(elections >= 30, "every third restart was that of a leader: {elections}");
 }
@@ -107,7 +107,7 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
 /// A client that writes one value after the other, with the longest time that a write took, in heartbeats.
 struct Writer {
     session: Session,
-    pending: Pending<Stat>,
+    pending: Pending<'static, Stat>,
     silent: u32,
     longest: u32,
     written: u64,
@@ -115,8 +115,8 @@ struct Writer {
 
 impl Writer {
     fn new(session: Session) -> Writer {
-        session.create_or_set("/written", b"", CreateMode::Persistent).unwrap();
-        let pending = session.nonblocking().set("/written", b"");
+        session.create_or_set("/written", b"", CreateMode::Persistent).wait().unwrap();
+        let pending = session.set("/written", b"");
         Writer { session, pending, silent: 0, longest: 0, written: 0 }
     }
 
@@ -127,7 +127,7 @@ impl Writer {
             Some(done) => {
                 done.unwrap();
                 (self.silent, self.written) = (0, self.written + 1);
-                self.pending = self.session.nonblocking().set("/written", b"");
+                self.pending = self.session.set("/written", b"");
             }
             None => self.silent += 1,
         }
@@ -157,9 +157,9 @@ fn a_fleet_is_rolled_and_replaced_and_never_stops_for_longer_than_an_election() 
         std::thread::scope(|scope| {
             let stopping = scope.spawn(move || {
                 if replace {
-                    stopping.leave(60 * SECOND).unwrap();
+                    stopping.leave(60 * SECOND).wait().unwrap();
                 } else {
-                    stopping.close();
+                    stopping.close().wait().unwrap();
                 }
             });
             while !stopping.is_finished() {
@@ -188,7 +188,7 @@ fn all_are_killed_at_once_and_start_in_every_order() {
         [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]].iter().enumerate()
     {
         let path = format!("/n{round}");
-        cluster.node(0).session().create(&path, b"", CreateMode::Persistent).unwrap();
+        cluster.node(0).session().create(&path, b"", CreateMode::Persistent).wait().unwrap();
         written.push(path);
         for node in 0..3 {
             cluster.stop(node);

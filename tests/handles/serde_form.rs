@@ -63,7 +63,7 @@ fn znodes() {
 
     let session = Cluster::new(1).node(0).session();
     let multi = session.multi().create("/a", b"", CreateMode::Persistent).set("/a", b"1");
-    let results = multi.set_acl("/a", &Acl::read_only()).commit().unwrap();
+    let results = multi.set_acl("/a", &Acl::read_only()).commit().wait().unwrap();
     let [OpResult::Created(created), OpResult::Set(set), OpResult::AclSet(acl_set)] = &results[..]
     else {
         panic!("{results:?}");
@@ -133,17 +133,17 @@ fn sessions_and_watches() {
 
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let with_data = session.watch_with_data("/a", WatchMode::PersistentRecursive).unwrap();
-    let without = session.watch("/a", WatchMode::Persistent).unwrap();
-    let stat = session.create("/a", b"\xff\x00", CreateMode::Persistent).unwrap().stat;
-    let event = with_data.recv().unwrap();
+    let with_data = session.watch_with_data("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let without = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let stat = session.create("/a", b"\xff\x00", CreateMode::Persistent).wait().unwrap().stat;
+    let event = with_data.recv().wait().unwrap().unwrap();
     let form = json!({
         "kind": "created", "path": "/a", "zxid": stat.czxid, "position": event.position,
         "net": false, "znode": {"data": "/wA=", "stat": to_value(stat).unwrap()},
         "before": null,
     });
     assert_eq!(to_value(&event).unwrap(), form);
-    assert_eq!(to_value(without.recv().unwrap()).unwrap()["znode"], serde_json::Value::Null);
+    assert_eq!(to_value(without.recv().wait().unwrap()).unwrap()["znode"], serde_json::Value::Null);
     let watches = cluster.node(0).watches();
     let form = |kind| json!({"path": "/a", "kind": kind, "session": session.id().to_string()});
     let mut shown: Vec<Value> = watches.iter().map(|watch| to_value(watch).unwrap()).collect();
@@ -195,8 +195,8 @@ fn an_instance_and_its_cluster() {
     let cluster = Cluster::new(1);
     let coordinator = cluster.node(0);
     let session = coordinator.session();
-    session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
-    coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+    session.create("/a", b"1", CreateMode::Ephemeral).wait().unwrap();
+    coordinator.wait_ready(Duration::from_secs(60)).wait().unwrap();
     let mut status = coordinator.status();
     status.stale_by = Some(Duration::from_micros(1500));
     status.state_hash = Some(0x2a);
@@ -235,7 +235,7 @@ fn an_instance_and_its_cluster() {
     });
     assert_eq!(to_value(&status).unwrap(), form);
 
-    let sessions = coordinator.sessions().unwrap();
+    let sessions = coordinator.sessions().wait().unwrap();
     let form = json!([{
         "id": session.id().to_string(),
         "name": null,
@@ -251,7 +251,7 @@ fn an_instance_and_its_cluster() {
     }]);
     assert_eq!(to_value(&sessions).unwrap(), form);
 
-    let metrics = coordinator.metrics();
+    let metrics = coordinator.metrics().wait().unwrap();
     let form = to_value(&metrics).unwrap();
     assert_eq!(form["changes_below"], json!({"/a": 1}));
     // The names are those of Prometheus's text, which has every number.
@@ -305,7 +305,7 @@ fn recipes_and_recovery() {
 
     let directory = tempfile::tempdir().unwrap();
     let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-    let mut backup = Cluster::new(1).node(0).backup(&file).unwrap();
+    let mut backup = Cluster::new(1).node(0).backup(&file).wait().unwrap();
     backup.cluster = 0x2a;
     backup.time = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
     let form = json!({

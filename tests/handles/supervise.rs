@@ -30,15 +30,15 @@ fn advance_until(cluster: &Cluster, what: &str, holds: impl Fn() -> bool) {
 
 /// The session that owns the first child of this znode.
 fn owner(observer: &Session, parent: &str) -> Option<quorate::session::SessionId> {
-    let child = observer.children(parent).ok()?.pop()?;
-    observer.exists(&format!("{parent}/{child}")).ok()??.ephemeral_owner
+    let child = observer.children(parent).wait().ok()?.pop()?;
+    observer.exists(&format!("{parent}/{child}")).wait().ok()??.ephemeral_owner
 }
 
 /// Ends the session of the registered closure, waits for its next session, and returns that.
 fn comes_back(cluster: &Cluster, observer: &Session, parent: &str) -> quorate::session::SessionId {
     advance_until(cluster, parent, || owner(observer, parent).is_some());
     let former = owner(observer, parent).unwrap();
-    cluster.node(1).expire_session(former, "a test").unwrap();
+    cluster.node(1).expire_session(former, "a test").wait().unwrap();
     advance_until(cluster, parent, || owner(observer, parent).is_some_and(|now| now != former));
     former
 }
@@ -49,8 +49,8 @@ fn a_registration_comes_back_after_each_loss() {
     let observer = cluster.node(1).session();
     let supervised = cluster.node(0).supervise(|session| {
         let here = Instance::new("zero", "10.0.0.7", 80);
-        let here = Registry::new(&session, "/services")?.register("web", &here)?;
-        here.wait_lost();
+        let here = Registry::new(&session, "/services")?.register("web", &here).wait()?;
+        here.wait_lost().wait().unwrap();
         Ok(Continue(()))
     });
     let supervised = supervised.unwrap();
@@ -59,15 +59,15 @@ fn a_registration_comes_back_after_each_loss() {
     sessions.dedup();
     assert_eq!(sessions.len(), 3, "each run has a session of its own");
     // Another session deletes the znode, and the supervised session goes on.
-    let name = observer.children("/services/web").unwrap().pop().unwrap();
+    let name = observer.children("/services/web").wait().unwrap().pop().unwrap();
     let path = format!("/services/web/{name}");
-    let stat = observer.exists(&path).unwrap().unwrap();
-    observer.delete(&path).unwrap();
+    let stat = observer.exists(&path).wait().unwrap().unwrap();
+    observer.delete(&path).wait().unwrap();
     advance_until(&cluster, "deleted", || {
-        observer.exists(&path).unwrap().is_some_and(|now| now.czxid != stat.czxid)
+        observer.exists(&path).wait().unwrap().is_some_and(|now| now.czxid != stat.czxid)
     });
     supervised.stop();
-    supervised.wait().unwrap();
+    supervised.wait_ended().wait().unwrap();
     advance_until(&cluster, "stopped", || owner(&observer, "/services/web").is_none());
 }
 
@@ -75,13 +75,13 @@ fn a_registration_comes_back_after_each_loss() {
 #[test]
 fn the_break_of_a_selector_ends_the_supervision() {
     let cluster = Cluster::new(1);
-    let supervised = cluster
-        .node(0)
-        .supervise(|session| LeaderSelector::new(&session, "/leader", "zero")?.run(|_| Break(())));
-    supervised.unwrap().wait().unwrap();
-    let run = cluster.node(0).supervise_async(|session| async move {
+    let supervised = cluster.node(0).supervise(|session| {
+        LeaderSelector::new(&session, "/leader", "zero")?.run(|_| async { Break(()) }).wait()
+    });
+    supervised.unwrap().wait_ended().wait().unwrap();
+    let run = cluster.node(0).supervise_task(|session| async move {
         let selector = LeaderSelector::new(&session, "/leader", "zero")?;
-        let lead = selector.run_async(|_| async { Break(()) });
+        let lead = selector.run(|_| async { Break(()) });
         lead.await
     });
     block_on(run).unwrap();
@@ -91,29 +91,29 @@ fn the_break_of_a_selector_ends_the_supervision() {
 fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
     let cluster = Cluster::new(3);
     let observer = cluster.node(1).session();
-    observer.create("/settings", b"", CreateMode::Persistent).unwrap();
+    observer.create("/settings", b"", CreateMode::Persistent).wait().unwrap();
     let coordinator = cluster.node(0);
     let (events, seen) = unbounded();
     let (terms, tokens) = unbounded();
     // One future for each, as in two tasks.
-    let election = coordinator.supervise_async(|session| {
+    let election = coordinator.supervise_task(move |session| {
         let terms = terms.clone();
         async move {
             let selector = LeaderSelector::new(&session, "/leader", "zero")?;
             let terms = &terms;
-            let lead = selector.run_async(|leadership| async move {
+            let lead = selector.run(|leadership| async move {
                 terms.send(leadership.fencing_token()).unwrap();
                 pending().await
             });
             lead.await
         }
     });
-    let watch = coordinator.supervise_async(|session| {
+    let watch = coordinator.supervise_task(move |session| {
         let events = events.clone();
         async move {
-            let watch = session.nonblocking().watch("/settings", WatchMode::Persistent).await?;
+            let watch = session.watch("/settings", WatchMode::Persistent).await?;
             events.send(None).unwrap();
-            while let Some(event) = watch.recv_async().await {
+            while let Some(event) = watch.recv().await.unwrap() {
                 events.send(Some(event.zxid)).unwrap();
             }
             Ok(Continue(()))
@@ -132,15 +132,15 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
         for round in 0..3_u8 {
             // The watch exists again.
             advance_until(&cluster, "watch", || seen.try_iter().any(|event| event.is_none()));
-            let zxid = observer.set("/settings", [round]).unwrap().mzxid;
+            let zxid = observer.set("/settings", [round]).wait().unwrap().mzxid;
             advance_until(&cluster, "event", || seen.try_iter().any(|event| event == Some(zxid)));
             advance_until(&cluster, "leads", || tokens.try_iter().next().is_some());
             comes_back(&cluster, &observer, "/leader");
-            for info in cluster.node(1).sessions().unwrap() {
+            for info in cluster.node(1).sessions().wait().unwrap() {
                 let led = owner(&observer, "/leader");
                 if info.id != observer.id() && Some(info.id) != led {
                     // The session of the watch, which may have ended since.
-                    let _ = cluster.node(1).expire_session(info.id, "a test");
+                    let _ = cluster.node(1).expire_session(info.id, "a test").wait();
                 }
             }
         }
@@ -177,7 +177,7 @@ fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
     let (runs, report) = unbounded();
     let supervised = cluster.node(0).supervise(move |session| {
         // The path would exist already if the last run had left anything.
-        session.create("/run", b"", CreateMode::Ephemeral)?;
+        session.create("/run", b"", CreateMode::Ephemeral).wait()?;
         runs.send(session.clone()).unwrap();
         match runs.len() {
             1 => Ok(Continue(())),
@@ -186,8 +186,8 @@ fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
         }
     });
     let supervised = supervised.unwrap();
-    supervised.wait().unwrap();
-    supervised.wait().unwrap();
+    supervised.wait_ended().wait().unwrap();
+    supervised.wait_ended().wait().unwrap();
     let sessions: Vec<Session> = report.try_iter().collect();
     assert_eq!(sessions.len(), 3);
     for session in &sessions {
@@ -195,16 +195,16 @@ fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
         assert!(!session.is_alive());
         advance_until(&cluster, "closed", || session.state() == SessionState::Closed);
     }
-    assert!(observer.exists("/run").unwrap().is_none());
+    assert!(observer.exists("/run").wait().unwrap().is_none());
 
     let mut runs = 0;
     let mut kept = None;
-    let task = cluster.node(0).supervise_async(|session| {
+    let task = cluster.node(0).supervise_task(|session| {
         runs += 1;
         kept = Some(session.clone());
         let run = runs;
         async move {
-            session.nonblocking().create("/run", b"", CreateMode::Ephemeral).await?;
+            session.create("/run", b"", CreateMode::Ephemeral).await?;
             match run {
                 1 => Ok(Continue(())),
                 2 => Err(Error::NoNode { path: "/none".to_owned() }),
@@ -223,15 +223,15 @@ fn a_panic_ends_it_and_its_session() {
     let observer = cluster.node(0).session();
     let (report, reports) = unbounded();
     let supervised = cluster.node(0).supervise(move |session| {
-        session.create("/run", b"", CreateMode::Ephemeral)?;
+        session.create("/run", b"", CreateMode::Ephemeral).wait()?;
         report.send(session).unwrap();
         panic!("the closure panics on purpose");
     });
     let supervised = supervised.unwrap();
-    let ended = block_on(supervised.wait_async());
+    let ended = block_on(supervised.wait_ended());
     assert!(matches!(&ended, Err(Error::Stopped { reason }) if reason.contains("panicked")));
     assert_eq!(reports.len(), 1, "it does not run again");
-    advance_until(&cluster, "closed", || observer.exists("/run").unwrap().is_none());
+    advance_until(&cluster, "closed", || observer.exists("/run").wait().unwrap().is_none());
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_partition_is_no_loss_until_the_session_is_over() {
         Ok(Continue(()))
     });
     let (asynchronous, runs) = unbounded();
-    let mut task = Box::pin(cluster.node(0).supervise_async(move |session| {
+    let mut task = Box::pin(cluster.node(0).supervise_task(move |session| {
         asynchronous.send(session).unwrap();
         pending()
     }));
@@ -285,7 +285,7 @@ fn a_partition_is_no_loss_until_the_session_is_over() {
     cluster.advance(Duration::from_secs(60));
     let supervised = supervised.unwrap();
     supervised.stop();
-    supervised.wait().unwrap();
+    supervised.wait_ended().wait().unwrap();
     assert!(blocking_runs.is_empty());
 }
 
@@ -301,7 +301,7 @@ fn closing_the_coordinator_ends_it() {
     let supervised = supervised.unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&polls);
-    let mut task = Box::pin(cluster.node(0).supervise_async(move |_| {
+    let mut task = Box::pin(cluster.node(0).supervise_task(move |_| {
         count.fetch_add(1, Ordering::SeqCst);
         pending()
     }));
@@ -310,11 +310,11 @@ fn closing_the_coordinator_ends_it() {
         std::thread::yield_now();
     }
     reports.recv().unwrap();
-    cluster.node(0).close();
-    assert!(matches!(supervised.wait(), Err(Error::Stopped { .. })));
+    cluster.node(0).close().wait().unwrap();
+    assert!(matches!(supervised.wait_ended().wait(), Err(Error::Stopped { .. })));
     assert!(matches!(block_on(task), Err(Error::Stopped { .. })));
     let late = cluster.node(0).supervise(|_| Ok(Continue(()))).unwrap();
-    assert!(matches!(late.wait(), Err(Error::Stopped { .. })));
+    assert!(matches!(late.wait_ended().wait(), Err(Error::Stopped { .. })));
 }
 
 #[test]
@@ -323,23 +323,23 @@ fn its_future_can_be_dropped_at_any_point() {
     let observer = cluster.node(0).session();
     let coordinator = cluster.node(0);
     for polls in 0..30 {
-        let mut task = Box::pin(coordinator.supervise_async(|session| async move {
+        let mut task = Box::pin(coordinator.supervise_task(|session| async move {
             let latch = LeaderLatch::new(&session, "/leader", "me")?;
-            let _leadership = latch.campaign_async().await?;
-            session.nonblocking().create("/mine", b"", CreateMode::Ephemeral).await?;
+            let _leadership = latch.campaign().await?;
+            session.create("/mine", b"", CreateMode::Ephemeral).await?;
             pending().await
         }));
         for _ in 0..polls {
             assert!(poll(task.as_mut(), &Arc::default()).is_pending());
-            observer.sync().unwrap();
+            observer.sync().wait().unwrap();
         }
         drop(task);
         advance_until(&cluster, "nothing is left", || {
-            let leads = observer.children("/leader").is_ok_and(|all| !all.is_empty());
-            !leads && observer.exists("/mine").unwrap().is_none()
+            let leads = observer.children("/leader").wait().is_ok_and(|all| !all.is_empty());
+            !leads && observer.exists("/mine").wait().unwrap().is_none()
         });
     }
-    let known = coordinator.sessions().unwrap();
+    let known = coordinator.sessions().wait().unwrap();
     assert!(known.iter().all(|info| info.id == observer.id()), "{known:?}");
 }
 
@@ -360,12 +360,12 @@ fn its_future_can_be_spawned() {
     let app = Arc::new(App { name: "zero".to_owned() });
     let cluster = Cluster::new(1);
     let coordinator = cluster.node(0);
-    spawn(coordinator.supervise_async(move |session| {
+    spawn(coordinator.supervise_task(move |session| {
         let app = Arc::clone(&app);
         async move {
             let selector = LeaderSelector::new(&session, "/leader", &app.name)?;
             let app = &app;
-            let lead = selector.run_async(|_| async move {
+            let lead = selector.run(|_| async move {
                 app.work().await;
                 Continue(())
             });

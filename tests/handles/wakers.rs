@@ -41,7 +41,7 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
 }
 
 fn set(session: &Session, path: &str) {
-    match session.set(path, b"") {
+    match session.set(path, b"").wait() {
         Ok(_) => {}
         other => panic!("the node does not answer: {other:?}"),
     }
@@ -50,33 +50,33 @@ fn set(session: &Session, path: &str) {
 /// A reply, a watch event, a timer and the end of a session each wake a task on the node's thread.
 fn wakers_panic(coordinator: &Coordinator) {
     let session = coordinator.session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     let panics: [fn(); 3] =
         [|| panic!("a waker panics"), || std::panic::panic_any(Bomb), || drop(Bomb)];
     for panics in panics {
         let waker = waker(panics);
         // The blocking write below is answered after this one, so the waker has been called by then.
-        let mut answer = session.nonblocking().set("/a", b"1");
+        let mut answer = session.set("/a", b"1");
         let polled = poll(Pin::new(&mut answer), &waker);
         set(&session, "/a");
         if polled.is_pending() {
             assert!(answer.wait().is_ok(), "the reply arrives although the waker panicked");
         }
 
-        let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+        let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
         {
-            let mut next = pin!(watch.recv_async());
+            let mut next = pin!(watch.recv());
             assert!(poll(next.as_mut(), &waker).is_pending());
             set(&session, "/a");
         }
-        assert!(watch.recv().is_some());
+        assert!(watch.recv().wait().unwrap().is_some());
         set(&session, "/a");
 
         let other = coordinator.open_session().unwrap();
-        let ends = other.watch("/a", WatchMode::Persistent).unwrap();
-        let mut next = pin!(ends.recv_async());
+        let ends = other.watch("/a", WatchMode::Persistent).wait().unwrap();
+        let mut next = pin!(ends.recv());
         assert!(poll(next.as_mut(), &waker).is_pending());
-        other.close().unwrap();
+        other.close().wait().unwrap();
         set(&session, "/a");
     }
     assert_eq!(coordinator.status().stopped, None);
@@ -89,11 +89,12 @@ fn a_waker_that_panics_does_not_stop_the_node() {
     let peers = addresses(1);
     let dir = tempfile::tempdir().unwrap();
     let builder = Coordinator::builder().data_dir(dir.path().join("data"));
-    wakers_panic(&builder.join(&peers).unwrap());
+    wakers_panic(&builder.join(&peers).wait().unwrap());
     let client = Coordinator::builder().client();
-    let member = Coordinator::builder().data_dir(dir.path().join("data")).join(&peers).unwrap();
-    member.session().delete("/a").unwrap();
-    wakers_panic(&client.join(&peers).unwrap());
+    let member =
+        Coordinator::builder().data_dir(dir.path().join("data")).join(&peers).wait().unwrap();
+    member.session().delete("/a").wait().unwrap();
+    wakers_panic(&client.join(&peers).wait().unwrap());
 }
 
 #[test]
@@ -101,46 +102,45 @@ fn nor_does_it_stop_a_cluster_in_memory() {
     let cluster = Cluster::new(3);
     for node in 0..3 {
         wakers_panic(&cluster.node(node));
-        cluster.node(node).session().delete("/a").unwrap();
+        cluster.node(node).session().delete("/a").wait().unwrap();
     }
 }
 
 /// Each blocking call inside a waker blocked its own node for the whole request timeout, and then failed.
 fn blocking_calls_fail(coordinator: &Coordinator) {
     let session = coordinator.session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     let lock = session.lock("/lock").unwrap();
     let file = std::env::temp_dir().join("quorate-never-written");
     let (results, seen) = unbounded();
     let (here, node, done) = (session.clone(), coordinator.clone(), results.clone());
     let call = move || {
         let (id, password) = (here.id(), here.password());
-        let calls: [(&str, Result<(), Error>); 10] = [
-            ("set /a", here.set("/a", b"2").map(drop)),
-            ("sync /", here.sync().map(drop)),
-            ("waiting for an answer", here.nonblocking().sync().wait().map(drop)),
-            ("waiting for an answer", lock.acquire().map(drop)),
-            ("waiting for an answer", node.wait_ready(PATIENCE)),
-            (&format!("resume session {id}"), node.resume(id, [1; 16]).map(drop)),
-            ("leaving the cluster", node.leave(PATIENCE)),
-            ("reading the members' sessions", node.sessions().map(drop)),
-            ("a backup", node.backup(&file).map(drop)),
-            ("joining a cluster", Coordinator::join(["127.0.0.1:1"]).map(drop)),
+        let calls: [(&str, Result<(), Error>); 9] = [
+            ("set /a", here.set("/a", b"2").wait().map(drop)),
+            ("sync", here.sync().wait().map(drop)),
+            ("acquire /lock", lock.acquire().wait().map(drop)),
+            ("wait_ready", node.wait_ready(PATIENCE).wait()),
+            (&format!("resume session {id}"), node.resume(id, [1; 16]).wait().map(drop)),
+            ("leaving the cluster", node.leave(PATIENCE).wait()),
+            ("reading the members' sessions", node.sessions().wait().map(drop)),
+            ("a backup", node.backup(&file).wait().map(drop)),
+            ("joining a cluster", Coordinator::join(["127.0.0.1:1"]).wait().map(drop)),
         ];
         for (operation, result) in calls {
             let _ = results.send((operation.to_owned(), result));
         }
         assert!(password != [1; 16] && node.watches().is_empty());
         // Calls that do not wait still work.
-        let reads = here.get("/a").map(drop);
+        let reads = here.get("/a").wait().map(drop);
         let _ = results.send(("get".to_owned(), reads));
     };
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     let waker = waker(call);
-    let mut next = pin!(watch.recv_async());
+    let mut next = pin!(watch.recv());
     assert!(poll(next.as_mut(), &waker).is_pending());
     set(&session, "/a");
-    for _ in 0..9 {
+    for _ in 0..8 {
         let (operation, result) = seen.recv_timeout(PATIENCE).expect("the waker does not wait");
         let expected = Error::WouldBlock { operation: operation.clone() };
         assert_eq!(result, Err(expected.clone()));
@@ -152,8 +152,8 @@ fn blocking_calls_fail(coordinator: &Coordinator) {
     }
     drop(done);
     // The requests of the failed calls were executed all the same.
-    session.sync().unwrap();
-    assert_eq!(session.get("/a").unwrap().1.version, 2);
+    session.sync().wait().unwrap();
+    assert_eq!(session.get("/a").wait().unwrap().1.version, 2);
 }
 
 /// Longer than the test.
@@ -165,7 +165,7 @@ fn a_blocking_call_in_a_waker_fails_at_once() {
     blocking_calls_fail(&cluster.node(0));
     let (peers, dir) = (addresses(1), tempfile::tempdir().unwrap());
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).request_timeout(LONG);
-    blocking_calls_fail(&builder.join(&peers).unwrap());
+    blocking_calls_fail(&builder.join(&peers).wait().unwrap());
 }
 
 /// The last handles may be dropped in a waker: then the drop does not wait for the end.
@@ -173,21 +173,21 @@ fn a_blocking_call_in_a_waker_fails_at_once() {
 fn a_node_may_be_closed_in_a_waker() {
     let (peers, dir) = (addresses(1), tempfile::tempdir().unwrap());
     let join = || Coordinator::builder().data_dir(dir.path().join("data")).join(&peers);
-    let coordinator = join().unwrap();
+    let coordinator = join().wait().unwrap();
     let session = coordinator.session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     let (closes, closed) = unbounded();
     let closing = coordinator.clone();
     let waker = waker(move || {
-        closing.close();
+        closing.close().wait().unwrap();
         let _ = closes.send(());
     });
-    let mut next = pin!(watch.recv_async());
+    let mut next = pin!(watch.recv());
     assert!(poll(next.as_mut(), &waker).is_pending());
-    let _ = session.set("/a", b"");
+    drop(session.set("/a", b""));
     closed.recv_timeout(PATIENCE).expect("closing does not wait in a waker");
     // Outside of wakers it waits, as usual.
-    coordinator.close();
-    join().unwrap().wait_ready(PATIENCE).unwrap();
+    coordinator.close().wait().unwrap();
+    join().wait().unwrap().wait_ready(PATIENCE).wait().unwrap();
 }

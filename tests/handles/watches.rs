@@ -13,11 +13,11 @@ use quorate::{Coordinator, CreateMode, EventKind, Watch, WatchEvent, WatchMode};
 fn every_change_comes_once_and_in_order_from_any_node() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(2).session());
-    let watch = reader.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    let watch = reader.watch("/a", WatchMode::PersistentRecursive).wait().unwrap();
     let mut expected = Vec::new();
-    expected.push(writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid);
+    expected.push(writer.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid);
     for _ in 0..500 {
-        expected.push(writer.set("/a", b"x").unwrap().mzxid);
+        expected.push(writer.set("/a", b"x").wait().unwrap().mzxid);
     }
     let seen: Vec<u64> =
         watch.events().iter().take(expected.len()).map(|event| event.zxid).collect();
@@ -28,16 +28,16 @@ fn every_change_comes_once_and_in_order_from_any_node() {
 fn a_reader_with_the_event_reads_at_least_its_change() {
     let cluster = Cluster::new(3);
     let writer = cluster.node(0).session();
-    writer.create("/a", b"", CreateMode::Persistent).unwrap();
+    writer.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     let sets = 3000;
     std::thread::scope(|scope| {
         for node in 0..3 {
             let reader = cluster.node(node).session();
-            reader.sync().unwrap();
-            let watch = reader.watch("/a", WatchMode::Persistent).unwrap();
+            reader.sync().wait().unwrap();
+            let watch = reader.watch("/a", WatchMode::Persistent).wait().unwrap();
             scope.spawn(move || {
                 for event in watch.events().iter() {
-                    let stat = reader.get("/a").unwrap().1;
+                    let stat = reader.get("/a").wait().unwrap().1;
                     assert!(stat.mzxid >= event.zxid, "{} < {}", stat.mzxid, event.zxid);
                     if stat.version == sets {
                         return;
@@ -46,7 +46,7 @@ fn a_reader_with_the_event_reads_at_least_its_change() {
             });
         }
         for _ in 0..sets {
-            writer.set("/a", b"x").unwrap();
+            writer.set("/a", b"x").wait().unwrap();
         }
     });
 }
@@ -55,14 +55,14 @@ fn a_reader_with_the_event_reads_at_least_its_change() {
 fn the_event_is_there_before_the_change_can_be_read() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     std::thread::scope(|scope| {
         let writer = session.clone();
-        scope.spawn(move || (0..3000).for_each(|_| assert!(writer.set("/a", b"x").is_ok())));
+        scope.spawn(move || (0..3000).for_each(|_| assert!(writer.set("/a", b"x").wait().is_ok())));
         let mut known = 0;
         while known < 3000 {
-            let version = session.get("/a").unwrap().1.version;
+            let version = session.get("/a").wait().unwrap().1.version;
             let events = watch.events().try_iter().count() as u64;
             known += events;
             assert!(known >= version, "version {version} was read after {known} events");
@@ -76,28 +76,28 @@ fn the_event_is_there_before_the_change_can_be_read() {
 fn one_shot_watches_are_set_with_the_read_and_end_when_they_fire() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    assert!(session.get_and_watch("/a").is_err());
-    let (missing, created) = session.exists_and_watch("/a").unwrap();
+    assert!(session.get_and_watch("/a").wait().is_err());
+    let (missing, created) = session.exists_and_watch("/a").wait().unwrap();
     assert!(missing.is_none());
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    let event = created.recv().unwrap();
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+    let event = created.recv().wait().unwrap().unwrap();
     assert_eq!((event.kind, event.net), (EventKind::Created, false));
-    assert!(created.recv().is_none());
+    assert!(created.recv().wait().unwrap().is_none());
 
-    let (data, _, changed) = session.get_and_watch("/a").unwrap();
-    let (children, child) = session.children_and_watch("/a").unwrap();
+    let (data, _, changed) = session.get_and_watch("/a").wait().unwrap();
+    let (children, child) = session.children_and_watch("/a").wait().unwrap();
     assert_eq!((&data[..], children.len()), (&b"1"[..], 0));
-    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
-    session.set("/a", b"2").unwrap();
+    session.create("/a/b", b"", CreateMode::Persistent).wait().unwrap();
+    session.set("/a", b"2").wait().unwrap();
     let kinds = |watch: quorate::Watch| -> Vec<EventKind> {
         watch.events().iter().map(|event| event.kind).collect()
     };
     assert_eq!(kinds(changed), [EventKind::DataChanged]);
     assert_eq!(kinds(child), [EventKind::ChildrenChanged]);
-    session.delete("/a/b").unwrap();
-    let (_, _, gone) = session.get_and_watch("/a").unwrap();
-    let (_, no_children) = session.children_and_watch("/a").unwrap();
-    session.delete("/a").unwrap();
+    session.delete("/a/b").wait().unwrap();
+    let (_, _, gone) = session.get_and_watch("/a").wait().unwrap();
+    let (_, no_children) = session.children_and_watch("/a").wait().unwrap();
+    session.delete("/a").wait().unwrap();
     assert_eq!(kinds(gone), [EventKind::Deleted]);
     assert_eq!(kinds(no_children), [EventKind::Deleted]);
 }
@@ -106,7 +106,7 @@ fn one_shot_watches_are_set_with_the_read_and_end_when_they_fire() {
 fn a_multi_s_events_come_together_in_its_order() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let watch = session.watch("/", WatchMode::PersistentRecursive).unwrap();
+    let watch = session.watch("/", WatchMode::PersistentRecursive).wait().unwrap();
     session
         .multi()
         .create("/x", b"", CreateMode::Persistent)
@@ -114,8 +114,9 @@ fn a_multi_s_events_come_together_in_its_order() {
         .create("/y", b"", CreateMode::Persistent)
         .delete("/x")
         .commit()
+        .wait()
         .unwrap();
-    assert!(session.multi().delete("/y").delete("/nothing").commit().is_err());
+    assert!(session.multi().delete("/y").delete("/nothing").commit().wait().is_err());
     let events: Vec<_> = watch.events().try_iter().collect();
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.path.as_str())).collect();
     assert_eq!(
@@ -135,33 +136,32 @@ fn dropping_a_watch_ends_it_and_so_does_the_end_of_its_session() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).open_session().unwrap();
     let other = cluster.node(0).session();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     let events = watch.events().clone();
     drop(watch);
-    other.create("/a", b"", CreateMode::Persistent).unwrap();
+    other.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     assert!(events.recv().is_err(), "the channel closes without an event");
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
-    session.close().unwrap();
-    assert!(watch.recv().is_none());
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    session.close().wait().unwrap();
+    assert!(watch.recv().wait().unwrap().is_none());
 }
 
 #[test]
 fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
-    let sets: Vec<_> =
-        (0..Watch::CAPACITY * 3).map(|_| session.nonblocking().set("/a", b"x")).collect();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let sets: Vec<_> = (0..Watch::CAPACITY * 3).map(|_| session.set("/a", b"x")).collect();
     let last = sets.into_iter().last().unwrap().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     assert_eq!(seen.len(), Watch::CAPACITY + 1);
     let (gap, before) = seen.split_last().unwrap();
     assert_eq!(gap.kind, EventKind::Gap);
     assert_eq!(gap.zxid, before.last().unwrap().zxid + 1, "the first write that was left out");
-    assert_eq!(session.get("/a").unwrap().1, last);
-    session.set("/a", b"y").unwrap();
-    assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+    assert_eq!(session.get("/a").wait().unwrap().1, last);
+    session.set("/a", b"y").wait().unwrap();
+    assert_eq!(watch.recv().wait().unwrap().unwrap().kind, EventKind::DataChanged);
 }
 
 /// The events of one multi in several channels could not be put into order.
@@ -170,12 +170,12 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
     let cluster = Cluster::new(1);
     let client = cluster.node(cluster.add_client()).session();
     let session = cluster.node(0).session();
-    let before = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    client.sync().unwrap();
+    let before = session.create("/c", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    client.sync().wait().unwrap();
     let watches = |of: &quorate::Session, from: Option<quorate::session::Zxid>| {
         let watch = |path, mode| match from {
-            Some(from) => of.watch_from(path, mode, from).unwrap(),
-            None => of.watch(path, mode).unwrap(),
+            Some(from) => of.watch_from(path, mode, from).wait().unwrap(),
+            None => of.watch(path, mode).wait().unwrap(),
         };
         let mut all: Vec<_> = ["/c", "/a", "/b"]
             .into_iter()
@@ -185,13 +185,13 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
         all
     };
     let (here, there) = (watches(&session, None), watches(&client, None));
-    session.set("/c", b"first").unwrap();
+    session.set("/c", b"first").wait().unwrap();
     let multi = session.multi().create("/b", b"", CreateMode::Persistent);
     let multi = multi.create("/a", b"", CreateMode::Persistent).set("/b", b"x").delete("/c");
     let multi = multi.set("/a", b"y").create("/a/1", b"", CreateMode::Persistent);
-    multi.delete("/b").commit().unwrap();
+    multi.delete("/b").commit().wait().unwrap();
     let past = watches(&session, Some(before));
-    client.sync().unwrap();
+    client.sync().wait().unwrap();
     use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
     let expected = [
         (DataChanged, "/c"),
@@ -230,7 +230,7 @@ struct Looking {
 
 impl Wake for Looking {
     fn wake(self: Arc<Self>) {
-        let upto = self.session.snapshot().unwrap().zxid();
+        let upto = self.session.snapshot().wait().unwrap().zxid();
         *self.seen.lock().unwrap() = Some((upto, self.events.try_iter().collect()));
     }
 }
@@ -242,11 +242,11 @@ impl Wake for Looking {
 fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    let bell = session.watch("/a", WatchMode::Persistent).unwrap();
-    let full = session.watch("/a", WatchMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let bell = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let full = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     for _ in 0..Watch::CAPACITY {
-        session.set("/a", b"x").unwrap();
+        session.set("/a", b"x").wait().unwrap();
     }
     bell.events().try_iter().for_each(drop);
     let looking = Arc::new(Looking {
@@ -255,9 +255,9 @@ fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
         seen: Mutex::new(None),
     });
     let waker = Waker::from(Arc::clone(&looking));
-    let mut next = pin!(bell.recv_async());
+    let mut next = pin!(bell.recv());
     assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let set = session.set("/a", b"y").unwrap().mzxid;
+    let set = session.set("/a", b"y").wait().unwrap().mzxid;
     let (upto, events) = looking.seen.lock().unwrap().take().expect("it was woken");
     assert_eq!(upto, set);
     let last = events.last().unwrap();
@@ -271,33 +271,33 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     let cut = (cluster.leader().unwrap() + 1) % 3;
     let (writer, reader) =
         (cluster.node(cluster.leader().unwrap()).session(), cluster.node(cut).session());
-    writer.create("/a", b"", CreateMode::Persistent).unwrap();
-    reader.sync().unwrap();
-    let watch = reader.watch("/", WatchMode::PersistentRecursive).unwrap();
+    writer.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    reader.sync().wait().unwrap();
+    let watch = reader.watch("/", WatchMode::PersistentRecursive).wait().unwrap();
     cluster.isolate(cut);
     // Until then the log is retained for this member.
     cluster.advance(Duration::from_secs(10));
     let big = vec![7; 100_000];
-    let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
+    let sets: Vec<_> = (0..600).map(|_| writer.set("/a", &big)).collect();
     let last = sets.into_iter().last().unwrap().wait().unwrap();
     cluster.heal();
     cluster.advance(Duration::from_secs(10));
-    reader.sync().unwrap();
+    reader.sync().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     let (last_event, before) = seen.split_last().expect("the reader received events");
     assert_eq!(last_event.zxid, last.mzxid);
     assert!(seen.iter().any(|event| event.net), "{} events", seen.len());
     assert!(before.len() < 600);
-    assert_eq!(reader.get("/a").unwrap().1, last);
+    assert_eq!(reader.get("/a").wait().unwrap().1, last);
 }
 
 #[test]
 fn a_watch_does_not_keep_its_session() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
     drop(session);
-    assert_eq!(watch.recv(), None);
+    assert_eq!(watch.recv().wait().unwrap(), None);
 }
 
 /// Each event has the znode as its own write has left it, though later writes were in flight; the events of a
@@ -306,10 +306,10 @@ fn a_watch_does_not_keep_its_session() {
 fn events_bring_their_znode() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
-    let watch = reader.watch_with_data("/a", WatchMode::PersistentRecursive).unwrap();
-    let plain = reader.watch("/a", WatchMode::PersistentRecursive).unwrap();
-    writer.create("/a", b"0", CreateMode::Persistent).unwrap();
-    let sets: Vec<_> = (1..50).map(|n| writer.nonblocking().set("/a", n.to_string())).collect();
+    let watch = reader.watch_with_data("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let plain = reader.watch("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    writer.create("/a", b"0", CreateMode::Persistent).wait().unwrap();
+    let sets: Vec<_> = (1..50).map(|n| writer.set("/a", n.to_string())).collect();
     let stats: Vec<_> = sets.into_iter().map(|set| set.wait().unwrap()).collect();
     writer
         .multi()
@@ -318,9 +318,10 @@ fn events_bring_their_znode() {
         .create("/a/b", vec![7; WatchEvent::DATA_MAX], CreateMode::Persistent)
         .create("/a/c", vec![7; WatchEvent::DATA_MAX + 1], CreateMode::Persistent)
         .commit()
+        .wait()
         .unwrap();
-    writer.delete("/a/b").unwrap();
-    reader.sync().unwrap();
+    writer.delete("/a/b").wait().unwrap();
+    reader.sync().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     let received: Vec<_> = plain.events().try_iter().collect();
     assert_eq!(seen.len(), received.len());
@@ -345,11 +346,11 @@ fn events_bring_their_znode() {
 fn events_bring_their_znode_as_it_was_before() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
-    let watch = reader.watch_with_before("/a", WatchMode::PersistentRecursive).unwrap();
-    let parent = reader.watch_with_before("/a", WatchMode::Persistent).unwrap();
-    let without = reader.watch_with_data("/a", WatchMode::PersistentRecursive).unwrap();
-    let created = writer.create("/a", b"0", CreateMode::Persistent).unwrap();
-    let sets: Vec<_> = (1..20).map(|n| writer.nonblocking().set("/a", n.to_string())).collect();
+    let watch = reader.watch_with_before("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let parent = reader.watch_with_before("/a", WatchMode::Persistent).wait().unwrap();
+    let without = reader.watch_with_data("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let created = writer.create("/a", b"0", CreateMode::Persistent).wait().unwrap();
+    let sets: Vec<_> = (1..20).map(|n| writer.set("/a", n.to_string())).collect();
     let stats: Vec<_> = sets.into_iter().map(|set| set.wait().unwrap()).collect();
     writer
         .multi()
@@ -357,12 +358,13 @@ fn events_bring_their_znode_as_it_was_before() {
         .set("/a", b"after")
         .create("/a/b", vec![7; WatchEvent::DATA_MAX + 1], CreateMode::Persistent)
         .commit()
+        .wait()
         .unwrap();
     let again = writer.multi().delete("/a/b");
-    again.create("/a/b", b"new", CreateMode::Persistent).commit().unwrap();
+    again.create("/a/b", b"new", CreateMode::Persistent).commit().wait().unwrap();
     let brief = writer.multi().create("/a/c", b"", CreateMode::Persistent);
-    brief.delete("/a/c").commit().unwrap();
-    reader.sync().unwrap();
+    brief.delete("/a/c").commit().wait().unwrap();
+    reader.sync().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     assert_eq!((seen[0].data_before(), seen[0].stat_before()), (None, None));
     let before = std::iter::once(&created.stat).chain(&stats);

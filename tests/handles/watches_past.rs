@@ -17,13 +17,13 @@ fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
     let mut zxids = Vec::new();
     for turn in 0..turns {
         let path = format!("/app/{}", turn % 7);
-        let zxid = match session.exists(&path).unwrap() {
-            None => session.create(&path, b"", CreateMode::Persistent).unwrap().stat.czxid,
+        let zxid = match session.exists(&path).wait().unwrap() {
+            None => session.create(&path, b"", CreateMode::Persistent).wait().unwrap().stat.czxid,
             Some(_) if turn % 5 == 0 => {
-                session.multi().set("/app", b"").delete(&path).commit().unwrap();
-                session.get("/app").unwrap().1.mzxid
+                session.multi().set("/app", b"").delete(&path).commit().wait().unwrap();
+                session.get("/app").wait().unwrap().1.mzxid
             }
-            Some(_) => session.set(&path, b"x").unwrap().mzxid,
+            Some(_) => session.set(&path, b"x").wait().unwrap().mzxid,
         };
         zxids.push(zxid);
     }
@@ -34,21 +34,21 @@ fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
 fn a_watch_from_a_past_zxid_receives_all_later_events() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
-    writer.create("/app", b"", CreateMode::Persistent).unwrap();
-    reader.sync().unwrap();
+    writer.create("/app", b"", CreateMode::Persistent).wait().unwrap();
+    reader.sync().wait().unwrap();
     let modes = [WatchMode::Persistent, WatchMode::PersistentRecursive];
     for mode in modes {
-        let live = reader.watch("/app", mode).unwrap();
+        let live = reader.watch("/app", mode).wait().unwrap();
         let zxids = busy(&writer, 60);
         let there = cluster.node(2).session();
         // Watches that start in the middle, and also receive the next changes.
         let past: Vec<(Zxid, Watch)> = zxids
             .iter()
-            .map(|zxid| (*zxid, there.watch_from("/app", mode, *zxid).unwrap()))
+            .map(|zxid| (*zxid, there.watch_from("/app", mode, *zxid).wait().unwrap()))
             .collect();
         busy(&writer, 20);
-        reader.sync().unwrap();
-        there.sync().unwrap();
+        reader.sync().wait().unwrap();
+        there.sync().wait().unwrap();
         let all = received(&live);
         assert!(all.len() > 30, "{}", all.len());
         for (zxid, watch) in past {
@@ -65,32 +65,32 @@ fn a_replica_that_is_behind_catches_up_first() {
     let leader = cluster.leader().unwrap();
     let behind = (leader + 1) % 3;
     let (writer, reader) = (cluster.node(leader).session(), cluster.node(behind).session());
-    writer.create("/a", b"", CreateMode::Persistent).unwrap();
-    reader.sync().unwrap();
+    writer.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    reader.sync().wait().unwrap();
     cluster.isolate(behind);
-    let seen = writer.set("/a", b"1").unwrap().mzxid;
-    let next = writer.set("/a", b"2").unwrap().mzxid;
-    let calls = reader.nonblocking();
+    let seen = writer.set("/a", b"1").wait().unwrap().mzxid;
+    let next = writer.set("/a", b"2").wait().unwrap().mzxid;
+    let calls = &reader.in_turn();
     let mut pending = calls.watch_from("/a", WatchMode::Persistent, seen);
     let read = calls.get("/a");
     assert!(pending.try_take().is_none());
     cluster.heal();
     let watch = pending.wait().unwrap();
     assert!(read.wait().unwrap().1.mzxid >= seen, "a later call waits too");
-    assert_eq!(watch.recv().unwrap().zxid, next);
-    writer.set("/a", b"3").unwrap();
-    assert_eq!(watch.recv().unwrap().zxid, next + 1);
+    assert_eq!(watch.recv().wait().unwrap().unwrap().zxid, next);
+    writer.set("/a", b"3").wait().unwrap();
+    assert_eq!(watch.recv().wait().unwrap().unwrap().zxid, next + 1);
 }
 
 #[test]
 fn a_zxid_that_is_not_written_yet_is_an_error() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    let last = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let error = session.watch_from("/a", WatchMode::Persistent, last + 1).unwrap_err();
+    let last = session.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    let error = session.watch_from("/a", WatchMode::Persistent, last + 1).wait().unwrap_err();
     assert_eq!(error, Error::FutureZxid { path: "/a".to_owned(), zxid: last + 1, last });
-    let watch = session.watch_from("/a", WatchMode::Persistent, last).unwrap();
-    session.set("/a", b"").unwrap();
+    let watch = session.watch_from("/a", WatchMode::Persistent, last).wait().unwrap();
+    session.set("/a", b"").wait().unwrap();
     assert_eq!(received(&watch).len(), 1);
 }
 
@@ -98,23 +98,23 @@ fn a_zxid_that_is_not_written_yet_is_an_error() {
 fn paths_are_relative_to_the_root_of_the_handle() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let seen = session.create("/app", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let seen = session.create("/app", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
     let app = session.chroot("/app").unwrap();
-    app.create("/x", b"", CreateMode::Persistent).unwrap();
-    session.create("/apple", b"", CreateMode::Persistent).unwrap();
+    app.create("/x", b"", CreateMode::Persistent).wait().unwrap();
+    session.create("/apple", b"", CreateMode::Persistent).wait().unwrap();
     let paths =
         |watch: Watch| received(&watch).into_iter().map(|event| event.1).collect::<Vec<_>>();
     let mode = WatchMode::PersistentRecursive;
-    assert_eq!(paths(app.watch_from("/", mode, seen).unwrap()), ["/x"]);
-    assert_eq!(paths(session.watch_from("/app", mode, seen).unwrap()), ["/app/x"]);
-    assert_eq!(paths(session.watch_from("/", mode, seen).unwrap()), ["/app/x", "/apple"]);
-    let error = app.watch_from("/x", mode, 9999).unwrap_err();
+    assert_eq!(paths(app.watch_from("/", mode, seen).wait().unwrap()), ["/x"]);
+    assert_eq!(paths(session.watch_from("/app", mode, seen).wait().unwrap()), ["/app/x"]);
+    assert_eq!(paths(session.watch_from("/", mode, seen).wait().unwrap()), ["/app/x", "/apple"]);
+    let error = app.watch_from("/x", mode, 9999).wait().unwrap_err();
     assert!(matches!(&error, Error::FutureZxid { path, .. } if path == "/x"), "{error}");
 
-    let watch = app.watch("/x", WatchMode::Persistent).unwrap();
-    app.remove_watches("/x", WatcherType::Persistent).unwrap();
-    assert_eq!(watch.recv().unwrap().path, "/x");
-    let error = app.remove_watches("/x", WatcherType::Persistent).unwrap_err();
+    let watch = app.watch("/x", WatchMode::Persistent).wait().unwrap();
+    app.remove_watches("/x", WatcherType::Persistent).wait().unwrap();
+    assert_eq!(watch.recv().wait().unwrap().unwrap().path, "/x");
+    let error = app.remove_watches("/x", WatcherType::Persistent).wait().unwrap_err();
     assert_eq!(error, Error::NoWatch { path: "/x".to_owned() });
 }
 
@@ -122,18 +122,18 @@ fn paths_are_relative_to_the_root_of_the_handle() {
 fn a_long_past_is_cut_by_a_gap() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let seen = session.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
     let more = Watch::CAPACITY as u64 + 500;
-    let sets: Vec<_> = (0..more).map(|_| session.nonblocking().set("/a", b"x")).collect();
+    let sets: Vec<_> = (0..more).map(|_| session.set("/a", b"x")).collect();
     sets.into_iter().last().unwrap().wait().unwrap();
-    let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let watch = session.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap();
     let events = received(&watch);
     let (gap, before) = events.split_last().unwrap();
     let first_left_out = seen + Watch::CAPACITY as u64 + 1;
     assert_eq!(*gap, (EventKind::Gap, "/a".to_owned(), first_left_out));
     let expected: Vec<Zxid> = (1..=Watch::CAPACITY as u64).map(|n| seen + n).collect();
     assert_eq!(before.iter().map(|event| event.2).collect::<Vec<_>>(), expected);
-    let next = session.set("/a", b"y").unwrap().mzxid;
+    let next = session.set("/a", b"y").wait().unwrap().mzxid;
     assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), next)]);
 }
 
@@ -141,7 +141,7 @@ fn a_long_past_is_cut_by_a_gap() {
 fn a_zxid_before_the_retained_history_is_too_old() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let seen = session.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
     let mut last = seen;
     // Each multi is one write with many changes.
     while last < seen + Watch::HISTORY_CHANGES as u64 / 1000 + 1 {
@@ -149,15 +149,17 @@ fn a_zxid_before_the_retained_history_is_too_old() {
         for _ in 0..1000 {
             multi = multi.set("/a", b"x");
         }
-        multi.commit().unwrap();
-        last = session.get("/a").unwrap().1.mzxid;
+        multi.commit().wait().unwrap();
+        last = session.get("/a").wait().unwrap().1.mzxid;
     }
     let watch = |zxid| session.watch_from("/b", WatchMode::Persistent, zxid);
-    let Err(Error::TooOld { path, zxid, oldest }) = watch(seen) else { panic!("it is too old") };
+    let Err(Error::TooOld { path, zxid, oldest }) = watch(seen).wait() else {
+        panic!("it is too old")
+    };
     assert_eq!((path.as_str(), zxid), ("/b", seen));
     assert!(oldest > seen && oldest <= last, "{oldest}");
-    assert!(matches!(watch(oldest - 1), Err(Error::TooOld { .. })));
-    watch(oldest).unwrap();
+    assert!(matches!(watch(oldest - 1).wait(), Err(Error::TooOld { .. })));
+    watch(oldest).wait().unwrap();
 }
 
 /// After a restart a replica knows the changes that are in its log after the checkpoint.
@@ -165,12 +167,12 @@ fn a_zxid_before_the_retained_history_is_too_old() {
 fn the_past_is_there_after_a_restart() {
     let cluster = Cluster::new(3);
     let writer = cluster.node(0).session();
-    let seen = writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let set = writer.set("/a", b"1").unwrap().mzxid;
+    let seen = writer.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    let set = writer.set("/a", b"1").wait().unwrap().mzxid;
     let place = (cluster.leader().unwrap() + 1) % 3;
     cluster.restart(place);
     let reader = cluster.node(place).open_session().unwrap();
-    let watch = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let watch = reader.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap();
     assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), set)]);
 }
 
@@ -181,22 +183,22 @@ fn a_zxid_covered_by_a_snapshot_is_too_old_on_that_member_only() {
     let leader = cluster.leader().unwrap();
     let cut = (leader + 1) % 3;
     let (writer, reader) = (cluster.node(leader).session(), cluster.node(cut).session());
-    let seen = writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    reader.sync().unwrap();
+    let seen = writer.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    reader.sync().wait().unwrap();
     cluster.isolate(cut);
     // The leader keeps more of its log for a member that was there a moment ago.
     cluster.advance(Duration::from_secs(5));
     let big = vec![7; 100_000];
-    let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
+    let sets: Vec<_> = (0..600).map(|_| writer.set("/a", &big)).collect();
     let last = sets.into_iter().last().unwrap().wait().unwrap().mzxid;
     cluster.heal();
     cluster.advance(Duration::from_secs(10));
-    reader.sync().unwrap();
-    let error = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap_err();
+    reader.sync().wait().unwrap();
+    let error = reader.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap_err();
     assert!(matches!(error, Error::TooOld { zxid, .. } if zxid == seen), "{error}");
-    let watch = reader.watch_from("/a", WatchMode::Persistent, last).unwrap();
+    let watch = reader.watch_from("/a", WatchMode::Persistent, last).wait().unwrap();
     assert!(received(&watch).is_empty());
-    let watch = writer.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let watch = writer.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap();
     assert_eq!(received(&watch).len(), 600);
 }
 
@@ -206,12 +208,12 @@ fn a_resumed_session_goes_on_where_it_was() {
     let cluster = Cluster::new(3);
     let writer = cluster.node(0).session();
     let former = cluster.node(1).open_session().unwrap();
-    let watch = former.watch("/a", WatchMode::Persistent).unwrap();
-    writer.create("/a", b"", CreateMode::Persistent).unwrap();
-    let seen = watch.recv().unwrap().zxid;
-    let missed = writer.set("/a", b"1").unwrap().mzxid;
-    let resumed = cluster.node(2).resume(former.id(), former.password()).unwrap();
-    let watch = resumed.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let watch = former.watch("/a", WatchMode::Persistent).wait().unwrap();
+    writer.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let seen = watch.recv().wait().unwrap().unwrap().zxid;
+    let missed = writer.set("/a", b"1").wait().unwrap().mzxid;
+    let resumed = cluster.node(2).resume(former.id(), former.password()).wait().unwrap();
+    let watch = resumed.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap();
     assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), missed)]);
 }
 
@@ -220,38 +222,42 @@ fn a_resumed_session_goes_on_where_it_was() {
 fn removed_watches_receive_a_last_event_and_end() {
     let cluster = Cluster::new(3);
     let (session, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
-    let zxid = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let (_, _, data) = session.get_and_watch("/a").unwrap();
-    let (_, exists) = session.exists_and_watch("/a").unwrap();
-    let (_, children) = session.children_and_watch("/a").unwrap();
-    let persistent = session.watch("/a", WatchMode::Persistent).unwrap();
-    let recursive = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
-    let others = other.watch("/a", WatchMode::Persistent).unwrap();
-    let zxid = zxid.max(session.sync().unwrap());
+    let zxid = session.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    let (_, _, data) = session.get_and_watch("/a").wait().unwrap();
+    let (_, exists) = session.exists_and_watch("/a").wait().unwrap();
+    let (_, children) = session.children_and_watch("/a").wait().unwrap();
+    let persistent = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let recursive = session.watch("/a", WatchMode::PersistentRecursive).wait().unwrap();
+    let others = other.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let zxid = zxid.max(session.sync().wait().unwrap());
     let is_removed = |watch: &Watch, kind| {
-        let event = watch.recv().unwrap();
+        let event = watch.recv().wait().unwrap().unwrap();
         assert_eq!((event.kind, event.path.as_str(), event.zxid), (kind, "/a", zxid));
-        assert_eq!(watch.recv(), None);
+        assert_eq!(watch.recv().wait().unwrap(), None);
     };
-    session.remove_watches("/a", WatcherType::Data).unwrap();
+    session.remove_watches("/a", WatcherType::Data).wait().unwrap();
     is_removed(&data, EventKind::DataWatchRemoved);
     is_removed(&exists, EventKind::DataWatchRemoved);
-    session.remove_watches("/a", WatcherType::Children).unwrap();
+    session.remove_watches("/a", WatcherType::Children).wait().unwrap();
     is_removed(&children, EventKind::ChildWatchRemoved);
-    session.remove_watches("/a", WatcherType::PersistentRecursive).unwrap();
+    session.remove_watches("/a", WatcherType::PersistentRecursive).wait().unwrap();
     is_removed(&recursive, EventKind::PersistentWatchRemoved);
     let none = Error::NoWatch { path: "/a".to_owned() };
     for which in [WatcherType::Data, WatcherType::Children, WatcherType::PersistentRecursive] {
-        assert_eq!(session.remove_watches("/a", which), Err(none.clone()));
+        assert_eq!(session.remove_watches("/a", which).wait(), Err(none.clone()));
     }
-    session.set("/a", b"1").unwrap();
-    assert_eq!(persistent.recv().unwrap().kind, EventKind::DataChanged);
-    let zxid = session.get("/a").unwrap().1.mzxid;
-    session.remove_watches("/a", WatcherType::Any).unwrap();
-    let event = persistent.recv().unwrap();
+    session.set("/a", b"1").wait().unwrap();
+    assert_eq!(persistent.recv().wait().unwrap().unwrap().kind, EventKind::DataChanged);
+    let zxid = session.get("/a").wait().unwrap().1.mzxid;
+    session.remove_watches("/a", WatcherType::Any).wait().unwrap();
+    let event = persistent.recv().wait().unwrap().unwrap();
     assert_eq!((event.kind, event.zxid), (EventKind::PersistentWatchRemoved, zxid));
-    assert_eq!(session.remove_watches("/a", WatcherType::Any), Err(none));
-    assert_eq!(others.recv().unwrap().kind, EventKind::DataChanged, "another session's stays");
+    assert_eq!(session.remove_watches("/a", WatcherType::Any).wait(), Err(none));
+    assert_eq!(
+        others.recv().wait().unwrap().unwrap().kind,
+        EventKind::DataChanged,
+        "another session's stays"
+    );
     assert!(others.events().is_empty());
 }
 
@@ -260,9 +266,9 @@ fn removed_watches_receive_a_last_event_and_end() {
 fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
-    let calls = session.nonblocking();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let calls = &session;
     let sets: Vec<_> = (0..Watch::CAPACITY * 2).map(|_| calls.set("/a", b"x")).collect();
     let removed = calls.remove_watches("/a", WatcherType::Any);
     removed.wait().unwrap();
@@ -278,7 +284,7 @@ fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
 fn a_watch_is_removed_in_the_order_of_the_calls() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let calls = session.nonblocking();
+    let calls = &session;
     let first = calls.remove_watches("/a", WatcherType::Any);
     let before = calls.watch("/a", WatchMode::Persistent);
     let second = calls.remove_watches("/a", WatcherType::Any);
@@ -288,8 +294,8 @@ fn a_watch_is_removed_in_the_order_of_the_calls() {
     second.wait().unwrap();
     assert_eq!(before.events().iter().count(), 1);
     let after = after.wait().unwrap();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(after.recv().unwrap().kind, EventKind::Created);
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(after.recv().wait().unwrap().unwrap().kind, EventKind::Created);
 }
 
 /// Without a quorum, local operations go on.
@@ -297,12 +303,12 @@ fn a_watch_is_removed_in_the_order_of_the_calls() {
 fn the_past_and_removal_need_no_quorum() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    session.set("/a", b"").unwrap();
+    let seen = session.create("/a", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    session.set("/a", b"").wait().unwrap();
     cluster.isolate(0);
-    let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let watch = session.watch_from("/a", WatchMode::Persistent, seen).wait().unwrap();
     assert_eq!(received(&watch).len(), 1);
-    session.remove_watches("/a", WatcherType::Any).unwrap();
-    assert_eq!(watch.recv().unwrap().kind, EventKind::PersistentWatchRemoved);
-    assert_eq!(watch.recv(), None);
+    session.remove_watches("/a", WatcherType::Any).wait().unwrap();
+    assert_eq!(watch.recv().wait().unwrap().unwrap().kind, EventKind::PersistentWatchRemoved);
+    assert_eq!(watch.recv().wait().unwrap(), None);
 }

@@ -46,12 +46,12 @@ impl Members {
     }
 
     fn start(&self, place: usize, security: impl Into<Security>) -> Coordinator {
-        self.builder(place).security(security).join(&self.list).unwrap()
+        self.builder(place).security(security).join(&self.list).wait().unwrap()
     }
 }
 
 fn refused(member: &Coordinator) -> String {
-    match member.wait_ready(GLANCE) {
+    match member.wait_ready(GLANCE).wait() {
         Err(Error::Start(StartError::PeerRefused { reason, .. })) => reason,
         other => panic!("{other:?}: {}", member.status()),
     }

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn addresses_beyond_the_loopback_need_keys() {
     let dir = tempfile::tempdir().unwrap();
-    let not_secured = |builder: Builder, list: &[&str]| match builder.join(list) {
+    let not_secured = |builder: Builder, list: &[&str]| match builder.join(list).wait() {
         Err(Error::Start(StartError::NotSecured { address })) => address,
         other => panic!("{other:?}"),
     };
@@ -21,23 +21,25 @@ fn addresses_beyond_the_loopback_need_keys() {
     let free = format!("127.0.0.1:{port}");
     let everywhere = builder().advertise(&free).listen(format!("0.0.0.0:{port}"));
     assert_eq!(not_secured(everywhere.clone(), &[&free]), format!("0.0.0.0:{port}"));
-    let error = everywhere.clone().join([&free]).unwrap_err().to_string();
+    let error = everywhere.clone().join([&free]).wait().unwrap_err().to_string();
     for way in ["Secret", "certificates", "Security::Insecure", "Builder::security"] {
         assert!(error.contains(way), "{error}");
     }
     assert!(!dir.path().join("data").exists(), "nothing was begun");
     // Declared as open, or with a secret, the address is accepted.
     for security in [Security::Insecure, secret(ONE).into()] {
-        let member = everywhere.clone().security(security).join([&free]).unwrap();
-        member.wait_ready(PATIENCE).unwrap();
-        member.close();
+        let member = everywhere.clone().security(security).join([&free]).wait().unwrap();
+        member.wait_ready(PATIENCE).wait().unwrap();
+        member.close().wait().unwrap();
     }
     // The loopback needs no declaration, by whatever name.
     Coordinator::builder()
         .data_dir(dir.path().join("named"))
         .join([format!("localhost:{port}")])
+        .wait()
         .unwrap()
         .wait_ready(PATIENCE)
+        .wait()
         .unwrap();
 }
 
@@ -47,16 +49,16 @@ fn a_secret_is_changed_while_the_cluster_runs() {
     let changed = [secret(ONE).or(OTHER).unwrap(), secret(OTHER).or(ONE).unwrap(), secret(OTHER)];
     let mut running: Vec<Coordinator> =
         (0..3).map(|place| members.start(place, secret(ONE))).collect();
-    running.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
-    running[0].session().create("/kept", b"", CreateMode::Persistent).unwrap();
+    running.iter().for_each(|member| member.wait_ready(PATIENCE).wait().unwrap());
+    running[0].session().create("/kept", b"", CreateMode::Persistent).wait().unwrap();
     for secret in changed {
         for place in 0..3 {
             let former = running.remove(place);
-            former.close();
+            former.close().wait().unwrap();
             drop(former);
             running.insert(place, members.start(place, secret.clone()));
-            running[place].wait_ready(PATIENCE).unwrap();
-            assert!(running[place].session().exists("/kept").unwrap().is_some());
+            running[place].wait_ready(PATIENCE).wait().unwrap();
+            assert!(running[place].session().exists("/kept").wait().unwrap().is_some());
         }
     }
 }
@@ -71,5 +73,5 @@ fn a_member_with_another_secret_or_none_gets_the_reason() {
     drop(two);
     let reason = refused(&members.start(1, Security::Loopback));
     assert!(reason.contains("give all members the same security"), "{reason}");
-    members.start(1, secret(ONE)).wait_ready(PATIENCE).unwrap();
+    members.start(1, secret(ONE)).wait_ready(PATIENCE).wait().unwrap();
 }

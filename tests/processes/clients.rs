@@ -44,12 +44,12 @@ fn worker() {
     if address.starts_with(FLEET) {
         return fleet(&peers, &address);
     }
-    let coordinator = node(&address).security(security()).join(&peers).unwrap();
-    coordinator.wait_ready(PATIENCE).unwrap();
+    let coordinator = node(&address).security(security()).join(&peers).wait().unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     println!("@ready");
     for line in std::io::stdin().lock().lines() {
         if line.is_ok_and(|line| line == "leave") {
-            coordinator.leave(PATIENCE).unwrap();
+            coordinator.leave(PATIENCE).wait().unwrap();
             println!("@left");
         }
     }
@@ -59,17 +59,19 @@ fn worker() {
 fn fleet(peers: &[String], name: &str) {
     let client = || Coordinator::builder().client().security(security());
     let join = || client().session_timeout(PATIENCE).join(peers);
-    let clients: Vec<_> = (0..each()).map(|_| join().unwrap()).collect();
+    let clients: Vec<_> = (0..each()).map(|_| join().wait().unwrap()).collect();
     let path = |place: usize| format!("/fleet/{name}-{place}");
     let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
-    let all = || sessions.iter().map(Session::nonblocking).enumerate();
+    let all = || sessions.iter().enumerate();
     let made: Vec<_> =
         all().map(|(place, one)| one.create(&path(place), b"", CreateMode::Ephemeral)).collect();
     for made in made {
         wait(made);
     }
-    let watches: Vec<_> =
-        sessions.iter().map(|one| one.watch("/fleet", WatchMode::Persistent).unwrap()).collect();
+    let watches: Vec<_> = sessions
+        .iter()
+        .map(|one| one.watch("/fleet", WatchMode::Persistent).wait().unwrap())
+        .collect();
     println!("@ready");
     std::thread::spawn(move || {
         // During the test, other processes come and go below it.
@@ -88,8 +90,8 @@ fn fleet(peers: &[String], name: &str) {
     }
 }
 
-fn wait<T>(mut pending: quorate::Pending<T>) -> T {
-    pending.wait_timeout(PATIENCE).expect("an answer in time").unwrap()
+fn wait<T>(pending: quorate::Pending<'_, T>) -> T {
+    pending.timeout(PATIENCE).wait().unwrap()
 }
 
 /// A member with hundreds of clients is stopped and started again, and then serves all of them again.
@@ -98,28 +100,29 @@ fn a_member_serves_hundreds_of_clients() {
     let dirs = tempfile::tempdir().unwrap();
     let peers = addresses(1);
     let start = || {
-        let member = node(&peers[0]).data_dir(dirs.path().join("data")).join(&peers).unwrap();
-        member.wait_ready(PATIENCE).unwrap();
+        let member =
+            node(&peers[0]).data_dir(dirs.path().join("data")).join(&peers).wait().unwrap();
+        member.wait_ready(PATIENCE).wait().unwrap();
         member
     };
     let member = start();
-    member.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    member.session().create("/fleet", b"", CreateMode::Persistent).wait().unwrap();
     let mut fleets: Vec<Process> = (0..FLEETS)
         .map(|fleet| Process::start(WORKER, dirs.path(), &peers, &format!("{FLEET}{fleet}")))
         .collect();
     fleets.iter().for_each(|fleet| drop(fleet.wait("ready")));
-    assert_eq!(member.session().children("/fleet").unwrap().len(), FLEETS * EACH);
-    member.close();
+    assert_eq!(member.session().children("/fleet").wait().unwrap().len(), FLEETS * EACH);
+    member.close().wait().unwrap();
     let member = start();
     for fleet in &mut fleets {
         fleet.order("again");
     }
     fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
     let session = member.session();
-    let all = session.children("/fleet").unwrap();
+    let all = session.children("/fleet").wait().unwrap();
     assert_eq!(all.len(), FLEETS * EACH, "one has lost its session");
     for one in all {
-        assert_eq!(&session.get(&format!("/fleet/{one}")).unwrap().0[..], b"again");
+        assert_eq!(&session.get(&format!("/fleet/{one}")).wait().unwrap().0[..], b"again");
     }
 }
 
@@ -132,31 +135,32 @@ fn hundreds_of_clients_are_served_by_learners() {
     let peers = addresses(5);
     let start = |address: &String| node(address).max_voters(3).data_dir(dirs.path().join(address));
     let mut members: Vec<Coordinator> =
-        peers.iter().map(|address| start(address).join(&peers).unwrap()).collect();
-    members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
-    members[0].session().create("/news", b"", CreateMode::Persistent).unwrap();
+        peers.iter().map(|address| start(address).join(&peers).wait().unwrap()).collect();
+    members.iter().for_each(|member| member.wait_ready(PATIENCE).wait().unwrap());
+    members[0].session().create("/news", b"", CreateMode::Persistent).wait().unwrap();
     let votes = |member: &Coordinator| {
         member.status().members.iter().any(|other| other.is_self && other.votes)
     };
     let decided = || members.iter().filter(|member| votes(member)).count() == 3;
     until(&members[0], "three members vote", |_| decided());
     let client = || Coordinator::builder().client().session_timeout(PATIENCE);
-    let clients: Vec<_> = (0..CLIENTS).map(|_| client().join(&peers[..2]).unwrap()).collect();
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|_| client().join(&peers[..2]).wait().unwrap()).collect();
     let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
     let watches: Vec<_> = sessions
         .iter()
-        .map(|session| session.watch("/news", WatchMode::Persistent).unwrap())
+        .map(|session| session.watch("/news", WatchMode::Persistent).wait().unwrap())
         .collect();
     let served = |members: &[Coordinator]| -> (usize, usize) {
         let of = |voters: bool| {
             let these = members.iter().filter(|member| votes(member) == voters);
-            these.map(|member| member.metrics().clients as usize).sum()
+            these.map(|member| member.metrics().wait().unwrap().clients as usize).sum()
         };
         (of(true), of(false))
     };
     until(&members[0], "learners serve all", |_| served(&members) == (0, CLIENTS));
     let publish = |member: &Coordinator| {
-        member.session().set("/news", b"new").unwrap();
+        member.session().set("/news", b"new").wait().unwrap();
         for watch in &watches {
             let event = watch.events().recv_timeout(PATIENCE).unwrap();
             assert_eq!(event.kind, EventKind::DataChanged);
@@ -171,7 +175,7 @@ fn hundreds_of_clients_are_served_by_learners() {
         until(client, "the other learner is its spare", |_| has_spare(client));
     }
     let learner = members.iter().position(|member| !votes(member)).unwrap();
-    members.remove(learner).close();
+    members.remove(learner).close().wait().unwrap();
     until(&members[0], "the other learner serves all", |_| served(&members) == (0, CLIENTS));
     publish(&members[0]);
     assert!(sessions.iter().all(Session::is_alive), "a session is lost");
@@ -191,9 +195,9 @@ fn what_a_client_costs_its_member() {
     let peers = addresses(1);
     let member = Process::start(WORKER, dirs.path(), &peers, &peers[0]);
     member.wait("ready");
-    let client = Coordinator::builder().client().security(security()).join(&peers).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
-    client.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    let client = Coordinator::builder().client().security(security()).join(&peers).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
+    client.session().create("/fleet", b"", CreateMode::Persistent).wait().unwrap();
     member.reset_memory_peak();
     let (before, _) = member.memory_kib();
     let mut fleets: Vec<Process> = (0..FLEETS)
@@ -209,7 +213,7 @@ fn what_a_client_costs_its_member() {
     let all = (FLEETS * each()) as u64;
     // One change that all clients receive. They have watched it from their start.
     let begun = std::time::Instant::now();
-    client.session().set("/fleet", b"change").unwrap();
+    client.session().set("/fleet", b"change").wait().unwrap();
     fleets.iter().for_each(|fleet| drop(fleet.wait("seen")));
     println!("all {all} have seen a change after {:?}", begun.elapsed());
     for (when, kib) in [("connected", connected), ("written", written), ("most", most)] {
@@ -250,12 +254,12 @@ fn a_client_outlives_the_members_that_it_was_given() {
         peers.iter().map(|address| Process::start(WORKER, dirs.path(), peers, address)).collect();
     processes.iter().for_each(|member| drop(member.wait("ready")));
     let client = Coordinator::builder().client().session_timeout(SESSION_TIMEOUT);
-    let client = client.join(peers).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
+    let client = client.join(peers).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
     let session = client.session();
-    session.create("/n", b"", CreateMode::Persistent).unwrap();
-    let watch = session.watch("/n", WatchMode::PersistentRecursive).unwrap();
-    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
+    let watch = session.watch("/n", WatchMode::PersistentRecursive).wait().unwrap();
+    let guard = session.lock("/lock").unwrap().acquire().wait().unwrap();
     let named: BTreeSet<String> = peers.iter().cloned().collect();
     until(&client, "it knows those of its list", |status| voters(status) == named);
     until(&client, "the leader has reported which members it hears from", |_| {
@@ -268,7 +272,8 @@ fn a_client_outlives_the_members_that_it_was_given() {
     let mut paths = Vec::new();
     let mut write = |count: usize| {
         for _ in 0..count {
-            let made = session.create("/n/x-", b"", CreateMode::PersistentSequential).unwrap();
+            let made =
+                session.create("/n/x-", b"", CreateMode::PersistentSequential).wait().unwrap();
             paths.push(made.path);
         }
     };
@@ -296,7 +301,7 @@ fn a_client_outlives_the_members_that_it_was_given() {
     until(&client, "one is missed", |status| {
         status.members.iter().any(|member| member.unreachable.is_some())
     });
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let received: Vec<_> =
         watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = paths.into_iter().map(|path| (EventKind::Created, path)).collect();
@@ -314,34 +319,38 @@ fn clients_go_on_whichever_member_is_killed() {
     let mut members: Vec<_> = (0..3).map(start).collect();
     members.iter().for_each(|member| drop(member.wait("ready")));
     let client = || Coordinator::builder().client().session_timeout(SESSION_TIMEOUT).join(&peers);
-    let (one, two) = (client().unwrap(), client().unwrap());
-    one.wait_ready(PATIENCE).unwrap();
-    two.wait_ready(PATIENCE).unwrap();
+    let (one, two) = (client().wait().unwrap(), client().wait().unwrap());
+    one.wait_ready(PATIENCE).wait().unwrap();
+    two.wait_ready(PATIENCE).wait().unwrap();
     let (session, other) = (one.session(), two.session());
-    session.create("/n", b"", CreateMode::Persistent).unwrap();
-    other.sync().unwrap();
-    let watch = other.watch("/n", WatchMode::PersistentRecursive).unwrap();
-    let guard = other.lock("/lock").unwrap().acquire().unwrap();
+    session.create("/n", b"", CreateMode::Persistent).wait().unwrap();
+    other.sync().wait().unwrap();
+    let watch = other.watch("/n", WatchMode::PersistentRecursive).wait().unwrap();
+    let guard = other.lock("/lock").unwrap().acquire().wait().unwrap();
     let (mut paths, mut received) = (Vec::new(), Vec::new());
     for (victim, member) in members.iter_mut().enumerate() {
         member.kill();
         for _ in 0..WRITES {
-            let made = session.create("/n/x-", b"", CreateMode::PersistentSequential).unwrap();
-            assert!(session.exists(&made.path).unwrap().is_some(), "its own write is not there");
+            let made =
+                session.create("/n/x-", b"", CreateMode::PersistentSequential).wait().unwrap();
+            assert!(
+                session.exists(&made.path).wait().unwrap().is_some(),
+                "its own write is not there"
+            );
             paths.push(made.path);
             received.extend(watch.events().try_iter());
         }
         *member = start(victim);
         member.wait("ready");
     }
-    other.sync().unwrap();
+    other.sync().wait().unwrap();
     received.extend(watch.events().try_iter());
     let kinds: BTreeSet<_> = received.iter().map(|event| format!("{:?}", event.kind)).collect();
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), [format!("{:?}", EventKind::Created)]);
     let received: Vec<_> = received.into_iter().map(|event| event.path).collect();
     assert_eq!(received.len(), paths.len());
     assert!(received == paths, "an event was lost, doubled or out of order");
-    assert_eq!(other.children("/n").unwrap().len(), paths.len());
+    assert_eq!(other.children("/n").wait().unwrap().len(), paths.len());
     assert!(guard.is_held() && session.is_alive());
 }
 
@@ -352,28 +361,28 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     let all = addresses(2);
     // Each cluster has one member, so stopping it stops the whole cluster.
     let start = |dir: &str, peers: &[String]| {
-        let member = node(&all[0]).data_dir(dirs.path().join(dir)).join(peers).unwrap();
-        member.wait_ready(PATIENCE).unwrap();
+        let member = node(&all[0]).data_dir(dirs.path().join(dir)).join(peers).wait().unwrap();
+        member.wait_ready(PATIENCE).wait().unwrap();
         member
     };
     let a = start("a", &all[..1]);
-    a.session().create("/of", b"a", CreateMode::Persistent).unwrap();
+    a.session().create("/of", b"a", CreateMode::Persistent).wait().unwrap();
     let client = Coordinator::builder().client().session_timeout(PATIENCE);
-    let client = client.request_timeout(Duration::from_secs(2)).join(&all).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
+    let client = client.request_timeout(Duration::from_secs(2)).join(&all).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
     let session = client.session();
-    let guard = session.lock("/lock").unwrap().acquire().unwrap();
-    let watch = session.watch("/of", WatchMode::Persistent).unwrap();
-    assert_eq!(&session.get("/of").unwrap().0[..], b"a");
-    a.close();
+    let guard = session.lock("/lock").unwrap().acquire().wait().unwrap();
+    let watch = session.watch("/of", WatchMode::Persistent).wait().unwrap();
+    assert_eq!(&session.get("/of").wait().unwrap().0[..], b"a");
+    a.close().wait().unwrap();
     let b = start("b", &all[..1]);
-    b.session().create("/of", b"b", CreateMode::Persistent).unwrap();
-    b.session().set("/of", b"b again").unwrap();
+    b.session().create("/of", b"b", CreateMode::Persistent).wait().unwrap();
+    b.session().set("/of", b"b again").wait().unwrap();
     until(&client, "it is refused", |status| {
         let mut problems = status.members.iter().filter_map(|member| member.unreachable.as_ref());
         problems.any(|problem| problem.contains("another cluster"))
     });
-    let refused = client.wait_ready(Duration::from_millis(100)).unwrap_err();
+    let refused = client.wait_ready(Duration::from_millis(100)).wait().unwrap_err();
     assert!(
         matches!(&refused, Error::Start(StartError::PeerRefused { peer, reason })
         if *peer == all[0] && reason.contains("another cluster")),
@@ -387,20 +396,23 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     );
     assert_eq!(client.status().leader, None);
     assert!(!client.is_ready() && session.is_alive());
-    assert!(matches!(session.get("/of"), Err(Error::Timeout { .. })), "it reads the other's tree");
+    assert!(
+        matches!(session.get("/of").wait(), Err(Error::Timeout { .. })),
+        "it reads the other's tree"
+    );
     assert!(watch.events().try_recv().is_err(), "it received a change of the other cluster");
     // A client that starts now is served by the other cluster, since it knows no earlier one.
-    let late = Coordinator::builder().client().join(&all[..1]).unwrap();
-    late.wait_ready(PATIENCE).unwrap();
-    assert_eq!(&late.session().get("/of").unwrap().0[..], b"b again");
-    late.close();
-    b.close();
+    let late = Coordinator::builder().client().join(&all[..1]).wait().unwrap();
+    late.wait_ready(PATIENCE).wait().unwrap();
+    assert_eq!(&late.session().get("/of").wait().unwrap().0[..], b"b again");
+    late.close().wait().unwrap();
+    b.close().wait().unwrap();
     let a = start("a", &all[..1]);
-    client.wait_ready(PATIENCE).unwrap();
-    assert_eq!(&session.get("/of").unwrap().0[..], b"a");
+    client.wait_ready(PATIENCE).wait().unwrap();
+    assert_eq!(&session.get("/of").wait().unwrap().0[..], b"a");
     assert!(guard.is_held() && session.is_alive());
-    a.session().set("/of", b"a again").unwrap();
-    session.sync().unwrap();
+    a.session().set("/of", b"a again").wait().unwrap();
+    session.sync().wait().unwrap();
     assert_eq!(watch.events().try_recv().map(|event| event.kind), Ok(EventKind::DataChanged));
 }
 
@@ -413,7 +425,7 @@ fn a_client_refuses_a_listen_address() {
         (client().advertise(address), "advertise"),
         (Coordinator::builder().listen(address).client(), "listen"),
     ] {
-        let refused = wrong.join([address]).unwrap_err();
+        let refused = wrong.join([address]).wait().unwrap_err();
         assert!(matches!(&refused, Error::InvalidSetting { setting, .. } if *setting == name));
         assert!(refused.to_string().contains("a client listens nowhere"), "{refused}");
     }

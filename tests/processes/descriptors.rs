@@ -23,7 +23,7 @@ const BYTES: usize = 40_000;
 /// Writes all znodes this many times.
 fn write(session: &Session, times: usize) {
     for _ in 0..times {
-        let set = |number| session.nonblocking().set(&format!("/n{number}"), vec![7; BYTES]);
+        let set = |number| session.set(&format!("/n{number}"), vec![7; BYTES]);
         let pending: Vec<_> = (0..ZNODES).map(set).collect();
         for one in pending {
             one.wait().unwrap();
@@ -42,12 +42,12 @@ fn generations(current: &Path) -> Vec<u32> {
 fn worker() {
     let Some((peers, address)) = place() else { return };
     common::log();
-    let coordinator = node(&address).data_dir("data").join(peers).unwrap();
-    coordinator.wait_ready(PATIENCE).unwrap();
+    let coordinator = node(&address).data_dir("data").join(peers).wait().unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     let current = common::data_dir::current(Path::new("data"));
     let session = coordinator.session();
     for number in 0..ZNODES {
-        session.create(&format!("/n{number}"), b"", CreateMode::Persistent).unwrap();
+        session.create(&format!("/n{number}"), b"", CreateMode::Persistent).wait().unwrap();
     }
     let mut before = Vec::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -71,7 +71,7 @@ fn worker() {
             other => panic!("{other}"),
         }
     }
-    coordinator.close();
+    coordinator.close().wait().unwrap();
 }
 
 /// Limits how many files the process may have open from now on. Open files stay open.
@@ -94,7 +94,7 @@ fn a_member_survives_a_shortage_of_file_descriptors() {
     process.order("look");
     assert_eq!(process.wait("looked"), "looked false");
     // New connections wait in the socket's queue.
-    let client = Coordinator::builder().client().join([address]).unwrap();
+    let client = Coordinator::builder().client().join([address]).wait().unwrap();
     process.order("write");
     assert_eq!(process.wait("written"), "written true");
     process.order("compare");
@@ -102,11 +102,11 @@ fn a_member_survives_a_shortage_of_file_descriptors() {
     limit(&process, "1024");
     process.order("go on");
     assert_eq!(process.wait("went on"), "went on true");
-    client.wait_ready(PATIENCE).unwrap();
-    assert_eq!(client.session().get("/n0").unwrap().0.len(), BYTES);
-    client.close();
+    client.wait_ready(PATIENCE).wait().unwrap();
+    assert_eq!(client.session().get("/n0").wait().unwrap().0.len(), BYTES);
+    client.close().wait().unwrap();
     process.kill();
-    let again = node(address).data_dir(dir.path().join("data")).join([address]).unwrap();
-    again.wait_ready(PATIENCE).unwrap();
-    assert_eq!(again.session().get("/n0").unwrap().0.len(), BYTES);
+    let again = node(address).data_dir(dir.path().join("data")).join([address]).wait().unwrap();
+    again.wait_ready(PATIENCE).wait().unwrap();
+    assert_eq!(again.session().get("/n0").wait().unwrap().0.len(), BYTES);
 }

@@ -23,14 +23,14 @@ const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
-    let coordinator = node(&address).join(peers).unwrap_or_else(|error| panic!("{error}"));
+    let coordinator = node(&address).join(peers).wait().unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let name = address.rsplit(':').next().unwrap().to_owned();
     println!("@started");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "ready" => {
-                coordinator.wait_ready(PATIENCE).unwrap();
+                coordinator.wait_ready(PATIENCE).wait().unwrap();
                 println!("@ready");
             }
             "write" => write(&session, &name, 100),
@@ -39,33 +39,33 @@ fn worker() {
                 println!("@status {}", coordinator.status());
             }
             "list" => {
-                session.sync().unwrap();
-                for child in session.children("/").unwrap() {
+                session.sync().wait().unwrap();
+                for child in session.children("/").wait().unwrap() {
                     println!("@has /{child}");
                 }
                 println!("@listed");
             }
             "hold" => {
-                let guard = session.lock("/lock").unwrap().acquire().unwrap();
+                let guard = session.lock("/lock").unwrap().acquire().wait().unwrap();
                 println!("@held {}", guard.fencing_token());
-                guard.wait_lost();
+                guard.wait_lost().wait().unwrap();
                 println!("@lost {}", guard.is_held());
             }
             "lead" => {
                 let group = Group::new(&session, "/members").unwrap();
-                let _member = group.join(&name, b"").unwrap();
+                let _member = group.join(&name, b"").wait().unwrap();
                 let latch = LeaderLatch::new(&session, "/election", &name).unwrap();
                 println!("@campaigns");
-                let leadership = latch.campaign().unwrap();
+                let leadership = latch.campaign().wait().unwrap();
                 println!("@leads {}", leadership.fencing_token());
-                leadership.wait_lost();
+                leadership.wait_lost().wait().unwrap();
                 println!("@led {}", leadership.is_held());
             }
             "observe" => {
                 let latch = LeaderLatch::new(&session, "/election", "").unwrap();
                 let mut changes = latch.watch();
                 loop {
-                    let leader = changes.recv().unwrap();
+                    let leader = changes.recv().wait().unwrap();
                     match leader {
                         Some(leader) => println!("@observed {}", leader.fencing_token().unwrap()),
                         None => println!("@nobody"),
@@ -73,12 +73,12 @@ fn worker() {
                 }
             }
             "metrics" => {
-                let metrics = coordinator.metrics();
+                let metrics = coordinator.metrics().wait().unwrap();
                 println!("@metrics {}", metrics.sent_bytes > 0 && metrics.messages_received > 0);
             }
             "leader" => println!("@leader {}", coordinator.status().is_leader),
             "close" => {
-                coordinator.close();
+                coordinator.close().wait().unwrap();
                 println!("@closed");
             }
             other => panic!("unknown order {other}"),
@@ -91,7 +91,7 @@ fn write(session: &Session, name: &str, bytes: usize) {
     let run = session.id().number();
     for n in 0.. {
         let path = format!("/{name}-{run:x}-{n}");
-        match session.create(&path, vec![7; bytes], CreateMode::Persistent) {
+        match session.create(&path, vec![7; bytes], CreateMode::Persistent).wait() {
             Ok(_) => println!("@ack {path}"),
             Err(error) => {
                 println!("@failed {error}");
@@ -341,37 +341,37 @@ fn an_invalid_join_is_refused_with_its_reason() {
     let data = dir.path().join("data");
     let builder = || Coordinator::builder().data_dir(&data);
     let none: [&str; 0] = [];
-    assert_eq!(Coordinator::join(none).unwrap_err(), Error::Start(StartError::NoPeers));
+    assert_eq!(Coordinator::join(none).wait().unwrap_err(), Error::Start(StartError::NoPeers));
 
     let taken = TcpListener::bind(&peers[1]).unwrap();
-    match builder().advertise(&peers[1]).join(&peers) {
+    match builder().advertise(&peers[1]).join(&peers).wait() {
         Err(Error::Start(StartError::CannotListen { address, .. })) => {
             assert_eq!(address, peers[1])
         }
         other => panic!("{other:?}"),
     }
-    match builder().join([&peers[1]]) {
+    match builder().join([&peers[1]]).wait() {
         Err(Error::Start(StartError::NotAPeer { detail, .. })) => {
             assert!(detail.contains("in use"), "{detail}")
         }
         other => panic!("{other:?}"),
     }
     drop(taken);
-    let running = builder().advertise(&peers[0]).join(&peers).unwrap();
-    match builder().advertise(&peers[1]).join(&peers) {
+    let running = builder().advertise(&peers[0]).join(&peers).wait().unwrap();
+    match builder().advertise(&peers[1]).join(&peers).wait() {
         Err(Error::Start(StartError::DataDirInUse { dir, .. })) => assert_eq!(dir, data),
         other => panic!("{other:?}"),
     }
-    running.close();
+    running.close().wait().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let unusable = Coordinator::builder().data_dir(file.join("x")).join([&peers[0]]);
+    let unusable = Coordinator::builder().data_dir(file.join("x")).join([&peers[0]]).wait();
     assert!(
         matches!(unusable, Err(Error::Start(StartError::DataDirUnusable { .. }))),
         "{unusable:?}"
     );
     let invalid = Coordinator::builder().heartbeat(Duration::ZERO).join(&peers);
-    assert!(matches!(invalid, Err(Error::InvalidSetting { setting: "heartbeat", .. })));
+    assert!(matches!(invalid.wait(), Err(Error::InvalidSetting { setting: "heartbeat", .. })));
 }
 
 #[test]
@@ -383,13 +383,14 @@ fn peers_with_different_lists_found_no_cluster_and_report_it() {
             .advertise(&peers[place])
             .data_dir(dir.path().join(place.to_string()))
             .join(list)
+            .wait()
             .unwrap()
     };
     let one = join(0, &peers[..2]);
     let other = join(1, &peers);
     // A condition to wait for: the other one has been reached and has sent its list.
     let reason = loop {
-        match one.wait_ready(Duration::from_millis(50)) {
+        match one.wait_ready(Duration::from_millis(50)).wait() {
             Err(Error::Timeout { reason, .. }) if reason.contains(&peers[2]) => break reason,
             Err(Error::Timeout { .. }) => {}
             other => panic!("{other:?}"),
@@ -397,11 +398,11 @@ fn peers_with_different_lists_found_no_cluster_and_report_it() {
     };
     assert!(reason.contains("no cluster yet"), "{reason}");
     assert!(reason.contains(&peers[1]), "{reason}");
-    other.close();
+    other.close().wait().unwrap();
     // With the same list, they found a cluster.
     let other = join(1, &peers[..2]);
-    one.wait_ready(Duration::from_secs(60)).unwrap();
-    other.wait_ready(Duration::from_secs(60)).unwrap();
-    other.close();
-    one.close();
+    one.wait_ready(Duration::from_secs(60)).wait().unwrap();
+    other.wait_ready(Duration::from_secs(60)).wait().unwrap();
+    other.close().wait().unwrap();
+    one.close().wait().unwrap();
 }

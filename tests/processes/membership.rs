@@ -26,12 +26,13 @@ fn worker() {
         .data_dir(dir)
         .replace_after(Duration::from_secs(2))
         .join(peers)
+        .wait()
         .unwrap_or_else(|error| panic!("{error}"));
     println!("@started");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "ready" => {
-                coordinator.wait_ready(PATIENCE).unwrap();
+                coordinator.wait_ready(PATIENCE).wait().unwrap();
                 println!("@ready");
             }
             "write" => {
@@ -54,23 +55,23 @@ fn worker() {
                 // On a very busy machine the session may expire, because its heartbeats come too late.
                 let session = loop {
                     let session = coordinator.session();
-                    match session.sync() {
+                    match session.sync().wait() {
                         Ok(_) => break session,
                         Err(error) => assert!(error.is_session_lost(), "{error}"),
                     }
                 };
-                for child in session.children("/").unwrap() {
+                for child in session.children("/").wait().unwrap() {
                     println!("@has /{child}");
                 }
                 println!("@listed");
             }
             "close" => {
-                coordinator.close();
+                coordinator.close().wait().unwrap();
                 println!("@closed");
                 return;
             }
             "leave" => {
-                coordinator.leave(PATIENCE).unwrap();
+                coordinator.leave(PATIENCE).wait().unwrap();
                 println!("@left");
                 return;
             }
@@ -81,7 +82,7 @@ fn worker() {
 
 /// The reason why an instance is not ready.
 fn waits(coordinator: &Coordinator) -> String {
-    match coordinator.wait_ready(Duration::from_millis(100)) {
+    match coordinator.wait_ready(Duration::from_millis(100)).wait() {
         Ok(()) => "for nothing".to_owned(),
         Err(error) => error.to_string(),
     }
@@ -99,7 +100,7 @@ fn write(coordinator: &Coordinator, name: &str) {
     let mut session = coordinator.session();
     for n in 0.. {
         let path = format!("/{name}-{:x}-{n}", session.id().number());
-        match session.create(&path, vec![7; 100], CreateMode::Persistent) {
+        match session.create(&path, vec![7; 100], CreateMode::Persistent).wait() {
             Ok(_) => println!("@ack {path}"),
             Err(error) if error.is_session_lost() && coordinator.status().stopped.is_none() => {
                 session = coordinator.session();
@@ -342,8 +343,9 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(3);
     let join = |address: &String| node(address).data_dir(dir.path().join(address)).join(&peers);
-    let members: Vec<Coordinator> = peers.iter().map(|address| join(address).unwrap()).collect();
-    members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+    let members: Vec<Coordinator> =
+        peers.iter().map(|address| join(address).wait().unwrap()).collect();
+    members.iter().for_each(|member| member.wait_ready(PATIENCE).wait().unwrap());
     let leads = |member: &Coordinator| member.status().is_leader;
     let leader = loop {
         match members.iter().position(leads) {
@@ -356,7 +358,8 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
     let write = |place: usize, acked: Sender<usize>| {
         while !done.load(Ordering::SeqCst) && members[place].status().stopped.is_none() {
             let path = format!("/{place}");
-            match members[place].session().create_or_set(&path, b"", CreateMode::Persistent) {
+            match members[place].session().create_or_set(&path, b"", CreateMode::Persistent).wait()
+            {
                 Ok(_) => acked.send(place).unwrap(),
                 Err(error) => assert!(place == leader, "a write of another one failed: {error}"),
             }
@@ -371,7 +374,7 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
         while writing.len() < 3 {
             writing.insert(acks.recv_timeout(PATIENCE).unwrap());
         }
-        members[leader].close();
+        members[leader].close().wait().unwrap();
         let led = members.iter().any(leads);
         done.store(true, Ordering::SeqCst);
         assert!(led, "no leader: the former one has not handed over");
@@ -387,8 +390,8 @@ fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_clos
     let peers = addresses(3);
     let join = || -> Vec<Coordinator> {
         let join = |address: &String| node(address).data_dir(dir.path().join(address)).join(&peers);
-        let members: Vec<Coordinator> = peers.iter().map(|of| join(of).unwrap()).collect();
-        members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+        let members: Vec<Coordinator> = peers.iter().map(|of| join(of).wait().unwrap()).collect();
+        members.iter().for_each(|member| member.wait_ready(PATIENCE).wait().unwrap());
         members
     };
     let term =
@@ -400,7 +403,7 @@ fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_clos
         for number in 0..100 {
             let session = member.open_session_with(Duration::from_secs(30)).unwrap();
             let path = format!("/{place}-{number}");
-            session.create(&path, b"", CreateMode::Ephemeral).unwrap();
+            session.create(&path, b"", CreateMode::Ephemeral).wait().unwrap();
             sessions.push(session);
         }
     }
@@ -410,7 +413,7 @@ fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_clos
         for member in &members {
             scope.spawn(|| {
                 at_once.wait();
-                member.close();
+                member.close().wait().unwrap();
             });
         }
     });
@@ -421,8 +424,8 @@ fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_clos
     let members = join();
     // The open sessions are the new instances' own.
     let left = members[0].session();
-    left.sync().unwrap();
-    let left = left.children("/").unwrap();
+    left.sync().wait().unwrap();
+    let left = left.children("/").wait().unwrap();
     assert_eq!(left, ["zookeeper"], "sessions were left open");
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, Process, addresses, name_of, node, place};
+use quorate::Error;
 use quorate::recipes::{Barrier, DoubleBarrier, Queue};
 
 const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
@@ -18,29 +19,31 @@ const ITEMS: usize = 60;
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
-    let coordinator = node(&address).join(&peers).unwrap_or_else(|error| panic!("{error}"));
+    let coordinator = node(&address).join(&peers).wait().unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let queue = Queue::new(&session, "/queue").unwrap().max(10);
     let barrier = DoubleBarrier::new(&session, "/double", 3).unwrap();
     let putting = Barrier::new(&session, "/putting").unwrap();
     let is_producer = peers[0] == address;
-    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator.wait_ready(PATIENCE).wait().unwrap();
     if is_producer {
-        putting.set().unwrap();
+        putting.set().wait().unwrap();
     }
-    let inside = barrier.enter().unwrap();
+    let inside = barrier.enter().wait().unwrap();
     println!("@inside");
     if is_producer {
         for item in 0..ITEMS {
-            queue.put(format!("{item}")).unwrap();
+            queue.put(format!("{item}")).wait().unwrap();
         }
-        putting.remove().unwrap();
+        putting.remove().wait().unwrap();
     } else {
         loop {
-            let Some(item) = queue.take_timeout(Duration::from_secs(1)).unwrap() else {
-                session.sync().unwrap();
+            let taken = queue.take().timeout(Duration::from_secs(1)).wait();
+            let Ok(item) = taken else {
+                assert!(matches!(taken, Err(Error::NotInTime { .. })), "{taken:?}");
+                session.sync().wait().unwrap();
                 // An item that another consumer has may come again.
-                if !putting.is_set().unwrap() && queue.is_empty().unwrap() {
+                if !putting.is_set().wait().unwrap() && queue.is_empty().wait().unwrap() {
                     break;
                 }
                 continue;
@@ -48,11 +51,11 @@ fn worker() {
             let data = String::from_utf8(item.data().to_vec()).unwrap();
             println!("@taken {data}");
             std::thread::yield_now();
-            item.done().unwrap();
+            item.done().wait().unwrap();
             println!("@done {data}");
         }
     }
-    inside.leave().unwrap();
+    inside.leave().wait().unwrap();
     println!("@left");
     // The others need this process to learn of it. The test ends the process.
     let _ = std::io::stdin().read_line(&mut String::new());

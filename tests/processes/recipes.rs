@@ -27,18 +27,18 @@ fn worker() {
     let long = std::path::Path::new(LONG_SESSIONS).exists().then_some(Duration::from_secs(40));
     let builder = node(&address).request_timeout(PATIENCE);
     let builder = builder.session_timeout(long.unwrap_or(common::SESSION_TIMEOUT));
-    let coordinator = builder.join(peers).unwrap_or_else(|error| panic!("{error}"));
+    let coordinator = builder.join(peers).wait().unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
-    let member = Group::new(&session, "/group").unwrap().join("victim", b"here").unwrap();
+    let member = Group::new(&session, "/group").unwrap().join("victim", b"here").wait().unwrap();
     let up = PersistentEphemeral::new(&coordinator.session(), "/up/victim", b"up").unwrap();
     let handle = up.handle();
-    let running = std::thread::Builder::new().spawn(move || up.run()).unwrap();
-    assert!(handle.wait_present(PATIENCE));
+    let running = std::thread::Builder::new().spawn(move || up.run().wait()).unwrap();
+    assert!(handle.wait_present().timeout(PATIENCE).wait() == Ok(true));
     let supervised = coordinator.supervise(|session| {
         let here = Instance::new("victim", "10.0.0.7", 80);
-        let here = Registry::new(&session, "/services")?.register("web", &here)?;
+        let here = Registry::new(&session, "/services")?.register("web", &here).wait()?;
         println!("@registered");
-        here.wait_lost();
+        here.wait_lost().wait()?;
         Ok(ControlFlow::Continue(()))
     });
     println!("@up {}", member.joined());
@@ -46,11 +46,12 @@ fn worker() {
         match line.as_str() {
             "lead" => {
                 let selector = LeaderSelector::new(&session, "/selector", "victim").unwrap();
-                let led = selector.run(|leadership| {
+                let led = selector.run(|leadership| async move {
                     println!("@leads {}", leadership.fencing_token());
-                    leadership.wait_lost();
+                    leadership.wait_lost().await.unwrap();
                     ControlFlow::<()>::Continue(())
                 });
+                let led = led.wait();
                 panic!("the process ended before it led: {led:?}");
             }
             "write" => write(&session),
@@ -62,12 +63,12 @@ fn worker() {
 
 /// Writes the shared state until the process is killed.
 fn write(session: &Session) {
-    Barrier::new(session, "/barrier").unwrap().set().unwrap();
+    Barrier::new(session, "/barrier").unwrap().set().wait().unwrap();
     let config = Config::<u64>::new(session, "/config").unwrap();
     let list = NodeList::new(session, "/list").unwrap();
     for n in 1.. {
-        config.set(&n).unwrap();
-        list.push(n.to_string()).unwrap();
+        config.set(&n).wait().unwrap();
+        list.push(n.to_string()).wait().unwrap();
         println!("@wrote {n}");
     }
 }
@@ -91,7 +92,12 @@ impl Place<'_> {
     fn nodes(&self) -> Vec<Coordinator> {
         let join = |address: &String| {
             let data = self.dir.join(address.rsplit(':').next().unwrap());
-            node(address).request_timeout(PATIENCE).data_dir(data).join(self.addresses).unwrap()
+            node(address)
+                .request_timeout(PATIENCE)
+                .data_dir(data)
+                .join(self.addresses)
+                .wait()
+                .unwrap()
         };
         self.addresses[1..].iter().map(join).collect()
     }
@@ -104,7 +110,7 @@ fn number(line: &str) -> u64 {
 /// Waits for an event of this path, and for nothing else, until the znode exists or is gone.
 fn wait_exists(session: &Session, path: &str, there: bool) {
     loop {
-        let (exists, watch) = session.exists_and_watch(path).unwrap();
+        let (exists, watch) = session.exists_and_watch(path).wait().unwrap();
         if exists.is_some() == there {
             return;
         }
@@ -124,15 +130,15 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     });
     let ((mut victim, joined), nodes) = starting;
     let session = nodes[0].session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let group = Group::new(&session, "/group").unwrap();
-    let _member = group.join("survivor", b"").unwrap();
+    let _member = group.join("survivor", b"").wait().unwrap();
     let mut changes = group.watch();
-    let members = changes.recv_timeout(PATIENCE).unwrap().expect("the first update comes at once");
+    let members = changes.recv().timeout(PATIENCE).wait().expect("the first update comes at once");
     assert_eq!(members.names(), ["survivor", "victim"]);
     assert_eq!(members.get("victim").unwrap().joined, joined);
-    assert!(group.try_join("victim", b"").unwrap().is_none(), "the name is taken");
-    let before = session.get("/up/victim").unwrap().1;
+    assert!(group.try_join("victim", b"").wait().unwrap().is_none(), "the name is taken");
+    let before = session.get("/up/victim").wait().unwrap().1;
     assert!(before.ephemeral_owner.is_some());
 
     victim.order("lead");
@@ -141,12 +147,14 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         let selector = LeaderSelector::new(&nodes[1].session(), "/selector", "survivor").unwrap();
         let latch = selector.latch().clone();
         let leading = scope.spawn(move || {
-            let led = selector.run(|leadership| ControlFlow::Break(leadership.fencing_token()));
-            led.unwrap().break_value()
+            let led = selector.run(|leadership| {
+                std::future::ready(ControlFlow::Break(leadership.fencing_token()))
+            });
+            led.wait().unwrap().break_value()
         });
-        while latch.candidates().unwrap().len() < 2 {
-            let watch = nodes[1].session().children_and_watch("/selector").unwrap().1;
-            if latch.candidates().unwrap().len() < 2 {
+        while latch.candidates().wait().unwrap().len() < 2 {
+            let watch = nodes[1].session().children_and_watch("/selector").wait().unwrap().1;
+            if latch.candidates().wait().unwrap().len() < 2 {
                 watch.events().recv_timeout(PATIENCE).expect("a candidate in time");
             }
         }
@@ -154,17 +162,17 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         victim.kill();
         assert!(leading.join().unwrap() > Some(token));
     });
-    let members = changes.recv_timeout(PATIENCE).unwrap().expect("its session has ended");
+    let members = changes.recv().timeout(PATIENCE).wait().expect("its session has ended");
     assert_eq!(members.names(), ["survivor"]);
     wait_exists(&session, "/up/victim", false);
 
     // When it is back, it is a new member with another znode.
     let (mut victim, again) = place.start();
     assert!(again > joined);
-    let members = changes.recv_timeout(PATIENCE).unwrap().expect("it has come back");
+    let members = changes.recv().timeout(PATIENCE).wait().expect("it has come back");
     assert_eq!(members.get("victim").unwrap().joined, again);
     wait_exists(&session, "/up/victim", true);
-    let after = session.get("/up/victim").unwrap().1;
+    let after = session.get("/up/victim").wait().unwrap().1;
     assert!(after.czxid > before.czxid && after.ephemeral_owner != before.ephemeral_owner);
 
     // Started again at once: the new run takes the former one's znode over, or finds it gone.
@@ -173,8 +181,8 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     assert!(last > again);
     wait_exists(&session, "/up/victim", true);
     let is_new = |stat: quorate::Stat| stat.czxid > after.czxid;
-    while !session.exists("/up/victim").unwrap().is_some_and(is_new) {
-        let (stat, watch) = session.exists_and_watch("/up/victim").unwrap();
+    while !session.exists("/up/victim").wait().unwrap().is_some_and(is_new) {
+        let (stat, watch) = session.exists_and_watch("/up/victim").wait().unwrap();
         if !stat.is_some_and(is_new) {
             watch.events().recv_timeout(PATIENCE).expect("a change in time");
         }
@@ -196,7 +204,7 @@ fn an_instance_that_is_killed_and_started_again_is_never_missing() {
     let session = nodes[0].session();
     wait_exists(&session, "/services/web/victim", true);
     let paths = ["/group/victim", "/up/victim", "/services/web/victim"];
-    let watches = paths.map(|path| session.watch(path, WatchMode::Persistent).unwrap());
+    let watches = paths.map(|path| session.watch(path, WatchMode::Persistent).wait().unwrap());
 
     victim.kill();
     let (_victim, _) = place.start();
@@ -218,27 +226,27 @@ fn a_killed_writers_shared_state_stays_and_is_the_same_everywhere() {
         (place.start(), nodes.join().unwrap())
     });
     let session = nodes[0].session();
-    session.create("/list", b"", CreateMode::Persistent).unwrap();
-    let mut cache = Cache::new(&session, "/list").unwrap();
+    session.create("/list", b"", CreateMode::Persistent).wait().unwrap();
+    let mut cache = Cache::new(&session, "/list").wait().unwrap();
     let config = Config::<u64>::new(&session, "/config").unwrap();
     let mut updates = config.watch();
     victim.order("write");
     while number(&victim.wait("wrote")) < 30 {}
     let printed = victim.kill();
     let wrote = printed.iter().map(|line| number(line)).max().unwrap_or(30);
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
 
     // All acknowledged writes, and at most the one in flight.
-    let value = config.get().unwrap().expect("it was set").value;
+    let value = config.get().wait().unwrap().expect("it was set").value;
     assert!((wrote..=wrote + 1).contains(&value), "{wrote} were written, and the value is {value}");
     let mut last = 0;
-    while let Some(update) = updates.try_recv().unwrap() {
+    while let Some(update) = updates.try_recv().wait().unwrap() {
         let ConfigUpdate::Value(update) = update else { panic!("{update:?}") };
         assert!(update.version > last);
         last = update.version;
     }
-    assert_eq!(config.get().unwrap().unwrap().version, last, "the last update has come");
-    let items = NodeList::new(&session, "/list").unwrap().items().unwrap();
+    assert_eq!(config.get().wait().unwrap().unwrap().version, last, "the last update has come");
+    let items = NodeList::new(&session, "/list").unwrap().items().wait().unwrap();
     let items: Vec<u64> = items
         .iter()
         .map(|item| std::str::from_utf8(item.data()).unwrap().parse().unwrap())
@@ -246,18 +254,18 @@ fn a_killed_writers_shared_state_stays_and_is_the_same_everywhere() {
     let count = items.len() as u64;
     assert!((wrote..=value).contains(&count), "{wrote} were pushed, and there are {count}");
     assert_eq!(items, (1..=count).collect::<Vec<_>>());
-    cache.try_recv().unwrap();
+    cache.try_recv().wait().unwrap();
     assert_eq!(cache.view().children("/list").unwrap().len() as u64, count);
 
     // A barrier has no owner: it blocks all until it is removed.
     let barrier = Barrier::new(&session, "/barrier").unwrap();
     wait_exists(&session, "/up/victim", false);
-    assert!(barrier.is_set().unwrap());
+    assert!(barrier.is_set().wait().unwrap());
     std::thread::scope(|scope| {
         let other = Barrier::new(&nodes[1].session(), "/barrier").unwrap();
-        let waiting = scope.spawn(move || other.wait_timeout(PATIENCE).unwrap());
+        let waiting = scope.spawn(move || other.wait_removed().timeout(PATIENCE).wait().unwrap());
         assert!(!waiting.is_finished(), "it is set");
-        barrier.remove().unwrap();
-        assert!(waiting.join().unwrap(), "it was removed");
+        barrier.remove().wait().unwrap();
+        waiting.join().expect("it was removed");
     });
 }

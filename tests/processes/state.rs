@@ -16,7 +16,7 @@ const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
 fn worker() {
     let Some((peers, address)) = place() else { return };
     let coordinator = node(&address).request_timeout(PATIENCE).join(peers);
-    let coordinator = coordinator.unwrap_or_else(|error| panic!("{error}"));
+    let coordinator = coordinator.wait().unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let counter = Counter::new(&session, "/counter").unwrap();
     let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
@@ -27,37 +27,43 @@ fn worker() {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (order, name) = line.split_once(' ').unwrap_or((&line, ""));
         match order {
-            "ready" => coordinator.wait_ready(PATIENCE).unwrap(),
+            "ready" => coordinator.wait_ready(PATIENCE).wait().unwrap(),
             "register" => {
                 let registry = Registry::new(&session, "/services").unwrap();
                 let instance = Instance::new(name, &address, 1);
-                registered.push(registry.register("s", &instance).unwrap());
+                registered.push(registry.register("s", &instance).wait().unwrap());
             }
             "count" => loop {
-                let (added, id) = (counter.add(1).unwrap(), ids.next_id().unwrap());
+                let (added, id) = (counter.add(1).wait().unwrap(), ids.next_id().wait().unwrap());
                 println!("@added {} {id}", added.after);
             },
             "await" => {
                 let mut watch = discovery.watch("s").unwrap();
-                while watch.recv().unwrap().len().to_string() != name {}
+                while watch.recv().wait().unwrap().len().to_string() != name {}
             }
             "value" => {
-                session.sync().unwrap();
-                println!("@value {} {}", counter.get().unwrap(), ids.next_id().unwrap());
+                session.sync().wait().unwrap();
+                println!(
+                    "@value {} {}",
+                    counter.get().wait().unwrap(),
+                    ids.next_id().wait().unwrap()
+                );
             }
             "begin" => {
-                transaction.begin(&["a", "b"], b"").unwrap();
+                transaction.begin(&["a", "b"], b"").wait().unwrap();
                 println!("@begun");
-                transaction.decide().unwrap();
+                transaction.decide().wait().unwrap();
             }
             "vote" => {
-                session.sync().unwrap();
-                let joined = transaction.join(name).unwrap();
-                joined.vote(Vote::Yes).unwrap();
+                session.sync().wait().unwrap();
+                let joined = transaction.join(name).wait().unwrap();
+                joined.vote(Vote::Yes).wait().unwrap();
                 part = Some(joined);
             }
-            "decide" => println!("@decided {:?}", transaction.decide().unwrap()),
-            "outcome" => println!("@outcome {:?}", part.as_ref().unwrap().outcome().unwrap()),
+            "decide" => println!("@decided {:?}", transaction.decide().wait().unwrap()),
+            "outcome" => {
+                println!("@outcome {:?}", part.as_ref().unwrap().outcome().wait().unwrap())
+            }
             other => panic!("unknown order {other}"),
         }
         println!("@done {order}");

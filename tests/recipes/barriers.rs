@@ -16,19 +16,22 @@ fn a_barrier_holds_all_up_until_it_is_removed() {
     let cluster = Cluster::new(3);
     let barrier =
         |node: usize| Barrier::new(&cluster.node(node).session(), "/a/b/barrier").unwrap();
-    assert_eq!(barrier(0).wait(), Ok(()), "it is not set");
-    assert_eq!((barrier(0).remove(), barrier(0).set(), barrier(1).set()), (Ok(()), Ok(()), Ok(())));
-    assert_eq!(barrier(0).is_set(), Ok(true));
-    assert_eq!(barrier(2).wait_timeout(Duration::from_millis(5)), Ok(false));
+    assert_eq!(barrier(0).wait_removed().wait(), Ok(()), "it is not set");
+    for done in [barrier(0).remove().wait(), barrier(0).set().wait(), barrier(1).set().wait()] {
+        assert_eq!(done, Ok(()));
+    }
+    assert_eq!(barrier(0).is_set().wait(), Ok(true));
+    let late = barrier(2).wait_removed().timeout(Duration::from_millis(5)).wait();
+    assert!(matches!(late, Err(Error::NotInTime { .. })), "{late:?}");
     let two = barrier(2);
-    let mut waiting = Box::pin(two.wait_async());
+    let mut waiting = Box::pin(two.wait_removed());
     assert!(settle(&cluster, &mut waiting).is_pending());
     // Other changes of its znode do not open it.
-    cluster.node(0).session().set("/a/b/barrier", b"why").unwrap();
+    cluster.node(0).session().set("/a/b/barrier", b"why").wait().unwrap();
     assert!(settle(&cluster, &mut waiting).is_pending(), "it opens early");
-    barrier(1).remove().unwrap();
+    barrier(1).remove().wait().unwrap();
     assert_eq!(settle(&cluster, &mut waiting), Poll::Ready(Ok(())));
-    assert_eq!((barrier(0).remove(), barrier(2).wait()), (Ok(()), Ok(())));
+    assert_eq!((barrier(0).remove().wait(), barrier(2).wait_removed().wait()), (Ok(()), Ok(())));
 }
 
 #[test]
@@ -37,9 +40,10 @@ fn a_barrier_blocks_members_whose_replica_does_not_have_it_yet() {
     let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
     for round in 0..50 {
         let barrier = Barrier::new(&here, &format!("/barrier-{round}")).unwrap();
-        barrier.set().unwrap();
+        barrier.set().wait().unwrap();
         let other = Barrier::new(&there, barrier.path()).unwrap();
-        assert_eq!(other.wait_timeout(Duration::from_millis(2)), Ok(false));
+        let late = other.wait_removed().timeout(Duration::from_millis(2)).wait();
+        assert!(matches!(late, Err(Error::NotInTime { .. })), "{late:?}");
     }
 }
 
@@ -53,7 +57,7 @@ fn double(cluster: &Cluster, node: usize) -> (Session, DoubleBarrier) {
 type Entering<'a> = Pin<Box<dyn Future<Output = quorate::Result<Inside>> + 'a>>;
 
 fn enter<'a>(cluster: &Cluster, barrier: &'a DoubleBarrier) -> Entering<'a> {
-    let mut entering: Entering<'a> = Box::pin(barrier.enter_async());
+    let mut entering: Entering<'a> = Box::pin(barrier.enter());
     step(cluster, &mut entering);
     entering
 }
@@ -84,15 +88,15 @@ fn they_enter_and_leave_together_repeatedly() {
                 for round in 0..rounds {
                     assert!(inside.load(SeqCst) <= 3 * round + 2, "left early");
                     inside.fetch_add(1, SeqCst);
-                    let within = barrier.enter().unwrap();
+                    let within = barrier.enter().wait().unwrap();
                     assert!(inside.load(SeqCst) >= 3 * (round + 1), "entered early");
-                    within.leave().unwrap();
+                    within.leave().wait().unwrap();
                 }
             });
         }
     });
     quiet(&cluster, &cluster.node(0).session());
-    assert_eq!(cluster.node(0).session().children("/here/double").unwrap(), [""; 0]);
+    assert_eq!(cluster.node(0).session().children("/here/double").wait().unwrap(), [""; 0]);
 }
 
 #[test]
@@ -107,14 +111,14 @@ fn participants_that_die_or_give_up_before_it_opens_do_not_count() {
     drop(gave_up);
     drop(dead);
     quiet(&cluster, &barriers[2].0);
-    assert!(barriers[2].1.enter_timeout(Duration::from_millis(5)).unwrap().is_none());
+    assert!(barriers[2].1.enter().timeout(Duration::from_millis(5)).wait().is_err());
     quiet(&cluster, &barriers[2].0);
     let mut second = enter(&cluster, &barriers[3].1);
     // Changes of its znode open the barrier for no participant.
-    let znodes = barriers[4].0.children("/here/double").unwrap();
+    let znodes = barriers[4].0.children("/here/double").wait().unwrap();
     assert_eq!(znodes.len(), 2);
     for znode in znodes {
-        barriers[4].0.set(&format!("/here/double/{znode}"), b"").unwrap();
+        barriers[4].0.set(&format!("/here/double/{znode}"), b"").wait().unwrap();
     }
     assert!(step(&cluster, &mut first).is_none() && step(&cluster, &mut second).is_none());
 }
@@ -124,7 +128,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..5).map(|place| double(&cluster, place % 3)).collect();
     let mut entering: Vec<_> =
-        barriers[..3].iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+        barriers[..3].iter().map(|(_, barrier)| Box::pin(barrier.enter())).collect();
     assert!(settle(&cluster, &mut entering[0]).is_pending());
     assert!(settle(&cluster, &mut entering[1]).is_pending());
     let mut inside = Vec::new();
@@ -133,13 +137,12 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
         inside.push(entered.unwrap());
     }
     // A late participant, and one that comes while the others leave.
-    let late = done(&cluster, barriers[3].1.enter_async()).unwrap();
-    let mut leaving: Vec<_> =
-        inside.into_iter().map(|inside| Box::pin(inside.leave_async())).collect();
+    let late = done(&cluster, barriers[3].1.enter()).unwrap();
+    let mut leaving: Vec<_> = inside.into_iter().map(|inside| Box::pin(inside.leave())).collect();
     for future in &mut leaving {
         assert!(settle(&cluster, future).is_pending(), "left early");
     }
-    let later = done(&cluster, barriers[4].1.enter_async()).unwrap();
+    let later = done(&cluster, barriers[4].1.enter()).unwrap();
     // One leaves without waiting, the other one dies.
     drop(late);
     for future in &mut leaving {
@@ -157,7 +160,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
 /// All of them enter; the last one opens the barrier.
 fn all_enter(cluster: &Cluster, barriers: &[(Session, DoubleBarrier)]) -> Vec<Inside> {
     let mut entering: Vec<_> =
-        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter())).collect();
     for future in &mut entering[..barriers.len() - 1] {
         assert!(settle(cluster, future).is_pending());
     }
@@ -178,14 +181,14 @@ fn the_barrier_closes_again_when_all_have_died_inside() {
         cluster.expire(session);
     }
     for inside in inside {
-        assert!(done(&cluster, inside.leave_async()).unwrap_err().is_session_lost());
+        assert!(done(&cluster, inside.leave()).unwrap_err().is_session_lost());
     }
     // They enter again, with new sessions.
     let again: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut one = enter(&cluster, &again[0].1);
     let mut two = enter(&cluster, &again[1].1);
     assert!(step(&cluster, &mut one).is_none() && step(&cluster, &mut two).is_none());
-    let three = done(&cluster, again[2].1.enter_async()).unwrap();
+    let three = done(&cluster, again[2].1.enter()).unwrap();
     assert!(step(&cluster, &mut one).is_some() && step(&cluster, &mut two).is_some());
     drop(three);
 }
@@ -197,11 +200,11 @@ fn participants_that_leave_go_on_when_the_first_dies() {
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut inside = all_enter(&cluster, &barriers);
     let third = inside.pop().unwrap();
-    let mut second = Box::pin(inside.pop().unwrap().leave_async());
+    let mut second = Box::pin(inside.pop().unwrap().leave());
     assert!(settle(&cluster, &mut second).is_pending());
     cluster.expire(&barriers[0].0);
     assert!(settle(&cluster, &mut second).is_pending(), "the third is inside");
-    assert_eq!(third.leave_timeout(Duration::from_secs(5)), Ok(true));
+    assert_eq!(third.leave().timeout(Duration::from_secs(5)).wait(), Ok(()));
     assert_eq!(settle(&cluster, &mut second), Poll::Ready(Ok(())));
 }
 
@@ -226,7 +229,7 @@ fn waiting_participants_are_woken_only_when_the_barrier_opens() {
     cluster.advance(SOON);
     drop(third);
     assert_eq!(woken.0.load(Relaxed), 0);
-    let last = done(&cluster, barriers[3].1.enter_async()).unwrap();
+    let last = done(&cluster, barriers[3].1.enter()).unwrap();
     cluster.advance(SOON);
     assert_eq!(woken.0.load(Relaxed), 2);
     assert!(step(&cluster, &mut first).is_some() && step(&cluster, &mut second).is_some());
@@ -242,13 +245,16 @@ fn a_double_barrier_of_another_library_is_reported() {
     ] {
         let session = Cluster::new(1).node(0).session();
         let path = format!("/round/{name}");
-        session.create_with_parents(&path, b"", mode).unwrap();
+        session.create_with_parents(&path, b"", mode).wait().unwrap();
         let barrier = DoubleBarrier::new(&session, "/round", 1).unwrap();
-        assert_eq!(barrier.enter().map(drop), Err(Error::UnknownContender { path: path.clone() }));
-        session.sync().unwrap();
-        assert_eq!(session.children("/round").unwrap(), [name], "nothing is left behind");
-        session.delete(&path).unwrap();
-        assert!(barrier.enter().is_ok());
+        assert_eq!(
+            barrier.enter().wait().map(drop),
+            Err(Error::UnknownContender { path: path.clone() })
+        );
+        session.sync().wait().unwrap();
+        assert_eq!(session.children("/round").wait().unwrap(), [name], "nothing is left behind");
+        session.delete(&path).wait().unwrap();
+        assert!(barrier.enter().wait().is_ok());
     }
 }
 

@@ -45,13 +45,13 @@ fn others_plan_when_the_oldest_member_hangs() {
     // It plans three of them for the oldest one or for itself, and ends the claims of the oldest if that is needed.
     assert!(seconds_until(&cluster, 9, &mut [&mut one]) <= 25);
     // It has lost them, and knows.
-    cluster.node(0).session().sync().unwrap();
+    cluster.node(0).session().sync().wait().unwrap();
     let (_, late) = oldest.owned.into_iter().next().unwrap();
     let next = &one.owned[&late.number()];
-    assert!(!late.is_held() && late.wait_lost() == Lost::Deleted);
+    assert!(!late.is_held() && late.wait_lost().wait().unwrap() == Lost::Deleted);
     assert!(next.fencing_token() > late.fencing_token());
-    assert!(matches!(late.commit("late"), Err(Error::NoNode { .. })));
-    assert!(matches!(late.hand_over("late"), Err(Error::NoNode { .. })));
+    assert!(matches!(late.commit("late").wait(), Err(Error::NoNode { .. })));
+    assert!(matches!(late.hand_over("late").wait(), Err(Error::NoNode { .. })));
 }
 
 /// Whoever joined while the oldest member was in no call got nothing.
@@ -73,7 +73,7 @@ fn whoever_joins_gets_an_equal_share_when_the_oldest_member_hangs() {
 fn a_member_that_is_silent_for_too_long_owns_nothing_until_it_goes_on() {
     let cluster = cluster();
     let [mut silent, mut one, mut two] = three_with_three_each(&cluster, partitions);
-    silent.owned.values().for_each(|partition| partition.commit("so far").unwrap());
+    silent.owned.values().for_each(|partition| partition.commit("so far").wait().unwrap());
     let had = silent.numbers();
     cluster.advance(25 * SECOND);
     settle(&cluster, &mut [&mut one, &mut two]);
@@ -86,30 +86,30 @@ fn a_member_that_is_silent_for_too_long_owns_nothing_until_it_goes_on() {
         let next = one.owned.get(&number).or(two.owned.get(&number)).unwrap();
         assert_eq!(next.position(), Some(&b"so far"[..]));
     }
-    let status = partitions_status(&cluster.node(1).session(), PATH).unwrap();
+    let status = partitions_status(&cluster.node(1).session(), PATH).wait().unwrap();
     let silent_ones = status.members.iter().filter(|member| member.silent_since.is_some());
     assert_eq!(silent_ones.map(|member| &*member.name).collect::<Vec<_>>(), ["oldest"]);
     assert!(status.partitions.iter().all(|it| it.owner == it.planned && it.owner.is_some()));
     // It goes on, and is one of three again.
     settle(&cluster, &mut [&mut silent, &mut one, &mut two]);
     assert!([&silent, &one, &two].iter().all(|worker| worker.numbers().len() == 3));
-    let status = partitions_status(&cluster.node(1).session(), PATH).unwrap();
+    let status = partitions_status(&cluster.node(1).session(), PATH).wait().unwrap();
     assert!(status.members.iter().all(|member| member.silent_since.is_none()));
 }
 
 #[test]
 fn a_share_that_waits_in_a_call_is_not_silent() {
     let cluster = cluster();
-    let mut share = partitions(&own_session(&cluster, 0), 1).join("me").unwrap();
-    let partition = share.take().unwrap();
+    let mut share = partitions(&own_session(&cluster, 0), 1).join("me").wait().unwrap();
+    let partition = share.take().wait().unwrap();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| share.take_timeout(200 * SECOND));
+        let waits = scope.spawn(|| share.take().timeout(200 * SECOND).wait());
         // In steps, so that the thread has its turns.
         while !waits.is_finished() {
             cluster.advance(SECOND);
             assert!(partition.is_held());
         }
-        assert!(waits.join().unwrap().unwrap().is_none());
+        assert!(waits.join().unwrap().is_err());
     });
 }
 

@@ -12,7 +12,7 @@ use quorate::recipes::{
     TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Coordinator, Result, Session};
+use quorate::{Coordinator, Error, Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Threads of a busy machine react within this real time.
@@ -115,8 +115,8 @@ fn a_reentrant_lock_has_one_owner() {
     let (cluster, tokens) = (cluster(), Tokens::default());
     storm(&cluster, 60, |session, _| {
         let lock = ReentrantLock::new(session, "/lock").unwrap();
-        let Ok(Some(outer)) = lock.acquire_timeout(10 * SECOND) else { return false };
-        let again = lock.clone().try_acquire();
+        let Ok(outer) = lock.acquire().timeout(10 * SECOND).wait() else { return false };
+        let again = lock.clone().try_acquire().wait();
         if outer.is_held() {
             let inner = again.as_ref().unwrap().as_ref().expect("it is its own");
             assert_eq!(inner.fencing_token(), outer.fencing_token());
@@ -132,7 +132,7 @@ fn locks_that_are_taken_together_have_one_holder_each() {
     storm(&cluster, 60, |session, thread| {
         let paths = [["/a", "/b"], ["/c", "/b"], ["/a", "/c"]][thread % 3];
         let lock = MultiLock::new(session, paths).unwrap();
-        let Ok(Some(guard)) = lock.acquire_timeout(20 * SECOND) else { return false };
+        let Ok(guard) = lock.acquire().timeout(20 * SECOND).wait() else { return false };
         let held: Vec<(&str, u64)> = guard
             .guards()
             .iter()
@@ -149,9 +149,10 @@ fn one_selector_runs_at_a_time() {
         let selector = LeaderSelector::new(session, "/leader", format!("{thread}")).unwrap();
         let led = selector.run(|leadership| {
             let token = leadership.fencing_token();
-            ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_held()))
+            let held = tokens.hold(&[("/leader", token)], || leadership.is_held());
+            std::future::ready(ControlFlow::Break(held))
         });
-        led.is_ok_and(|led| led == ControlFlow::Break(true))
+        led.wait().is_ok_and(|led| led == ControlFlow::Break(true))
     });
 }
 
@@ -168,20 +169,20 @@ fn a_bounded_queue_is_never_too_full_and_loses_nothing() {
     let (items, next) = (Mutex::new(Items::default()), AtomicU64::new(0));
     storm(&cluster, 80, |session, thread| {
         let queue = Queue::new(session, "/queue").unwrap().max(MAX);
-        assert!(queue.len().unwrap_or(0) <= MAX);
+        assert!(queue.len().wait().unwrap_or(0) <= MAX);
         if thread < 3 {
             let item = next.fetch_add(1, Ordering::SeqCst).to_string();
-            let put = queue.put_timeout(item.as_str(), 5 * SECOND);
-            if let Ok(true) = put {
+            let put = queue.put(item.as_str()).timeout(5 * SECOND);
+            if let Ok(()) = put.wait() {
                 items.lock().unwrap().put.insert(item);
             }
             return false;
         }
-        let Ok(Some(item)) = queue.take_timeout(5 * SECOND) else { return false };
+        let Ok(item) = queue.take().timeout(5 * SECOND).wait() else { return false };
         let data = String::from_utf8(item.data().to_vec()).unwrap();
         // Recorded beforehand: the write may succeed although its reply is lost.
         items.lock().unwrap().perhaps_done.insert(data.clone());
-        let is_done = item.done().is_ok();
+        let is_done = item.done().wait().is_ok();
         if is_done {
             *items.lock().unwrap().done.entry(data).or_default() += 1;
         }
@@ -189,10 +190,10 @@ fn a_bounded_queue_is_never_too_full_and_loses_nothing() {
     });
     let items = items.into_inner().unwrap();
     let session = cluster.node(0).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let queue = Queue::new(&session, "/queue").unwrap();
     let mut left = BTreeSet::new();
-    while let Some(data) = queue.try_pop().unwrap() {
+    while let Some(data) = queue.try_pop().wait().unwrap() {
         assert!(left.insert(String::from_utf8(data).unwrap()), "an item is there twice");
     }
     for item in &items.put {
@@ -212,15 +213,15 @@ fn a_list_has_each_item_once_and_in_order() {
     storm(&cluster, 200, |session, _| {
         let list = NodeList::new(session, "/list").unwrap();
         let data = next.fetch_add(1, Ordering::SeqCst).to_string();
-        let item = list.push(&data);
+        let item = list.push(&data).wait();
         if let Ok(item) = &item {
             pushed.lock().unwrap().insert(data, item.path().to_owned());
         }
         item.is_ok()
     });
     let session = cluster.node(0).session();
-    session.sync().unwrap();
-    let items = NodeList::new(&session, "/list").unwrap().items().unwrap();
+    session.sync().wait().unwrap();
+    let items = NodeList::new(&session, "/list").unwrap().items().wait().unwrap();
     assert!(items.is_sorted_by_key(|item| item.stat().czxid));
     let found: BTreeMap<String, String> = items
         .iter()
@@ -243,21 +244,21 @@ fn all_participants_learn_the_same_outcome_of_a_transaction() {
         let at = number.fetch_add(1, Ordering::SeqCst) / 6;
         let transaction = TwoPhaseCommit::new(session, &format!("/tx-{at}")).unwrap();
         let decided = (|| -> Result<Phase> {
-            let _ = transaction.begin(&["a", "b"], b"");
+            let _ = transaction.begin(&["a", "b"], b"").wait();
             if thread < 4 {
-                let part = transaction.join(["a", "b"][thread % 2])?;
+                let part = transaction.join(["a", "b"][thread % 2]).wait()?;
                 let vote = match thread == 3 && at.is_multiple_of(3) {
                     true => Vote::No,
                     false => Vote::Yes,
                 };
-                part.vote(vote)?;
+                part.vote(vote).wait()?;
                 if vote == Vote::No {
                     known.lock().unwrap().entry(at).or_default().1 = true;
                 }
             }
-            match transaction.decide_timeout(5 * SECOND)? {
-                Some(phase) => Ok(phase),
-                None => transaction.abort(),
+            match transaction.decide().timeout(5 * SECOND).wait() {
+                Err(Error::NotInTime { .. }) => transaction.abort().wait(),
+                decided => decided,
             }
         })();
         let mut known = known.lock().unwrap();
@@ -267,13 +268,17 @@ fn all_participants_learn_the_same_outcome_of_a_transaction() {
         decided.is_ok()
     });
     let session = cluster.node(1).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     for (at, (phases, against)) in known.into_inner().unwrap() {
         assert!(phases.len() <= 1, "transaction {at}: {phases:?}");
         assert!(!against || !phases.contains("Committed"), "transaction {at}: a vote is lost");
         if let Some(phase) = phases.first() {
             let transaction = TwoPhaseCommit::new(&session, &format!("/tx-{at}")).unwrap();
-            assert_eq!(format!("{:?}", transaction.decide().unwrap()), *phase, "it is for good");
+            assert_eq!(
+                format!("{:?}", transaction.decide().wait().unwrap()),
+                *phase,
+                "it is for good"
+            );
         }
     }
 }
@@ -285,17 +290,17 @@ fn an_isolated_instance_passes_a_barrier_when_it_is_back_or_knows_that_it_cannot
         let barriers: Vec<Barrier> = (0..3)
             .map(|node| Barrier::new(&cluster.node(node).session(), "/barrier").unwrap())
             .collect();
-        barriers[0].set().unwrap();
+        barriers[0].set().wait().unwrap();
         std::thread::scope(|scope| {
             let wait = |node: usize| {
                 let barrier = barriers[node].clone();
-                scope.spawn(move || barrier.wait())
+                scope.spawn(move || barrier.wait_removed().wait())
             };
             let (near, far) = (wait(1), wait(2));
             cluster.advance(SECOND);
             assert!(!near.is_finished() && !far.is_finished(), "it is set");
             cluster.isolate(2);
-            barriers[0].remove().unwrap();
+            barriers[0].remove().wait().unwrap();
             while !near.is_finished() {
                 cluster.advance(SECOND / 100);
             }
@@ -327,12 +332,12 @@ fn a_double_barrier_waits_for_isolated_participants_and_not_for_lost_ones() {
             let near: Vec<_> = (0..2)
                 .map(|node| {
                     let double = &doubles[node];
-                    scope.spawn(move || double.enter())
+                    scope.spawn(move || double.enter().wait())
                 })
                 .collect();
             cluster.advance(SECOND);
             cluster.isolate(2);
-            let far = scope.spawn(|| doubles[2].enter());
+            let far = scope.spawn(|| doubles[2].enter().wait());
             cluster.advance(SECOND);
             assert!(!near.iter().any(|entering| entering.is_finished()), "one is missing");
             assert!(!far.is_finished(), "it reaches nobody");
@@ -346,7 +351,7 @@ fn a_double_barrier_waits_for_isolated_participants_and_not_for_lost_ones() {
             // One participant is lost inside: the others wait for it no longer than for its session.
             cluster.isolate(2);
             let leaving: Vec<_> =
-                near.into_iter().map(|one| scope.spawn(move || one.leave())).collect();
+                near.into_iter().map(|one| scope.spawn(move || one.leave().wait())).collect();
             cluster.advance(SECOND);
             assert!(!leaving.iter().any(|leaving| leaving.is_finished()), "one is inside");
             while leaving.iter().any(|leaving| !leaving.is_finished()) {
@@ -355,7 +360,7 @@ fn a_double_barrier_waits_for_isolated_participants_and_not_for_lost_ones() {
             for left in leaving {
                 assert_eq!(left.join().unwrap(), Ok(()));
             }
-            assert!(far.leave().unwrap_err().is_session_lost());
+            assert!(far.leave().wait().unwrap_err().is_session_lost());
             cluster.heal();
             cluster.advance(SECOND);
         });

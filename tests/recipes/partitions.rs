@@ -25,7 +25,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn join(partitions: &Partitions, member: impl Into<PartitionMember>) -> Worker {
-        let share = partitions.join(member).unwrap();
+        let share = partitions.join(member).wait().unwrap();
         Worker { share, owned: BTreeMap::new(), obeys: true, error: None }
     }
 
@@ -33,7 +33,7 @@ impl Worker {
     pub(crate) fn turn(&mut self) {
         loop {
             let polled = {
-                let taking = pin!(self.share.take_async());
+                let taking = pin!(self.share.take());
                 taking.poll(&mut Context::from_waker(Waker::noop()))
             };
             match polled {
@@ -54,7 +54,7 @@ impl Worker {
             for number in asked {
                 let partition = self.owned.remove(&number).unwrap();
                 let position = format!("{} had {number}", self.share.member());
-                let mut handing = Box::pin(partition.hand_over_async(position));
+                let mut handing = Box::pin(partition.hand_over(position));
                 let _ = handing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             }
         }
@@ -117,11 +117,11 @@ fn whoever_joins_gets_an_equal_share_with_its_positions() {
     // Every instance knows the owner of every key.
     for node in 0..3 {
         let of = of(node);
-        of.plan().unwrap();
+        of.plan().wait().unwrap();
         for key in ["a", "b", "c", "d", "e"] {
             let number = of.number_of(key).unwrap();
             let owner = all.iter().find(|worker| worker.owned.contains_key(&number)).unwrap();
-            assert_eq!(of.owner_of(key).unwrap().as_deref(), Some(owner.share.member()));
+            assert_eq!(of.owner_of(key).wait().unwrap().as_deref(), Some(owner.share.member()));
         }
     }
     let tokens: BTreeSet<u64> = all[0].owned.values().map(|it| it.fencing_token()).collect();
@@ -138,7 +138,7 @@ fn whoever_leaves_hands_over_and_waits_for_the_successors() {
     let mut second = Worker::join(&of(1), "second");
     settle(&cluster, &mut [&mut first, &mut second]);
     let Worker { share, owned, .. } = first;
-    let mut leaving = Box::pin(share.leave_async());
+    let mut leaving = Box::pin(share.leave());
     let mut task = Context::from_waker(Waker::noop());
     let mut owned: Vec<Partition> = owned.into_values().collect();
     let mut left = false;
@@ -146,7 +146,7 @@ fn whoever_leaves_hands_over_and_waits_for_the_successors() {
         left |= !left && leaving.as_mut().poll(&mut task).is_ready();
         if let Some(at) = owned.iter().position(Partition::is_asked) {
             assert!(!left, "it waits for the hand-over");
-            owned.swap_remove(at).hand_over("so far").unwrap();
+            owned.swap_remove(at).hand_over("so far").wait().unwrap();
         }
         second.turn();
         cluster.advance(STEP);
@@ -155,13 +155,13 @@ fn whoever_leaves_hands_over_and_waits_for_the_successors() {
     assert_eq!(second.numbers(), (0..6).collect::<Vec<_>>());
     let with = second.owned.values().filter(|it| it.position() == Some(b"so far"));
     assert_eq!(with.count(), 3);
-    assert_eq!(of(2).members().unwrap(), [PartitionMember::new("second")]);
+    assert_eq!(of(2).members().wait().unwrap(), [PartitionMember::new("second")]);
     // The last one leaves nobody behind, and waits for nobody.
     let Worker { share, owned, .. } = second;
     drop(owned);
-    share.leave().unwrap();
-    assert_eq!(of(2).members().unwrap(), []);
-    assert_eq!(of(2).owner_of("a").unwrap(), None);
+    share.leave().wait().unwrap();
+    assert_eq!(of(2).members().wait().unwrap(), []);
+    assert_eq!(of(2).owner_of("a").wait().unwrap(), None);
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn the_partitions_of_a_lost_member_are_taken_at_once_with_what_it_has_committed(
     let mut other = Worker::join(&partitions(&own_session(&cluster, 1), 6), "other");
     settle(&cluster, &mut [&mut lost, &mut other]);
     for partition in lost.owned.values() {
-        partition.commit(b"1").unwrap();
-        partition.commit(format!("at {}", partition.number())).unwrap();
+        partition.commit(b"1").wait().unwrap();
+        partition.commit(format!("at {}", partition.number())).wait().unwrap();
     }
     let had = lost.numbers();
     cluster.isolate(0);
@@ -189,12 +189,13 @@ fn the_partitions_of_a_lost_member_are_taken_at_once_with_what_it_has_committed(
     cluster.heal();
     cluster.advance(5 * SECOND);
     let (number, partition) = lost.owned.pop_first().unwrap();
-    assert_eq!(partition.wait_lost(), Lost::SessionOver);
-    assert!(partition.commit("too late").is_err());
-    assert!(partition.hand_over("too late").is_err());
+    assert_eq!(partition.wait_lost().wait().unwrap(), Lost::SessionOver);
+    assert!(partition.commit("too late").wait().is_err());
+    assert!(partition.hand_over("too late").wait().is_err());
     lost.turn();
     assert!(lost.error.is_some_and(|error| error.is_session_lost()));
-    let stored = own_session(&cluster, 2).get(&format!("{PATH}/positions/{number}")).unwrap().0;
+    let stored =
+        own_session(&cluster, 2).get(&format!("{PATH}/positions/{number}")).wait().unwrap().0;
     assert_eq!(*stored, *format!("at {number}").as_bytes());
 }
 
@@ -208,7 +209,7 @@ fn partitions_wait_for_a_member_that_is_started_again_within_the_grace() {
     let mut again = Worker::join(&of(&session), "again");
     settle(&cluster, &mut [&mut one, &mut other, &mut again]);
     let had = again.numbers();
-    again.owned.values().for_each(|partition| partition.commit("so far").unwrap());
+    again.owned.values().for_each(|partition| partition.commit("so far").wait().unwrap());
     // The others are called all the time. Each time that they come to rest takes a fraction of a second.
     let wait = |one: &mut Worker, other: &mut Worker, seconds: u32| {
         for _ in 0..seconds {
@@ -249,7 +250,7 @@ fn no_more_partitions_move_at_a_time_than_may() {
         assert!((1..=3).contains(&asked(&first)), "{} are asked", asked(&first));
         assert_eq!(second.numbers().len(), handed);
         let next = first.owned.values().find(|it| it.is_asked()).unwrap().number();
-        first.owned.remove(&next).unwrap().hand_over("").unwrap();
+        first.owned.remove(&next).unwrap().hand_over("").wait().unwrap();
     }
     settle(&cluster, &mut [&mut first, &mut second]);
     assert_eq!(counts(&[&mut first, &mut second]), [10, 10]);
@@ -268,57 +269,57 @@ fn who_does_not_hand_over_in_time_loses_the_partition() {
     let asked: Vec<usize> =
         slow.owned.values().filter(|it| it.is_asked()).map(|it| it.number()).collect();
     assert_eq!((asked.len(), slow.numbers().len(), second.numbers().len()), (1, 2, 0));
-    slow.owned[&asked[0]].commit("a part of it").unwrap();
+    slow.owned[&asked[0]].commit("a part of it").wait().unwrap();
     cluster.advance(6 * SECOND);
     settle(&cluster, &mut [&mut slow, &mut second]);
     assert_eq!((slow.numbers().len(), second.numbers()), (1, asked.clone()));
     assert_eq!(second.owned[&asked[0]].position(), Some(&b"a part of it"[..]));
     let late = slow.owned.remove(&asked[0]).unwrap();
-    assert!(matches!(late.commit("more"), Err(Error::NoNode { .. })));
-    assert!(matches!(late.hand_over("more"), Err(Error::NoNode { .. })));
+    assert!(matches!(late.commit("more").wait(), Err(Error::NoNode { .. })));
+    assert!(matches!(late.hand_over("more").wait(), Err(Error::NoNode { .. })));
 }
 
 #[test]
 fn a_partition_that_is_given_up_without_need_comes_again() {
     let cluster = Cluster::new(1);
     let partitions = partitions(&cluster.node(0).session(), 1);
-    let mut share = partitions.join("me").unwrap();
-    let partition = share.take().unwrap();
+    let mut share = partitions.join("me").wait().unwrap();
+    let partition = share.take().wait().unwrap();
     let first = partition.fencing_token();
-    assert_eq!(share.take_timeout(STEP).unwrap().map(|it| it.number()), None);
+    assert!(matches!(share.take().timeout(STEP).wait(), Err(Error::NotInTime { .. })));
     drop(partition);
-    let partition = share.take().unwrap();
+    let partition = share.take().wait().unwrap();
     assert!(partition.fencing_token() > first);
-    partition.release().unwrap();
-    let partition = share.take().unwrap();
+    partition.release().wait().unwrap();
+    let partition = share.take().wait().unwrap();
     // Somebody takes it away by hand.
-    cluster.node(0).session().delete(partition.path()).unwrap();
+    cluster.node(0).session().delete(partition.path()).wait().unwrap();
     assert!(!partition.is_held());
-    assert_eq!(partition.wait_asked(), Ok(()));
-    assert!(matches!(partition.hand_over("x"), Err(Error::NoNode { .. })));
-    assert_eq!(share.take().unwrap().position(), None);
+    assert_eq!(partition.wait_asked().wait(), Ok(()));
+    assert!(matches!(partition.hand_over("x").wait(), Err(Error::NoNode { .. })));
+    assert_eq!(share.take().wait().unwrap().position(), None);
 }
 
 #[test]
 fn a_position_that_is_too_large_is_refused_alone() {
     let cluster = Cluster::new(1);
-    let mut share = partitions(&cluster.node(0).session(), 3).join("me").unwrap();
-    let owned: Vec<Partition> = (0..3).map(|_| share.take().unwrap()).collect();
+    let mut share = partitions(&cluster.node(0).session(), 3).join("me").wait().unwrap();
+    let owned: Vec<Partition> = (0..3).map(|_| share.take().wait().unwrap()).collect();
     let large = vec![0; 2 << 20];
     std::thread::scope(|scope| {
         let committing: Vec<_> = owned
             .iter()
             .map(|partition| {
                 let position = if partition.number() == 1 { &large[..] } else { b"fine" };
-                scope.spawn(move || partition.commit(position))
+                scope.spawn(move || partition.commit(position).wait())
             })
             .collect();
         let results = committing.into_iter().map(|thread| thread.join().unwrap().is_ok());
         assert_eq!(results.collect::<Vec<_>>(), [true, false, true]);
     });
     let [_, partition, _] = <[Partition; 3]>::try_from(owned).unwrap();
-    assert!(matches!(partition.hand_over(&large), Err(Error::TooLarge { .. })));
-    let again = std::iter::repeat_with(|| share.take().unwrap()).find(|it| it.number() == 1);
+    assert!(matches!(partition.hand_over(&large).wait(), Err(Error::TooLarge { .. })));
+    let again = std::iter::repeat_with(|| share.take().wait().unwrap()).find(|it| it.number() == 1);
     assert_eq!(again.unwrap().position(), None);
 }
 
@@ -348,27 +349,27 @@ fn named_partitions_are_owned_by_their_names() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let tenants = Partitions::named(&session, "/tenants", ["c", "a", "b", "a"]).unwrap();
-    let mut share = tenants.join("me").unwrap();
-    let owned: Vec<Partition> = (0..3).map(|_| share.take().unwrap()).collect();
+    let mut share = tenants.join("me").wait().unwrap();
+    let owned: Vec<Partition> = (0..3).map(|_| share.take().wait().unwrap()).collect();
     let names: BTreeSet<&str> = owned.iter().map(Partition::name).collect();
     assert_eq!(names, BTreeSet::from(["a", "b", "c"]));
-    assert_eq!(tenants.owner_of("a").unwrap().as_deref(), Some("me"));
-    assert_eq!(tenants.owner_of("unknown").unwrap(), None);
-    assert!(session.exists("/tenants/owners/a").unwrap().is_some());
+    assert_eq!(tenants.owner_of("a").wait().unwrap().as_deref(), Some("me"));
+    assert_eq!(tenants.owner_of("unknown").wait().unwrap(), None);
+    assert!(session.exists("/tenants/owners/a").wait().unwrap().is_some());
 }
 
 #[test]
 fn who_comes_with_other_settings_is_refused() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let _share = partitions(&session, 4).join("me").unwrap();
+    let _share = partitions(&session, 4).join("me").wait().unwrap();
     let others = [
         partitions(&session, 5),
         partitions(&session, 4).with_moves_max(7).unwrap(),
         Partitions::named(&session, PATH, ["a"]).unwrap(),
     ];
     for other in others {
-        let Err(Error::InvalidSetting { setting, reason }) = other.join("other") else {
+        let Err(Error::InvalidSetting { setting, reason }) = other.join("other").wait() else {
             panic!("{other:?} was let in")
         };
         assert_eq!(setting, "partitions");
@@ -376,12 +377,12 @@ fn who_comes_with_other_settings_is_refused() {
     }
     assert!(partitions(&session, 4).with_moves_max(0).is_err());
     // A znode that is there already gets the settings; other data stay as they are.
-    session.create("/empty", b"", CreateMode::Persistent).unwrap();
-    session.create("/full", b"else", CreateMode::Persistent).unwrap();
-    assert!(Partitions::new(&session, "/empty", 4).unwrap().join("me").is_ok());
-    let full = Partitions::new(&session, "/full", 4).unwrap().join("me");
+    session.create("/empty", b"", CreateMode::Persistent).wait().unwrap();
+    session.create("/full", b"else", CreateMode::Persistent).wait().unwrap();
+    assert!(Partitions::new(&session, "/empty", 4).unwrap().join("me").wait().is_ok());
+    let full = Partitions::new(&session, "/full", 4).unwrap().join("me").wait();
     assert!(matches!(full, Err(Error::InvalidSetting { .. })));
-    assert_eq!(&session.get("/full").unwrap().0[..], b"else");
+    assert_eq!(&session.get("/full").wait().unwrap().0[..], b"else");
 }
 
 #[test]
@@ -389,18 +390,18 @@ fn a_damaged_plan_is_reported_and_a_share_goes_on_once_it_is_repaired() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let partitions = partitions(&session, 2);
-    let mut share = partitions.join("me").unwrap();
-    let _owned = [share.take().unwrap(), share.take().unwrap()];
+    let mut share = partitions.join("me").wait().unwrap();
+    let _owned = [share.take().wait().unwrap(), share.take().wait().unwrap()];
     let plan = format!("{PATH}/plan");
-    let whole = session.get(&plan).unwrap().0;
-    session.set(&plan, b"abc").unwrap();
-    assert!(matches!(share.take(), Err(Error::InvalidData { .. })));
-    assert!(matches!(partitions.plan(), Err(Error::InvalidData { .. })));
-    session.set(&plan, whole).unwrap();
-    assert!(share.take_timeout(STEP).unwrap().is_none());
+    let whole = session.get(&plan).wait().unwrap().0;
+    session.set(&plan, b"abc").wait().unwrap();
+    assert!(matches!(share.take().wait(), Err(Error::InvalidData { .. })));
+    assert!(matches!(partitions.plan().wait(), Err(Error::InvalidData { .. })));
+    session.set(&plan, whole).wait().unwrap();
+    assert!(share.take().timeout(STEP).wait().is_err());
     // A share whose member's znode was deleted ends.
-    session.delete(&format!("{PATH}/members/me")).unwrap();
-    assert!(matches!(share.take(), Err(Error::NoNode { .. })));
+    session.delete(&format!("{PATH}/members/me")).wait().unwrap();
+    assert!(matches!(share.take().wait(), Err(Error::NoNode { .. })));
 }
 
 /// Writes are what a change of the members costs. There are as many zxids as writes.
@@ -416,25 +417,25 @@ fn a_change_of_the_members_costs_few_writes() {
     let session = own_session(&cluster, 0);
     let mut workers: Vec<Worker> = (0..MEMBERS).map(join).collect();
     let settled = |workers: &mut Vec<Worker>| {
-        let before = session.sync().unwrap();
+        let before = session.sync().wait().unwrap();
         settle(&cluster, &mut workers.iter_mut().collect::<Vec<_>>());
-        session.sync().unwrap() - before
+        session.sync().wait().unwrap() - before
     };
     let (plans, claims) = (MEMBERS as u64, MEMBERS as u64);
     let start = settled(&mut workers);
     assert!(start <= plans + 4 * claims, "{start} writes to start");
 
     // A join: a member, a plan, a hand-over of each of the others (of two partitions at most together), and its claims.
-    let before = session.sync().unwrap();
+    let before = session.sync().wait().unwrap();
     workers.push(join(MEMBERS));
-    let joined = session.sync().unwrap() - before + settled(&mut workers);
+    let joined = session.sync().wait().unwrap() - before + settled(&mut workers);
     assert!(joined <= 2 + 3 * MEMBERS as u64 + 30, "{joined} writes to join");
 
     // A loss: the end of the session, a plan, and a claim of each of the others.
-    let before = session.sync().unwrap();
+    let before = session.sync().wait().unwrap();
     drop(workers.pop());
     cluster.advance(STEP);
-    let lost = session.sync().unwrap() - before + settled(&mut workers);
+    let lost = session.sync().wait().unwrap() - before + settled(&mut workers);
     assert!(lost <= 2 * MEMBERS as u64 + 10, "{lost} writes for a loss");
     println!("start {start}, join {joined}, loss {lost}");
     assert!(workers.iter().all(|worker| worker.numbers().len() == PARTITIONS / MEMBERS));
@@ -452,10 +453,10 @@ fn many_waiting_positions_fail_when_the_session_ends_or_the_node_stops() {
     for ends in [false, true] {
         let cluster = Cluster::new(3);
         let session = own_session(&cluster, 0);
-        let mut share = partitions(&session, 1).join("me").unwrap();
-        let partition = share.take().unwrap();
+        let mut share = partitions(&session, 1).join("me").wait().unwrap();
+        let partition = share.take().wait().unwrap();
         cluster.isolate(0);
-        let commit = |number: usize| Box::pin(partition.commit_async(number.to_string()));
+        let commit = |number: usize| Box::pin(partition.commit(number.to_string()));
         let mut commits: Vec<_> = (0..WAITING).map(commit).collect();
         assert!(commits.iter_mut().all(|commit| poll(commit).is_pending()));
         if ends {

@@ -26,29 +26,29 @@ fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
     let mut leaders = LeaderLatch::new(session, "/leader", "").unwrap().watch();
     let mut members = Group::new(session, "/group").unwrap().watch();
     let mut values = Config::<u64>::new(session, "/value").unwrap().watch();
-    let mut cache = Cache::new(session, "/files").unwrap();
+    let mut cache = Cache::new(session, "/files").wait().unwrap();
     let mut instances = Discovery::new(session, "/services").unwrap().watch("s").unwrap();
     let signals: [Watch; 5] = [
-        leaders.signal().unwrap(),
-        members.signal().unwrap(),
-        values.signal().unwrap(),
-        cache.signal().unwrap(),
-        instances.signal().unwrap(),
+        leaders.signal().wait().unwrap(),
+        members.signal().wait().unwrap(),
+        values.signal().wait().unwrap(),
+        cache.signal().wait().unwrap(),
+        instances.signal().wait().unwrap(),
     ];
     let mut known = Known::default();
     let mut look = |at: usize, known: &mut Known| match at {
         0 => {
-            while let Some(leader) = leaders.try_recv().unwrap() {
+            while let Some(leader) = leaders.try_recv().wait().unwrap() {
                 known.leader = leader.map(|leader| leader.name().into_owned());
             }
         }
         1 => {
-            while let Some(members) = members.try_recv().unwrap() {
+            while let Some(members) = members.try_recv().wait().unwrap() {
                 known.members = members.names().into_iter().map(str::to_owned).collect();
             }
         }
         2 => {
-            while let Some(update) = values.try_recv().unwrap() {
+            while let Some(update) = values.try_recv().wait().unwrap() {
                 known.value = match update {
                     ConfigUpdate::Value(value) => Some(value.value),
                     _ => None,
@@ -56,11 +56,11 @@ fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
             }
         }
         3 => {
-            cache.try_recv().unwrap();
+            cache.try_recv().wait().unwrap();
             known.files = cache.view().children("/files").map_or(0, |files| files.len());
         }
         _ => {
-            while let Some(now) = instances.try_recv().unwrap() {
+            while let Some(now) = instances.try_recv().wait().unwrap() {
                 known.instances = now.len();
             }
         }
@@ -97,22 +97,24 @@ fn each_change_gives_a_message_and_the_last_state_is_seen() {
             };
             observe(&observer, is_all)
         });
-        writer.create("/files", b"", CreateMode::Persistent).unwrap();
-        let first = LeaderLatch::new(&writer, "/leader", "first").unwrap().campaign().unwrap();
-        let _registered = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
+        writer.create("/files", b"", CreateMode::Persistent).wait().unwrap();
+        let first =
+            LeaderLatch::new(&writer, "/leader", "first").unwrap().campaign().wait().unwrap();
+        let _registered = registry.register("s", &Instance::new("one", "host", 1)).wait().unwrap();
         for n in 0..200 {
-            writer.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
+            writer.create(&format!("/files/{n}"), b"", CreateMode::Persistent).wait().unwrap();
             if n == 50 {
                 // Changes during the isolation arrive all at once later, and none may be missed.
                 cluster.isolate(2);
             }
-            drop(group.join("you", b"").unwrap());
-            value.set(&(n / 2)).unwrap();
+            drop(group.join("you", b"").wait().unwrap());
+            value.set(&(n / 2)).wait().unwrap();
         }
-        first.release().unwrap();
-        let _second = LeaderLatch::new(&writer, "/leader", "second").unwrap().campaign().unwrap();
-        let _me = group.join("me", b"").unwrap();
-        value.set(&100).unwrap();
+        first.release().wait().unwrap();
+        let _second =
+            LeaderLatch::new(&writer, "/leader", "second").unwrap().campaign().wait().unwrap();
+        let _me = group.join("me", b"").wait().unwrap();
+        value.set(&100).wait().unwrap();
         cluster.heal();
         while !observing.is_finished() {
             cluster.advance(MOMENT);
@@ -126,22 +128,22 @@ fn each_change_gives_a_message_and_the_last_state_is_seen() {
 fn a_reader_that_looks_late_needs_one_message() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/files", b"", CreateMode::Persistent).unwrap();
-    let mut cache = Cache::new(&session, "/files").unwrap();
-    let signal = cache.signal().unwrap();
+    session.create("/files", b"", CreateMode::Persistent).wait().unwrap();
+    let mut cache = Cache::new(&session, "/files").wait().unwrap();
+    let signal = cache.signal().wait().unwrap();
     let count = Watch::CAPACITY + 10;
     for n in 0..count {
-        session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
+        session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).wait().unwrap();
     }
     signal.events().recv().unwrap();
-    assert_eq!(cache.try_recv().unwrap().len(), count);
+    assert_eq!(cache.try_recv().wait().unwrap().len(), count);
     // The remaining messages are of changes that were already read.
     for _ in signal.events().try_iter() {
-        assert!(cache.try_recv().unwrap().is_empty());
+        assert!(cache.try_recv().wait().unwrap().is_empty());
     }
-    session.set("/files/0", b"1").unwrap();
+    session.set("/files/0", b"1").wait().unwrap();
     signal.events().recv().unwrap();
-    assert_eq!(cache.try_recv().unwrap().len(), 1);
+    assert_eq!(cache.try_recv().wait().unwrap().len(), 1);
 }
 
 #[test]
@@ -151,15 +153,15 @@ fn the_channel_closes_with_the_session_and_the_error_is_session_lost() {
     let mut leaders = LeaderLatch::new(&session, "/leader", "").unwrap().watch();
     let mut members = Group::new(&session, "/group").unwrap().watch();
     let mut values = Config::<u64>::new(&session, "/value").unwrap().watch();
-    let signal = leaders.signal().unwrap();
-    assert_eq!(leaders.try_recv().unwrap(), Some(None));
-    assert_eq!(leaders.try_recv().unwrap(), None);
+    let signal = leaders.signal().wait().unwrap();
+    assert_eq!(leaders.try_recv().wait().unwrap(), Some(None));
+    assert_eq!(leaders.try_recv().wait().unwrap(), None);
     cluster.expire(&session);
     select! {
         recv(signal.events()) -> message => assert!(message.is_err(), "nothing has changed"),
         default(Duration::from_secs(60)) => panic!("no message about the session's end"),
     }
-    assert!(leaders.try_recv().unwrap_err().is_session_lost());
-    assert!(members.try_recv().unwrap_err().is_session_lost());
-    assert!(values.try_recv().unwrap_err().is_session_lost());
+    assert!(leaders.try_recv().wait().unwrap_err().is_session_lost());
+    assert!(members.try_recv().wait().unwrap_err().is_session_lost());
+    assert!(values.try_recv().wait().unwrap_err().is_session_lost());
 }

@@ -20,7 +20,7 @@ fn additions_of_many_are_each_counted_once() {
             scope.spawn(move || {
                 let mut last = i64::MIN;
                 for number in 1..=10 {
-                    let added = counter.add(number).unwrap();
+                    let added = counter.add(number).wait().unwrap();
                     assert_eq!(added.after, added.before + number);
                     assert!(added.before >= last, "it found a value from before its last addition");
                     last = added.after;
@@ -35,8 +35,8 @@ fn additions_of_many_are_each_counted_once() {
         leader
     });
     let session = cluster.node((leader_leaves + 1) % 3).session();
-    session.sync().unwrap();
-    assert_eq!(Counter::new(&session, "/deep/count").unwrap().get(), Ok(6 * 55));
+    session.sync().wait().unwrap();
+    assert_eq!(Counter::new(&session, "/deep/count").unwrap().get().wait(), Ok(6 * 55));
 }
 
 #[test]
@@ -44,21 +44,23 @@ fn a_counter_is_set_compared_and_kept_in_range() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let counter = Counter::new(&session, "/count").unwrap();
-    assert_eq!(counter.get(), Ok(0));
-    assert_eq!(counter.compare_and_set(1, 5), Ok(false));
-    assert_eq!(counter.compare_and_set(0, 5), Ok(true));
-    let set = counter.set(i64::MAX).unwrap();
+    assert_eq!(counter.get().wait(), Ok(0));
+    assert_eq!(counter.compare_and_set(1, 5).wait(), Ok(false));
+    assert_eq!(counter.compare_and_set(0, 5).wait(), Ok(true));
+    let set = counter.set(i64::MAX).wait().unwrap();
     assert_eq!((set.before, set.after), (5, i64::MAX));
-    assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
-    assert_eq!(counter.get(), Ok(i64::MAX), "nothing was added");
-    session.set("/count", b"three").unwrap();
-    assert!(matches!(counter.get(), Err(Error::InvalidData { path, .. }) if path == "/count"));
-    assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
+    assert!(matches!(counter.add(1).wait(), Err(Error::InvalidData { .. })));
+    assert_eq!(counter.get().wait(), Ok(i64::MAX), "nothing was added");
+    session.set("/count", b"three").wait().unwrap();
+    assert!(
+        matches!(counter.get().wait(), Err(Error::InvalidData { path, .. }) if path == "/count")
+    );
+    assert!(matches!(counter.add(1).wait(), Err(Error::InvalidData { .. })));
     // With a chroot the same path is another counter.
     let below = session.chroot("/below").unwrap();
-    session.create("/below", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(Counter::new(&below, "/a/count").unwrap().add(2).unwrap().after, 2);
-    assert!(session.exists("/below/a/count").unwrap().is_some());
+    session.create("/below", b"", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(Counter::new(&below, "/a/count").unwrap().add(2).wait().unwrap().after, 2);
+    assert!(session.exists("/below/a/count").wait().unwrap().is_some());
 }
 
 #[test]
@@ -67,10 +69,10 @@ fn a_counter_without_a_quorum_reports_an_unknown_outcome() {
         Cluster::with_settings(3, Coordinator::builder().request_timeout(Duration::from_secs(2)));
     let session = cluster.node(0).session();
     let counter = Counter::new(&session, "/count").unwrap();
-    counter.add(1).unwrap();
+    counter.add(1).wait().unwrap();
     cluster.isolate(0);
     std::thread::scope(|scope| {
-        let adding = scope.spawn(|| counter.add(1));
+        let adding = scope.spawn(|| counter.add(1).wait());
         while !adding.is_finished() {
             cluster.advance(Duration::from_millis(100));
         }
@@ -80,8 +82,8 @@ fn a_counter_without_a_quorum_reports_an_unknown_outcome() {
     cluster.heal();
     cluster.advance(Duration::from_secs(10));
     let other = cluster.node(1).session();
-    other.sync().unwrap();
-    let value = Counter::new(&other, "/count").unwrap().get().unwrap();
+    other.sync().wait().unwrap();
+    let value = Counter::new(&other, "/count").unwrap().get().wait().unwrap();
     assert!((1..=2).contains(&value), "{value}");
 }
 
@@ -96,7 +98,7 @@ fn ids_are_given_once_and_a_block_costs_one_write() {
                 let shared = ids.clone();
                 scope.spawn(move || -> Vec<u64> {
                     let two = [&ids, &shared];
-                    (0..50).map(|n| two[n % 2].next_id().unwrap()).collect()
+                    (0..50).map(|n| two[n % 2].next_id().wait().unwrap()).collect()
                 })
             })
             .collect();
@@ -104,15 +106,15 @@ fn ids_are_given_once_and_a_block_costs_one_write() {
     });
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "an id was given twice");
     let session = cluster.node(0).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     // 50 ids take eight blocks of seven, and a clone takes from the same block.
-    assert_eq!(session.get("/ids").unwrap().1.version, 6 * 8 - 1);
+    assert_eq!(session.get("/ids").wait().unwrap().1.version, 6 * 8 - 1);
     assert!(*ids.iter().max().unwrap() <= 6 * 8 * 7);
     // Without a quorum, the rest of a block is still available.
     let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
-    let first = ids.next_id().unwrap();
+    let first = ids.next_id().wait().unwrap();
     cluster.isolate(0);
-    assert_eq!((ids.next_id(), ids.next_id()), (Ok(first + 1), Ok(first + 2)));
+    assert_eq!((ids.next_id().wait(), ids.next_id().wait()), (Ok(first + 1), Ok(first + 2)));
     assert!(IdGenerator::new(&session, "/ids", 0).is_err());
 }
 
@@ -131,15 +133,16 @@ fn updates_of_a_value_are_not_lost() {
                             list.push(10 * place + number);
                             list
                         })
+                        .wait()
                         .unwrap();
                 }
             });
         }
     });
     let session = cluster.node(0).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let config = Config::<Vec<u32>>::new(&session, "/a/b").unwrap();
-    let mut all = config.get().unwrap().unwrap().value;
+    let mut all = config.get().wait().unwrap().unwrap().value;
     all.sort_unstable();
     assert_eq!(all, (0..30).collect::<Vec<_>>());
 }
@@ -152,15 +155,15 @@ fn a_value_created_again_does_not_match_the_version_that_was_read() {
     let session = cluster.node(0).session();
     let config = Config::<Vec<u8>, Raw>::with_codec(&session, "/config").unwrap();
     let (old, new) = (b"old".to_vec(), b"new".to_vec());
-    let first = config.compare_and_set(None, &old).unwrap();
-    assert!(matches!(config.compare_and_set(None, &new), Err(Error::NodeExists { .. })));
-    session.delete("/config").unwrap();
-    let gone = config.compare_and_set(Some(first), &new);
+    let first = config.compare_and_set(None, &old).wait().unwrap();
+    assert!(matches!(config.compare_and_set(None, &new).wait(), Err(Error::NodeExists { .. })));
+    session.delete("/config").wait().unwrap();
+    let gone = config.compare_and_set(Some(first), &new).wait();
     assert!(matches!(gone, Err(Error::NoNode { .. })), "{gone:?}");
-    let again = config.set(&old).unwrap();
-    let other = config.compare_and_set(Some(first), &new);
+    let again = config.set(&old).wait().unwrap();
+    let other = config.compare_and_set(Some(first), &new).wait();
     assert!(matches!(other, Err(Error::Unmet { .. })), "{other:?}");
-    let last = config.compare_and_set(Some(again), &new).unwrap();
+    let last = config.compare_and_set(Some(again), &new).wait().unwrap();
     assert!(last > again && again > first);
 }
 
@@ -170,16 +173,16 @@ fn a_follower_receives_the_last_value_whatever_it_missed() {
     let config = Config::<u32>::new(&cluster.node(0).session(), "/config").unwrap();
     let follower = cluster.node(1).open_session().unwrap();
     let mut updates = Config::<u32>::new(&follower, "/config").unwrap().watch();
-    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    assert_eq!(updates.recv().wait(), Ok(ConfigUpdate::Missing));
     let mut last = 0;
     for round in 0..3 {
         cluster.isolate(1);
         for number in 0..40 {
-            config.set(&(100 * round + number)).unwrap();
+            config.set(&(100 * round + number)).wait().unwrap();
         }
         cluster.heal();
         loop {
-            let ConfigUpdate::Value(value) = updates.recv().unwrap() else { continue };
+            let ConfigUpdate::Value(value) = updates.recv().wait().unwrap() else { continue };
             assert!(value.version > last, "it went back");
             last = value.version;
             if value.value == 100 * round + 39 {
@@ -187,11 +190,11 @@ fn a_follower_receives_the_last_value_whatever_it_missed() {
             }
         }
     }
-    assert_eq!(updates.recv_timeout(Duration::ZERO), Ok(None));
-    cluster.node(0).session().delete("/config").unwrap();
-    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    assert!(matches!(updates.recv().timeout(Duration::ZERO).wait(), Err(Error::NotInTime { .. })));
+    cluster.node(0).session().delete("/config").wait().unwrap();
+    assert_eq!(updates.recv().wait(), Ok(ConfigUpdate::Missing));
     let twice = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| updates.recv());
+        let waiting = scope.spawn(|| updates.recv().wait());
         cluster.expire(&follower);
         waiting.join().unwrap()
     });
@@ -219,16 +222,19 @@ fn a_value_that_cannot_be_decoded_is_reported_and_does_not_end_the_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let config = Config::<String, Strict>::with_codec(&session, "/config").unwrap();
-    assert!(matches!(config.set(&String::new()), Err(Error::InvalidData { .. })));
-    assert_eq!(config.get(), Ok(None));
+    assert!(matches!(config.set(&String::new()).wait(), Err(Error::InvalidData { .. })));
+    assert_eq!(config.get().wait(), Ok(None));
     let mut updates = config.watch();
-    assert_eq!(updates.try_recv(), Ok(Some(ConfigUpdate::Missing)));
-    let version = session.create("/config", b"?", CreateMode::Persistent).unwrap().stat.mzxid;
+    assert_eq!(updates.try_recv().wait(), Ok(Some(ConfigUpdate::Missing)));
+    let version =
+        session.create("/config", b"?", CreateMode::Persistent).wait().unwrap().stat.mzxid;
     let reason = "a question".to_owned();
-    assert_eq!(updates.recv(), Ok(ConfigUpdate::Invalid { version, reason }));
-    assert!(matches!(config.update(|_| "x".to_owned()), Err(Error::InvalidData { .. })));
-    config.set(&"an answer".to_owned()).unwrap();
-    assert!(matches!(updates.recv(), Ok(ConfigUpdate::Value(now)) if now.value == "an answer"));
+    assert_eq!(updates.recv().wait(), Ok(ConfigUpdate::Invalid { version, reason }));
+    assert!(matches!(config.update(|_| "x".to_owned()).wait(), Err(Error::InvalidData { .. })));
+    config.set(&"an answer".to_owned()).wait().unwrap();
+    assert!(
+        matches!(updates.recv().wait(), Ok(ConfigUpdate::Value(now)) if now.value == "an answer")
+    );
 }
 
 #[test]
@@ -237,14 +243,17 @@ fn updates_continue_when_somebody_has_removed_their_watch() {
     let session = cluster.node(0).session();
     let config = Config::<u32>::new(&session, "/config").unwrap();
     let mut updates = config.watch();
-    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    assert_eq!(updates.recv().wait(), Ok(ConfigUpdate::Missing));
     // The first wait sets the watch.
-    while session.remove_watches("/config", WatcherType::Any).is_err() {
-        assert_eq!(updates.recv_timeout(Duration::from_millis(10)), Ok(None));
+    while session.remove_watches("/config", WatcherType::Any).wait().is_err() {
+        assert!(matches!(
+            updates.recv().timeout(Duration::from_millis(10)).wait(),
+            Err(Error::NotInTime { .. })
+        ));
     }
     std::thread::scope(|scope| {
-        let received = scope.spawn(|| updates.recv().unwrap());
-        config.set(&7).unwrap();
+        let received = scope.spawn(|| updates.recv().wait().unwrap());
+        config.set(&7).wait().unwrap();
         assert!(matches!(received.join().unwrap(), ConfigUpdate::Value(now) if now.value == 7));
     });
 }
@@ -283,12 +292,12 @@ fn follow(view: &mut View, changes: &[Change]) {
 fn a_cache_that_keeps_up_sees_every_write() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let mut cache = Cache::new(&session, "/c").unwrap();
-    let root = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    let changes = cache.recv().unwrap();
+    let mut cache = Cache::new(&session, "/c").wait().unwrap();
+    let root = session.create("/c", b"", CreateMode::Persistent).wait().unwrap().stat.czxid;
+    let changes = cache.recv().wait().unwrap();
     assert_eq!((changes.len(), changes[0].zxid()), (1, root));
-    session.create("/cc", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(cache.try_recv(), Ok(Vec::new()), "beside it");
+    session.create("/cc", b"", CreateMode::Persistent).wait().unwrap();
+    assert_eq!(cache.try_recv().wait(), Ok(Vec::new()), "beside it");
     // All changes of one write, in an order that can be applied.
     let mut followed = view(cache.view(), "/c");
     session
@@ -297,14 +306,15 @@ fn a_cache_that_keeps_up_sees_every_write() {
         .create("/c/a/b", b"2", CreateMode::Persistent)
         .set("/c", b"3")
         .commit()
+        .wait()
         .unwrap();
-    let changes = cache.recv().unwrap();
+    let changes = cache.recv().wait().unwrap();
     let paths: Vec<&str> = changes.iter().map(Change::path).collect();
     assert_eq!(paths, ["/c", "/c/a", "/c/a/b"]);
     follow(&mut followed, &changes);
-    session.delete_recursive("/c").unwrap();
-    session.create("/c", b"4", CreateMode::Persistent).unwrap();
-    let changes = cache.recv().unwrap();
+    session.delete_recursive("/c").wait().unwrap();
+    session.create("/c", b"4", CreateMode::Persistent).wait().unwrap();
+    let changes = cache.recv().wait().unwrap();
     let paths: Vec<&str> = changes.iter().map(Change::path).collect();
     assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "deleted, and created again");
     follow(&mut followed, &changes);
@@ -316,13 +326,13 @@ fn a_cache_that_keeps_up_sees_every_write() {
 fn a_cache_is_right_after_a_gap() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/c", b"", CreateMode::Persistent).unwrap();
+    session.create("/c", b"", CreateMode::Persistent).wait().unwrap();
     for gone in ["/c/same", "/c/gone"] {
-        session.create(gone, b"x", CreateMode::Persistent).unwrap();
+        session.create(gone, b"x", CreateMode::Persistent).wait().unwrap();
     }
-    let mut cache = Cache::new(&session, "/c").unwrap();
+    let mut cache = Cache::new(&session, "/c").wait().unwrap();
     let mut followed = view(cache.view(), "/c");
-    let calls = session.nonblocking();
+    let calls = &session;
     for n in 0..Watch::CAPACITY {
         let _created = calls.create(&format!("/c/{n}"), b"", CreateMode::Persistent);
     }
@@ -331,14 +341,14 @@ fn a_cache_is_right_after_a_gap() {
     let _deleted = calls.delete("/c/7");
     let _deleted = calls.delete("/c/same");
     calls.create("/c/same", b"x", CreateMode::Persistent).wait().unwrap();
-    let changes = cache.recv().unwrap();
+    let changes = cache.recv().wait().unwrap();
     follow(&mut followed, &changes);
-    while let Ok(more) = cache.try_recv()
+    while let Ok(more) = cache.try_recv().wait()
         && !more.is_empty()
     {
         follow(&mut followed, &more);
     }
-    assert_eq!(followed, view(&session.snapshot().unwrap(), "/c"));
+    assert_eq!(followed, view(&session.snapshot().wait().unwrap(), "/c"));
     let same: Vec<bool> = changes
         .iter()
         .filter(|change| change.path() == "/c/same")
@@ -351,10 +361,10 @@ fn a_cache_is_right_after_a_gap() {
 fn a_cache_follows_through_partitions_with_writers_all_over() {
     let cluster = Cluster::new(3);
     let writers: Vec<Session> = (1..3).map(|place| cluster.node(place).session()).collect();
-    writers[0].create("/c", b"", CreateMode::Persistent).unwrap();
+    writers[0].create("/c", b"", CreateMode::Persistent).wait().unwrap();
     let reader = cluster.node(0).session();
-    reader.sync().unwrap();
-    let mut cache = Cache::new(&reader, "/c").unwrap();
+    reader.sync().wait().unwrap();
+    let mut cache = Cache::new(&reader, "/c").wait().unwrap();
     let mut followed = view(cache.view(), "/c");
     std::thread::scope(|scope| {
         for (number, writer) in writers.iter().enumerate() {
@@ -362,19 +372,19 @@ fn a_cache_follows_through_partitions_with_writers_all_over() {
                 for n in 0..150u64 {
                     let path = format!("/c/{}", (n * 7 + number as u64) % 5);
                     let _may_fail = match n % 3 {
-                        0 => writer.create(&path, b"", CreateMode::Persistent).map(drop),
-                        1 => writer.set(&path, n.to_string()).map(drop),
-                        _ => writer.delete(&path),
+                        0 => writer.create(&path, b"", CreateMode::Persistent).wait().map(drop),
+                        1 => writer.set(&path, n.to_string()).wait().map(drop),
+                        _ => writer.delete(&path).wait(),
                     };
                 }
                 let end = format!("/c/end-{number}");
-                writer.create(&end, b"", CreateMode::Persistent).unwrap();
+                writer.create(&end, b"", CreateMode::Persistent).wait().unwrap();
             });
         }
         let followed = &mut followed;
         let following = scope.spawn(move || {
             while !["/c/end-0", "/c/end-1"].iter().all(|end| followed.contains_key(*end)) {
-                follow(followed, &cache.recv().unwrap());
+                follow(followed, &cache.recv().wait().unwrap());
                 assert_eq!(*followed, view(cache.view(), "/c"));
             }
         });
@@ -394,23 +404,24 @@ fn a_list_keeps_its_order_and_removes_no_other() {
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
     let list = NodeList::new(&one, "/lists/steps").unwrap();
     let there = NodeList::new(&two, "/lists/steps").unwrap();
-    assert_eq!(list.items(), Ok(Vec::new()));
-    let items: Vec<_> = (0..12u8).map(|n| [&list, &there][n as usize % 2].push([n])).collect();
+    assert_eq!(list.items().wait(), Ok(Vec::new()));
+    let items: Vec<_> =
+        (0..12u8).map(|n| [&list, &there][n as usize % 2].push([n]).wait()).collect();
     // Numbers outgrow their digits, and some of the children are no items.
-    one.create("/lists/steps/item-10000000000", [12], CreateMode::Persistent).unwrap();
-    one.create("/lists/steps/other", [13], CreateMode::Persistent).unwrap();
+    one.create("/lists/steps/item-10000000000", [12], CreateMode::Persistent).wait().unwrap();
+    one.create("/lists/steps/other", [13], CreateMode::Persistent).wait().unwrap();
     let data = |list: &NodeList| -> Vec<u8> {
-        list.items().unwrap().iter().map(|item| item.data()[0]).collect()
+        list.items().wait().unwrap().iter().map(|item| item.data()[0]).collect()
     };
     assert_eq!(data(&list), (0..=12).collect::<Vec<_>>());
     let third = items[3].as_ref().unwrap();
-    assert_eq!((there.remove(third), list.remove(third)), (Ok(true), Ok(false)));
+    assert_eq!((there.remove(third).wait(), list.remove(third).wait()), (Ok(true), Ok(false)));
     assert_eq!(third.data(), &Arc::from([3u8]));
     // The list is created again, and its numbers start from zero.
     let first = items[0].as_ref().unwrap();
-    one.delete_recursive("/lists").unwrap();
-    let again = list.push([7]).unwrap();
+    one.delete_recursive("/lists").wait().unwrap();
+    let again = list.push([7]).wait().unwrap();
     assert_eq!(again.path(), first.path());
-    assert_eq!(list.remove(first), Ok(false), "that is another one");
+    assert_eq!(list.remove(first).wait(), Ok(false), "that is another one");
     assert_eq!(data(&list), [7]);
 }

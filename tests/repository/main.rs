@@ -2,6 +2,7 @@
 
 mod circles;
 mod contrib;
+mod face;
 mod figures;
 mod layers;
 mod package;

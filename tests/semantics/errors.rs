@@ -51,9 +51,9 @@ struct Setting {
 fn setting() -> Setting {
     let (cluster, open) = one();
     make(&open, &["/full", "/full/child", "/empty"]);
-    open.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    open.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
     let closed = crate::open(&cluster, 0);
-    closed.close().unwrap();
+    closed.close().wait().unwrap();
     Setting { _cluster: cluster, open, closed, big: vec![0; (1 << 20) + 1] }
 }
 
@@ -91,7 +91,7 @@ fn a_create_is_refused_with_the_first_error_of_the_order() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(name(&error(result)), expected, "line {line}");
+        assert_eq!(name(&error(result.wait())), expected, "line {line}");
     }
 }
 
@@ -115,7 +115,7 @@ fn a_delete_is_refused_with_the_first_error_of_the_order() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(name(&error(result)), expected, "line {line}");
+        assert_eq!(name(&error(result.wait())), expected, "line {line}");
     }
 }
 
@@ -139,7 +139,7 @@ fn a_set_is_refused_with_the_first_error_of_the_order() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(name(&error(result)), expected, "line {line}");
+        assert_eq!(name(&error(result.wait())), expected, "line {line}");
     }
 }
 
@@ -147,7 +147,7 @@ fn a_set_is_refused_with_the_first_error_of_the_order() {
 fn a_check_is_refused_with_the_first_error_of_the_order() {
     let s = setting();
     let on = |session: &Session, path: &str, condition| {
-        error(session.multi().require(path, condition).commit())
+        error(session.multi().require(path, condition).commit().wait())
     };
     for (line, (expected, error)) in [
         ("InvalidPath", on(&s.closed, "none", Condition::Version(9))),
@@ -176,19 +176,25 @@ fn in_a_multi_the_first_operation_that_fails_decides() {
         other => panic!("{:?}", other.map(|_: Vec<quorate::multi::OpResult>| ())),
     };
     let multi = || s.open.multi().create("/new", b"", P);
-    assert_eq!(failed(multi().delete("/full").delete("/none").commit()), (1, "NotEmpty"));
-    assert_eq!(failed(multi().delete("/none").delete("/full").commit()), (1, "NoNode"));
-    assert_eq!(failed(multi().create("/new", b"", P).commit()), (1, "NodeExists"));
-    assert_eq!(failed(multi().delete_if("/new", 1).delete("/none").commit()), (1, "BadVersion"));
-    assert_eq!(failed(multi().delete("/none").set("bad", b"").commit()), (2, "InvalidPath"));
-    assert_eq!(failed(multi().set("bad", b"").set("/new", &s.big).commit()), (1, "InvalidPath"));
-    assert_eq!(failed(multi().create("/x", b"", TOO_SHORT).commit()), (1, "InvalidTtl"));
+    assert_eq!(failed(multi().delete("/full").delete("/none").commit().wait()), (1, "NotEmpty"));
+    assert_eq!(failed(multi().delete("/none").delete("/full").commit().wait()), (1, "NoNode"));
+    assert_eq!(failed(multi().create("/new", b"", P).commit().wait()), (1, "NodeExists"));
+    assert_eq!(
+        failed(multi().delete_if("/new", 1).delete("/none").commit().wait()),
+        (1, "BadVersion")
+    );
+    assert_eq!(failed(multi().delete("/none").set("bad", b"").commit().wait()), (2, "InvalidPath"));
+    assert_eq!(
+        failed(multi().set("bad", b"").set("/new", &s.big).commit().wait()),
+        (1, "InvalidPath")
+    );
+    assert_eq!(failed(multi().create("/x", b"", TOO_SHORT).commit().wait()), (1, "InvalidTtl"));
     let half = vec![0; (1 << 19) + 1];
     let over = multi().set("/new", &half).set("/none", &half).set("bad", b"").commit();
-    assert_eq!(failed(over), (2, "TooLarge"), "all of it together");
-    let of_closed = s.closed.multi().delete("/none").commit();
+    assert_eq!(failed(over.wait()), (2, "TooLarge"), "all of it together");
+    let of_closed = s.closed.multi().delete("/none").commit().wait();
     assert!(matches!(of_closed, Err(Error::SessionClosed { .. })), "{of_closed:?}");
-    assert_eq!(s.open.exists("/new").unwrap(), None);
+    assert_eq!(s.open.exists("/new").wait().unwrap(), None);
 }
 
 /// Each error carries its context, where ZooKeeper's exception has a path or none at all.
@@ -197,33 +203,36 @@ fn each_error_names_its_path_or_session() {
     let s = setting();
     let path = |path: &str| path.to_owned();
     for (result, expected) in [
-        (s.open.set("/none", b"").map(drop), Error::NoNode { path: path("/none") }),
+        (s.open.set("/none", b"").wait().map(drop), Error::NoNode { path: path("/none") }),
         // The missing parent, not the znode to create; but the znode to delete.
-        (s.open.create("/a/b/c", b"", P).map(drop), Error::NoNode { path: path("/a/b") }),
-        (s.open.delete("/a/b/c"), Error::NoNode { path: path("/a/b/c") }),
-        (s.open.create("/full", b"", P).map(drop), Error::NodeExists { path: path("/full") }),
-        (s.open.delete("/full"), Error::NotEmpty { path: path("/full") }),
+        (s.open.create("/a/b/c", b"", P).wait().map(drop), Error::NoNode { path: path("/a/b") }),
+        (s.open.delete("/a/b/c").wait(), Error::NoNode { path: path("/a/b/c") }),
         (
-            s.open.set_if("/full", b"", 3).map(drop),
+            s.open.create("/full", b"", P).wait().map(drop),
+            Error::NodeExists { path: path("/full") },
+        ),
+        (s.open.delete("/full").wait(), Error::NotEmpty { path: path("/full") }),
+        (
+            s.open.set_if("/full", b"", 3).wait().map(drop),
             Error::BadVersion { path: path("/full"), expected: 3, actual: 0 },
         ),
         (
-            s.open.create("/mine/x", b"", P).map(drop),
+            s.open.create("/mine/x", b"", P).wait().map(drop),
             Error::NoChildrenForEphemerals { path: path("/mine") },
         ),
-        (s.open.delete("/zookeeper"), Error::Reserved { path: path("/zookeeper") }),
+        (s.open.delete("/zookeeper").wait(), Error::Reserved { path: path("/zookeeper") }),
         (
-            s.open.create("/t", b"", TOO_SHORT).map(drop),
+            s.open.create("/t", b"", TOO_SHORT).wait().map(drop),
             Error::InvalidSetting {
                 setting: "ttl",
                 reason: "0ns for /t is not from 1 ms to 2^40 - 1 ms".to_owned(),
             },
         ),
         (
-            s.open.set("/full", &s.big).map(drop),
+            s.open.set("/full", &s.big).wait().map(drop),
             Error::TooLarge { path: path("/full"), size: (1 << 20) + 1, limit: 1 << 20 },
         ),
-        (s.closed.get("/full").map(drop), Error::SessionClosed { session: s.closed.id() }),
+        (s.closed.get("/full").wait().map(drop), Error::SessionClosed { session: s.closed.id() }),
     ] {
         assert_eq!(result, Err(expected.clone()));
         let text = expected.to_string();
@@ -239,23 +248,26 @@ fn each_error_names_its_path_or_session() {
 fn a_session_that_is_over_reports_the_reason() {
     let cluster = Cluster::new(1);
     let [closed, expired, moved] = [(); 3].map(|()| open(&cluster, 0));
-    closed.close().unwrap();
+    closed.close().wait().unwrap();
     cluster.expire(&expired);
-    let resumed = cluster.node(0).resume(moved.id(), moved.password()).unwrap();
+    let resumed = cluster.node(0).resume(moved.id(), moved.password()).wait().unwrap();
     for (session, expected) in [
         (&closed, Error::SessionClosed { session: closed.id() }),
         (&expired, Error::SessionExpired { session: expired.id() }),
         (&moved, Error::SessionMoved { session: moved.id() }),
     ] {
-        assert_eq!(session.get("/").map(drop), Err(expected.clone()));
-        assert_eq!(session.set("/", b"").map(drop), Err(expected.clone()));
-        assert_eq!(session.sync().map(drop), Err(expected.clone()));
-        assert_eq!(session.multi().delete("/none").commit().map(drop), Err(expected.clone()));
-        assert_eq!(session.get_and_watch("/").map(drop), Err(expected.clone()));
-        assert_eq!(session.nonblocking().exists("/").wait(), Err(expected.clone()));
+        assert_eq!(session.get("/").wait().map(drop), Err(expected.clone()));
+        assert_eq!(session.set("/", b"").wait().map(drop), Err(expected.clone()));
+        assert_eq!(session.sync().wait().map(drop), Err(expected.clone()));
+        assert_eq!(
+            session.multi().delete("/none").commit().wait().map(drop),
+            Err(expected.clone())
+        );
+        assert_eq!(session.get_and_watch("/").wait().map(drop), Err(expected.clone()));
+        assert_eq!(session.in_turn().exists("/").wait(), Err(expected.clone()));
         assert!(expected.is_session_lost() && !expected.is_outcome_unknown());
     }
-    resumed.set("/", b"").unwrap();
+    resumed.set("/", b"").wait().unwrap();
 }
 
 /// ZooKeeper closes the connection of a client that sends too much, and the client sees a lost connection.
@@ -264,27 +276,26 @@ fn a_request_that_is_too_large_fails_with_the_limit_and_costs_nothing() {
     let s = setting();
     let limit = 1 << 20;
     let fits = vec![1; limit as usize];
-    s.open.set("/empty", &fits).unwrap();
-    s.open.create("/big", &fits, P).unwrap();
+    s.open.set("/empty", &fits).wait().unwrap();
+    s.open.create("/big", &fits, P).wait().unwrap();
     let too_large = |size| Error::TooLarge { path: "/empty".to_owned(), size, limit };
-    assert_eq!(s.open.set("/empty", &s.big), Err(too_large(limit + 1)));
+    assert_eq!(s.open.set("/empty", &s.big).wait(), Err(too_large(limit + 1)));
     let multi = s.open.multi().set("/empty", &fits).set("/empty", b"x").commit();
-    assert_eq!(multi, Err(Error::Multi { index: 1, error: Box::new(too_large(limit + 1)) }));
+    assert_eq!(multi.wait(), Err(Error::Multi { index: 1, error: Box::new(too_large(limit + 1)) }));
     // The session goes on, and so do its watches.
     assert_eq!(s.open.state(), quorate::SessionState::Connected);
-    assert_eq!(s.open.get("/empty").unwrap().1.version, 1);
+    assert_eq!(s.open.get("/empty").wait().unwrap().1.version, 1);
     // Replies have no limit: here are more children than ZooKeeper could list.
     let name = "n".repeat(1000);
     make(&s.open, &["/many"]);
-    let created: Vec<_> = (0..1200)
-        .map(|n| s.open.nonblocking().create(&format!("/many/{name}{n:04}"), b"", P))
-        .collect();
+    let created: Vec<_> =
+        (0..1200).map(|n| s.open.create(&format!("/many/{name}{n:04}"), b"", P)).collect();
     for created in created {
         created.wait().unwrap();
     }
-    let children = s.open.children("/many").unwrap();
+    let children = s.open.children("/many").wait().unwrap();
     assert!(children.iter().map(String::len).sum::<usize>() > limit as usize);
-    s.open.delete_recursive("/many").unwrap();
+    s.open.delete_recursive("/many").wait().unwrap();
 }
 
 #[test]
@@ -292,7 +303,7 @@ fn too_many_requests_are_refused_before_anything_is_done() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().pending_requests_max(3));
     let session = open(&cluster, 0);
     cluster.isolate(0);
-    let mut sets: Vec<_> = (0..5).map(|_| session.nonblocking().set("/", b"x")).collect();
+    let mut sets: Vec<_> = (0..5).map(|_| session.set("/", b"x")).collect();
     let refused = sets.split_off(3);
     for set in refused {
         let error = set.wait().unwrap_err();

@@ -18,7 +18,7 @@ fn a_sessions_calls_are_answered_in_the_order_in_which_they_were_made() {
         let session = open(&cluster, node);
         let path = format!("/{node}");
         make(&session, &[&path]);
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         let pairs: Vec<_> = (0..200)
             .map(|_| (calls.set(&path, b""), calls.get(&path), calls.exists(&path)))
             .collect();
@@ -38,18 +38,18 @@ fn a_sync_shows_every_write_that_any_session_has_seen() {
     let sessions: Vec<_> = (0..3).map(|node| open(&cluster, node)).collect();
     make(&sessions[0], &["/n"]);
     for round in 0..60 {
-        let version = sessions[round % 3].set("/n", b"").unwrap().version;
+        let version = sessions[round % 3].set("/n", b"").wait().unwrap().version;
         for session in &sessions {
-            session.sync().unwrap();
+            session.sync().wait().unwrap();
             assert_eq!(stat(session, "/n").version, version);
         }
     }
     // An isolated leader that does not know it yet cannot answer a sync.
     let old = cluster.leader().unwrap();
     cluster.isolate(old);
-    let mut synced = sessions[old].nonblocking().sync();
+    let mut synced = sessions[old].sync();
     cluster.advance(SECOND * 4);
-    sessions[(old + 1) % 3].set("/n", b"").unwrap();
+    sessions[(old + 1) % 3].set("/n", b"").wait().unwrap();
     assert!(synced.try_take().is_none());
     cluster.heal();
     cluster.advance(SECOND * 2);
@@ -68,7 +68,7 @@ fn a_sequential_create_is_done_once_whoever_is_the_leader() {
     let mut creates = Vec::new();
     for _ in 0..4 {
         for _ in 0..50 {
-            creates.push(session.nonblocking().create("/q/n", b"", SEQUENTIAL));
+            creates.push(session.create("/q/n", b"", SEQUENTIAL));
         }
         // One of the other nodes, which leads or could.
         let leader = cluster.leader().filter(|leader| *leader != node).unwrap_or((node + 1) % 3);
@@ -78,7 +78,7 @@ fn a_sequential_create_is_done_once_whoever_is_the_leader() {
     for (n, create) in creates.into_iter().enumerate() {
         assert_eq!(create.wait().unwrap().path, format!("/q/n{n:010}"));
     }
-    assert_eq!(session.children("/q").unwrap().len(), 200);
+    assert_eq!(session.children("/q").wait().unwrap().len(), 200);
     assert_eq!(stat(&session, "/q").cversion, 200);
 }
 
@@ -88,14 +88,14 @@ fn zxids_grow_by_one_over_changes_of_leader() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(SECOND * 40));
     let node = (cluster.leader().unwrap() + 1) % 3;
     let session = open(&cluster, node);
-    let mut zxid = session.create("/n", b"", P).unwrap().stat.czxid;
+    let mut zxid = session.create("/n", b"", P).wait().unwrap().stat.czxid;
     for _ in 0..3 {
         let leader = cluster.leader().filter(|leader| *leader != node).unwrap_or((node + 1) % 3);
         cluster.restart(leader);
         cluster.advance(SECOND * 3);
         for _ in 0..5 {
             zxid += 1;
-            assert_eq!(session.set("/n", b"").unwrap().mzxid, zxid);
+            assert_eq!(session.set("/n", b"").wait().unwrap().mzxid, zxid);
         }
     }
 }
@@ -109,7 +109,7 @@ fn many_reads_of_any_kind_show_one_state() {
         scope.spawn(|| {
             for n in 0..200 {
                 let path = format!("/b/{n}");
-                writer.multi().set("/a", b"").create(&path, b"", P).commit().unwrap();
+                writer.multi().set("/a", b"").create(&path, b"", P).commit().wait().unwrap();
             }
         });
         let mut seen = 0;
@@ -121,7 +121,7 @@ fn many_reads_of_any_kind_show_one_state() {
                 ReadOp::AllChildrenNumber("/b"),
                 ReadOp::Get("/none"),
             ];
-            let results = session.multi_read(reads).unwrap();
+            let results = session.multi_read(reads).wait().unwrap();
             let [Ok(ReadResult::Data(_, a)), Ok(ReadResult::Children(names, b)), ..] = &results[..]
             else {
                 panic!("{results:?}");
@@ -141,9 +141,9 @@ fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
     let cluster = Cluster::new(3);
     let (one, two) = (open(&cluster, 0), open(&cluster, 1));
     make(&one, &["/data"]);
-    let guard = one.lock("/lock").unwrap().acquire().unwrap();
+    let guard = one.lock("/lock").unwrap().acquire().wait().unwrap();
     let contender = |session: &quorate::Session| {
-        let names = session.children("/lock").unwrap();
+        let names = session.children("/lock").wait().unwrap();
         assert_eq!(names.len(), 1);
         format!("/lock/{}", names[0])
     };
@@ -151,14 +151,14 @@ fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
     let fenced = |session: &quorate::Session, data: &[u8]| {
         session.multi().require(&mine, Condition::Czxid(token)).set("/data", data).commit()
     };
-    fenced(&one, b"held").unwrap();
-    guard.release().unwrap();
-    let next = two.lock("/lock").unwrap().acquire().unwrap();
+    fenced(&one, b"held").wait().unwrap();
+    guard.release().wait().unwrap();
+    let next = two.lock("/lock").unwrap().acquire().wait().unwrap();
     assert!(next.fencing_token() > token);
-    let late = fenced(&one, b"too late");
+    let late = fenced(&one, b"too late").wait();
     assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
-    two.sync().unwrap();
-    assert_eq!(&two.get("/data").unwrap().0[..], b"held");
+    two.sync().wait().unwrap();
+    assert_eq!(&two.get("/data").wait().unwrap().0[..], b"held");
 }
 
 /// After an instance was killed, its successor takes over its ephemeral in one write: no reader sees the name
@@ -167,7 +167,7 @@ fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
 fn a_stale_ephemeral_is_taken_over_in_one_write() {
     let cluster = Cluster::new(3);
     let (stale, observer) = (open(&cluster, 0), open(&cluster, 2));
-    stale.create("/member", b"old", CreateMode::Ephemeral).unwrap();
+    stale.create("/member", b"old", CreateMode::Ephemeral).wait().unwrap();
     cluster.stop(0);
     cluster.advance(SECOND * 3);
     let new = open(&cluster, 1);
@@ -178,10 +178,11 @@ fn a_stale_ephemeral_is_taken_over_in_one_write() {
         .delete("/member")
         .create("/member", b"new", CreateMode::Ephemeral)
         .commit()
+        .wait()
         .unwrap();
-    assert!(watch.is_ok());
+    assert!(watch.wait().is_ok());
     cluster.advance(SECOND * 20);
-    let (data, now) = new.get("/member").unwrap();
+    let (data, now) = new.get("/member").wait().unwrap();
     assert_eq!((&data[..], now.ephemeral_owner), (&b"new"[..], Some(new.id())));
 }
 
@@ -190,19 +191,19 @@ fn a_stale_ephemeral_is_taken_over_in_one_write() {
 fn trees_are_deleted_and_listed_at_once() {
     let (_cluster, session) = one();
     make(&session, &["/t", "/t/a", "/t/a/b", "/t/c", "/tt"]);
-    session.create("/t/e", b"", CreateMode::Ephemeral).unwrap();
-    let snapshot = session.snapshot().unwrap();
+    session.create("/t/e", b"", CreateMode::Ephemeral).wait().unwrap();
+    let snapshot = session.snapshot().wait().unwrap();
     let listed: Vec<String> =
         snapshot.walk("/t").unwrap().map(|(path, _, _)| path.to_owned()).collect();
     assert_eq!(listed, ["/t", "/t/a", "/t/a/b", "/t/c", "/t/e"]);
-    assert_eq!(session.all_children_number("/t"), Ok(4));
-    let zxid = session.sync().unwrap();
-    session.delete_recursive("/t").unwrap();
-    assert_eq!(session.sync().unwrap(), zxid + 1);
-    assert_eq!(session.exists("/t/a/b").unwrap(), None);
-    assert_eq!(session.ephemerals().unwrap(), [""; 0]);
-    assert!(session.exists("/tt").unwrap().is_some());
-    assert_eq!(session.delete_recursive("/t"), Err(Error::NoNode { path: "/t".to_owned() }));
+    assert_eq!(session.all_children_number("/t").wait(), Ok(4));
+    let zxid = session.sync().wait().unwrap();
+    session.delete_recursive("/t").wait().unwrap();
+    assert_eq!(session.sync().wait().unwrap(), zxid + 1);
+    assert_eq!(session.exists("/t/a/b").wait().unwrap(), None);
+    assert_eq!(session.ephemerals().wait().unwrap(), [""; 0]);
+    assert!(session.exists("/tt").wait().unwrap().is_some());
+    assert_eq!(session.delete_recursive("/t").wait(), Err(Error::NoNode { path: "/t".to_owned() }));
     // Created if missing and set if present, whatever other sessions do.
     for expected in [(0, 0), (1, 0)] {
         session
@@ -213,6 +214,7 @@ fn trees_are_deleted_and_listed_at_once() {
                 }
                 Ok(())
             })
+            .wait()
             .unwrap();
         let now = stat(&session, "/t");
         assert_eq!((now.version, now.cversion), expected);
@@ -226,8 +228,8 @@ fn an_id_names_one_session_for_ever() {
     for _ in 0..50 {
         let other = open(&cluster, 0);
         assert!(ids.insert(other.id()), "{} again", other.id());
-        other.close().unwrap();
-        let back = cluster.node(0).resume(other.id(), other.password());
+        other.close().wait().unwrap();
+        let back = cluster.node(0).resume(other.id(), other.password()).wait();
         assert_eq!(back.map(drop), Err(Error::SessionExpired { session: other.id() }));
     }
     assert!(ids.insert(session.id()));
@@ -239,10 +241,10 @@ fn a_child_list_is_sorted_and_one_of_its_moment() {
     for name in ["b", "a", "Z", "0", "\u{e9}", "a-", "a b"] {
         make(&session, &[&format!("/{name}")]);
     }
-    let (names, stat) = session.children_with_stat("/").unwrap();
+    let (names, stat) = session.children_with_stat("/").wait().unwrap();
     assert_eq!(names, ["0", "Z", "a", "a b", "a-", "b", "zookeeper", "\u{e9}"]);
     assert_eq!(stat.num_children as usize, names.len());
-    assert_eq!(session.children("/").unwrap(), names);
-    assert_eq!(session.children("/a").unwrap(), [""; 0]);
-    assert_eq!(session.all_children_number("/"), Ok(7 + 3));
+    assert_eq!(session.children("/").wait().unwrap(), names);
+    assert_eq!(session.children("/a").wait().unwrap(), [""; 0]);
+    assert_eq!(session.all_children_number("/").wait(), Ok(7 + 3));
 }

@@ -33,18 +33,18 @@ fn one() -> (Cluster, Session) {
 /// A new session on this node.
 fn open(cluster: &Cluster, node: usize) -> Session {
     let session = cluster.node(node).open_session().unwrap();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     session
 }
 
 fn make(session: &Session, paths: &[&str]) {
     for path in paths {
-        session.create(path, b"", P).unwrap_or_else(|error| panic!("{path}: {error}"));
+        session.create(path, b"", P).wait().unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 
 fn stat(session: &Session, path: &str) -> Stat {
-    session.exists(path).unwrap().unwrap_or_else(|| panic!("no znode {path}"))
+    session.exists(path).wait().unwrap().unwrap_or_else(|| panic!("no znode {path}"))
 }
 
 /// The events in a watch's channel now. A write's events are there before its reply.

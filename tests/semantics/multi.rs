@@ -7,7 +7,7 @@ use crate::{P, make, one, open, stat};
 
 /// The whole tree, to check that nothing has changed.
 fn everything(session: &Session) -> Vec<(String, Vec<u8>, Stat)> {
-    let snapshot = session.snapshot().unwrap();
+    let snapshot = session.snapshot().wait().unwrap();
     let walk = snapshot.walk("/").unwrap();
     walk.map(|(path, data, stat)| (path.to_owned(), data.to_vec(), stat)).collect()
 }
@@ -15,7 +15,7 @@ fn everything(session: &Session) -> Vec<(String, Vec<u8>, Stat)> {
 #[test]
 fn each_operation_sees_what_those_before_it_did() {
     let (_cluster, session) = one();
-    let before = session.sync().unwrap();
+    let before = session.sync().wait().unwrap();
     let results = session
         .multi()
         .create("/a", b"", P)
@@ -30,6 +30,7 @@ fn each_operation_sees_what_those_before_it_did() {
         .delete("/a/n0000000001")
         .set("/a", b"333")
         .commit()
+        .wait()
         .unwrap();
     let zxid = before + 1;
     // Each result is as of its operation, not as of the end.
@@ -64,7 +65,7 @@ fn each_operation_sees_what_those_before_it_did() {
         "set 3 3 5 1",
     ];
     assert_eq!(brief, expected);
-    assert_eq!(session.sync().unwrap(), zxid);
+    assert_eq!(session.sync().wait().unwrap(), zxid);
     let OpResult::Set(last) = results[10] else { panic!("{:?}", results[10]) };
     assert_eq!(stat(&session, "/a"), last);
 }
@@ -75,8 +76,8 @@ fn each_operation_sees_what_those_before_it_did() {
 fn a_failed_multi_changes_nothing_and_reports_the_index() {
     let (_cluster, session) = one();
     make(&session, &["/a", "/full", "/full/x"]);
-    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    let before = (everything(&session), session.sync().unwrap());
+    session.create("/mine", b"", CreateMode::Ephemeral).wait().unwrap();
+    let before = (everything(&session), session.sync().wait().unwrap());
     let fails: [(&str, Error); 6] = [
         ("missing", Error::NoNode { path: "/none".to_owned() }),
         ("taken", Error::NodeExists { path: "/a".to_owned() }),
@@ -104,8 +105,8 @@ fn a_failed_multi_changes_nothing_and_reports_the_index() {
             // One of the other lines has two operations.
             let index = place + usize::from(place > 1);
             let failed = Error::Multi { index, error: Box::new(error.clone()) };
-            assert_eq!(multi.commit(), Err(failed), "{which} in place {place}");
-            assert!(before == (everything(&session), session.sync().unwrap()), "{which}");
+            assert_eq!(multi.commit().wait(), Err(failed), "{which} in place {place}");
+            assert!(before == (everything(&session), session.sync().wait().unwrap()), "{which}");
         }
     }
 }
@@ -113,14 +114,14 @@ fn a_failed_multi_changes_nothing_and_reports_the_index() {
 #[test]
 fn a_multi_without_effect_still_succeeds() {
     let (_cluster, session) = one();
-    let zxid = session.sync().unwrap();
-    assert_eq!(session.multi().commit(), Ok(Vec::new()));
+    let zxid = session.sync().wait().unwrap();
+    assert_eq!(session.multi().commit().wait(), Ok(Vec::new()));
     let checks = session.multi().check("/", 0).require("/none", Condition::Absent);
-    assert_eq!(checks.commit(), Ok(vec![OpResult::Checked; 2]));
-    assert_eq!(session.sync().unwrap(), zxid);
+    assert_eq!(checks.commit().wait(), Ok(vec![OpResult::Checked; 2]));
+    assert_eq!(session.sync().wait().unwrap(), zxid);
     // Created and deleted again: only the zxid and the parent's count show it.
-    session.multi().create("/a", b"", P).delete("/a").commit().unwrap();
-    assert_eq!(session.sync().unwrap(), zxid + 1);
+    session.multi().create("/a", b"", P).delete("/a").commit().wait().unwrap();
+    assert_eq!(session.sync().wait().unwrap(), zxid + 1);
     assert_eq!(stat(&session, "/").cversion, 2);
 }
 
@@ -141,7 +142,7 @@ fn a_multi_takes_every_mode_and_every_condition() {
     for (n, mode) in modes.iter().enumerate() {
         multi = multi.create(&format!("/{n}-"), b"", *mode);
     }
-    let results = multi.commit().unwrap();
+    let results = multi.commit().wait().unwrap();
     for (mode, result) in modes.iter().zip(&results) {
         let OpResult::Created(made) = result else { panic!("{result:?}") };
         assert_eq!(stat(&session, &made.path), made.stat);
@@ -150,7 +151,7 @@ fn a_multi_takes_every_mode_and_every_condition() {
         assert_eq!(made.stat.ttl, mode.ttl());
         assert_eq!(made.path.len() > 3, mode.is_sequential());
     }
-    let there = session.set("/0-", b"x").unwrap();
+    let there = session.set("/0-", b"x").wait().unwrap();
     let zxid = there.czxid;
     for (holds, fails) in [
         (Condition::Exists, Condition::Absent),
@@ -161,8 +162,11 @@ fn a_multi_takes_every_mode_and_every_condition() {
         (Condition::Cversion(0), Condition::Cversion(1)),
         (Condition::Aversion(0), Condition::Aversion(1)),
     ] {
-        assert_eq!(session.multi().require("/0-", holds).commit(), Ok(vec![OpResult::Checked]));
-        assert!(session.multi().require("/0-", fails).set("/0-", b"").commit().is_err());
+        assert_eq!(
+            session.multi().require("/0-", holds).commit().wait(),
+            Ok(vec![OpResult::Checked])
+        );
+        assert!(session.multi().require("/0-", fails).set("/0-", b"").commit().wait().is_err());
     }
     assert_eq!(stat(&session, "/0-").version, 1);
 }
@@ -170,17 +174,17 @@ fn a_multi_takes_every_mode_and_every_condition() {
 #[test]
 fn no_reader_sees_a_part_of_a_multi() {
     let (cluster, session) = one();
-    session.multi().create("/a", b"", P).create("/b", b"", P).commit().unwrap();
+    session.multi().create("/a", b"", P).create("/b", b"", P).commit().wait().unwrap();
     let reader = open(&cluster, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..300 {
-                session.multi().set("/a", b"").set("/b", b"").commit().unwrap();
+                session.multi().set("/a", b"").set("/b", b"").commit().wait().unwrap();
             }
         });
         let mut last = 0;
         while last < 300 {
-            let snapshot = reader.snapshot().unwrap();
+            let snapshot = reader.snapshot().wait().unwrap();
             let [a, b] = ["/a", "/b"].map(|path| snapshot.get(path).unwrap().1);
             assert_eq!((a.version, a.mzxid, a.mtime), (b.version, b.mzxid, b.mtime));
             assert!(a.version >= last);
@@ -193,12 +197,12 @@ fn no_reader_sees_a_part_of_a_multi() {
 fn a_multi_of_a_session_that_is_over_fails_and_changes_nothing() {
     let (cluster, session) = one();
     let old = open(&cluster, 0);
-    let new = cluster.node(0).resume(old.id(), old.password()).unwrap();
+    let new = cluster.node(0).resume(old.id(), old.password()).wait().unwrap();
     let moved = old.multi().create("/a", b"", P).commit();
-    assert_eq!(moved, Err(Error::SessionMoved { session: old.id() }));
-    new.multi().create("/a", b"", P).commit().unwrap();
-    new.close().unwrap();
+    assert_eq!(moved.wait(), Err(Error::SessionMoved { session: old.id() }));
+    new.multi().create("/a", b"", P).commit().wait().unwrap();
+    new.close().wait().unwrap();
     let closed = new.multi().delete("/a").commit();
-    assert_eq!(closed, Err(Error::SessionClosed { session: new.id() }));
-    assert!(session.exists("/a").unwrap().is_some());
+    assert_eq!(closed.wait(), Err(Error::SessionClosed { session: new.id() }));
+    assert!(session.exists("/a").wait().unwrap().is_some());
 }

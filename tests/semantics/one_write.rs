@@ -8,7 +8,7 @@ use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, Session, WatchMode};
 
 fn events(session: &Session, watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     watch.events().try_iter().map(|event| (event.kind, event.zxid)).collect()
 }
 
@@ -16,37 +16,38 @@ fn events(session: &Session, watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
 fn create_or_set_sets_an_existing_znode_and_creates_a_missing_one() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
-    let created = session.create_or_set("/a", b"1", CreateMode::Ephemeral).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let created = session.create_or_set("/a", b"1", CreateMode::Ephemeral).wait().unwrap();
     assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
     // The existing znode keeps its mode.
-    let set = session.create_or_set("/a", b"2", CreateMode::Persistent).unwrap();
+    let set = session.create_or_set("/a", b"2", CreateMode::Persistent).wait().unwrap();
     assert_eq!((set.path.as_str(), set.stat.version), ("/a", 1));
     assert_eq!(set.stat.ephemeral_owner, Some(session.id()));
     let expected =
         [(EventKind::Created, created.stat.czxid), (EventKind::DataChanged, set.stat.mzxid)];
     assert_eq!(events(&session, &watch), expected);
     // A sequential mode always creates.
-    session.create("/dir", b"", CreateMode::Persistent).unwrap();
+    session.create("/dir", b"", CreateMode::Persistent).wait().unwrap();
     for number in 0..2 {
         let mode = CreateMode::PersistentSequential;
-        let created = session.create_or_set("/dir/n-", b"", mode).unwrap();
+        let created = session.create_or_set("/dir/n-", b"", mode).wait().unwrap();
         assert_eq!(created.path, format!("/dir/n-{number:010}"));
     }
-    let missing = session.create_or_set("/none/a", b"", CreateMode::Persistent).unwrap_err();
+    let missing = session.create_or_set("/none/a", b"", CreateMode::Persistent).wait().unwrap_err();
     assert_eq!(missing, Error::NoNode { path: "/none".into() });
     let results = session
         .multi()
         .create_or_set("/b", b"1", CreateMode::Persistent)
         .create_or_set("/b", b"2", CreateMode::Persistent)
         .commit()
+        .wait()
         .unwrap();
     assert!(
         matches!(results[..], [OpResult::Created(_), OpResult::Set(stat)] if stat.version == 1)
     );
     let chrooted = session.chroot("/dir").unwrap();
     for version in 0..2 {
-        let put = chrooted.create_or_set("/x", b"", CreateMode::Persistent).unwrap();
+        let put = chrooted.create_or_set("/x", b"", CreateMode::Persistent).wait().unwrap();
         assert_eq!((put.path.as_str(), put.stat.version), ("/x", version));
     }
 }
@@ -59,37 +60,37 @@ fn a_stale_ephemeral_is_taken_over_in_one_operation() {
     let other = cluster.node(0).open_session().unwrap();
     let from = former.id();
     // A missing znode is created; the caller's own is set.
-    let taken = session.take_over("/free", b"1", from).unwrap();
+    let taken = session.take_over("/free", b"1", from).wait().unwrap();
     assert_eq!(taken.stat.ephemeral_owner, Some(session.id()));
-    assert_eq!(session.take_over("/free", b"2", from).unwrap().stat.version, 1);
+    assert_eq!(session.take_over("/free", b"2", from).wait().unwrap().stat.version, 1);
     // The former session's znode is replaced, with one zxid and its access list.
-    session.add_auth("digest", "a:b").unwrap();
+    session.add_auth("digest", "a:b").wait().unwrap();
     let acl = [
         Acl::new(Permissions::ALL, Id::anyone()),
         Acl::new(Permissions::READ, Id::digest("a", "b")),
     ];
-    let old = former.create_with_acl("/a", b"1", CreateMode::Ephemeral, &acl).unwrap().stat;
-    let watch = other.watch("/a", WatchMode::Persistent).unwrap();
-    let new = session.take_over("/a", b"2", from).unwrap().stat;
+    let old = former.create_with_acl("/a", b"1", CreateMode::Ephemeral, &acl).wait().unwrap().stat;
+    let watch = other.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let new = session.take_over("/a", b"2", from).wait().unwrap().stat;
     assert_eq!((new.ephemeral_owner, new.version), (Some(session.id()), 0));
     assert!(new.czxid > old.czxid);
     let expected = [(EventKind::Deleted, new.czxid), (EventKind::Created, new.czxid)];
     assert_eq!(events(&other, &watch), expected);
-    assert_eq!(session.acl("/a").unwrap().0, acl);
-    assert_eq!(former.ephemerals().unwrap(), Vec::<String>::new());
-    former.close().unwrap();
-    assert!(session.exists("/a").unwrap().is_some());
+    assert_eq!(session.acl("/a").wait().unwrap().0, acl);
+    assert_eq!(former.ephemerals().wait().unwrap(), Vec::<String>::new());
+    former.close().wait().unwrap();
+    assert!(session.exists("/a").wait().unwrap().is_some());
     // A znode of any other session is not.
-    other.create("/b", b"", CreateMode::Ephemeral).unwrap();
-    other.create("/c", b"", CreateMode::Persistent).unwrap();
+    other.create("/b", b"", CreateMode::Ephemeral).wait().unwrap();
+    other.create("/c", b"", CreateMode::Persistent).wait().unwrap();
     for path in ["/b", "/c"] {
-        let refused = session.take_over(path, b"", from).unwrap_err();
+        let refused = session.take_over(path, b"", from).wait().unwrap_err();
         assert_eq!(refused, Error::NodeExists { path: path.into() });
     }
-    assert!(session.take_over("/b", b"", SessionId::from_number(0)).is_err());
-    let failed = session.multi().take_over("/b", b"", other.id()).delete("/none").commit();
+    assert!(session.take_over("/b", b"", SessionId::from_number(0)).wait().is_err());
+    let failed = session.multi().take_over("/b", b"", other.id()).delete("/none").commit().wait();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
-    assert_eq!(other.ephemerals().unwrap(), ["/b"]);
+    assert_eq!(other.ephemerals().wait().unwrap(), ["/b"]);
 }
 
 #[test]
@@ -98,9 +99,9 @@ fn a_takeover_needs_both_permissions_and_no_more_quota() {
     let former = cluster.node(0).open_session().unwrap();
     let session = cluster.node(0).open_session().unwrap();
     let admin = cluster.node(0).open_session().unwrap();
-    admin.add_auth("digest", "a:b").unwrap();
-    former.create("/dir", b"", CreateMode::Persistent).unwrap();
-    former.create("/dir/a", b"12", CreateMode::Ephemeral).unwrap();
+    admin.add_auth("digest", "a:b").wait().unwrap();
+    former.create("/dir", b"", CreateMode::Persistent).wait().unwrap();
+    former.create("/dir/a", b"12", CreateMode::Ephemeral).wait().unwrap();
     let both = Permissions::CREATE | Permissions::DELETE;
     for (given, lacks) in [
         (Permissions::CREATE, Some(Permissions::DELETE)),
@@ -109,22 +110,22 @@ fn a_takeover_needs_both_permissions_and_no_more_quota() {
     ] {
         let entry = |permissions, id| Acl::new(permissions, id);
         let acl = [entry(given, Id::anyone()), entry(Permissions::ALL, Id::digest("a", "b"))];
-        admin.set_acl("/dir", &acl).unwrap();
+        admin.set_acl("/dir", &acl).wait().unwrap();
         let taken = session.take_over("/dir/a", b"12", former.id());
         match lacks {
             Some(permission) => {
-                assert_eq!(taken, Err(Error::NoAuth { path: "/dir".into(), permission }));
-                assert_eq!(former.ephemerals().unwrap(), ["/dir/a"]);
+                assert_eq!(taken.wait(), Err(Error::NoAuth { path: "/dir".into(), permission }));
+                assert_eq!(former.ephemerals().wait().unwrap(), ["/dir/a"]);
             }
-            None => drop(taken.unwrap()),
+            None => drop(taken.wait().unwrap()),
         }
     }
     // A subtree over its quota does not grow by a takeover.
-    admin.set_quota("/dir", &Quota::new().znodes_hard(1).bytes_hard(1)).unwrap();
-    let refused = former.take_over("/dir/a", b"123", session.id()).unwrap_err();
+    admin.set_quota("/dir", &Quota::new().znodes_hard(1).bytes_hard(1)).wait().unwrap();
+    let refused = former.take_over("/dir/a", b"123", session.id()).wait().unwrap_err();
     assert!(matches!(refused, Error::QuotaExceeded { .. }), "{refused:?}");
-    former.take_over("/dir/a", b"21", session.id()).unwrap();
-    let (_, usage) = admin.quota("/dir").unwrap().unwrap();
+    former.take_over("/dir/a", b"21", session.id()).wait().unwrap();
+    let (_, usage) = admin.quota("/dir").wait().unwrap().unwrap();
     assert_eq!((usage.znodes, usage.bytes), (2, 2));
 }
 
@@ -132,11 +133,11 @@ fn a_takeover_needs_both_permissions_and_no_more_quota() {
 fn children_are_read_page_by_page() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/dir", b"", CreateMode::Persistent).unwrap();
+    session.create("/dir", b"", CreateMode::Persistent).wait().unwrap();
     for number in 0..25 {
-        session.create(&format!("/dir/{number:02}"), b"", CreateMode::Persistent).unwrap();
+        session.create(&format!("/dir/{number:02}"), b"", CreateMode::Persistent).wait().unwrap();
     }
-    let snapshot = session.snapshot().unwrap();
+    let snapshot = session.snapshot().wait().unwrap();
     let mut all: Vec<String> = Vec::new();
     loop {
         let page = snapshot.children_page("/dir", all.last().map(String::as_str), 10).unwrap();
@@ -145,13 +146,13 @@ fn children_are_read_page_by_page() {
         }
         assert_eq!(page.len(), 10.min(25 - all.len()));
         // Znodes deleted in between are still in the snapshot.
-        session.delete(&format!("/dir/{}", page[0])).unwrap();
+        session.delete(&format!("/dir/{}", page[0])).wait().unwrap();
         all.extend(page);
     }
     assert_eq!(all, snapshot.children("/dir").unwrap());
     // The cursor's znode need not exist any more.
-    assert_eq!(session.children_page("/dir", Some("00"), 2).unwrap(), ["01", "02"]);
-    assert_eq!(session.children_page("/dir", None, 0).unwrap(), Vec::<String>::new());
+    assert_eq!(session.children_page("/dir", Some("00"), 2).wait().unwrap(), ["01", "02"]);
+    assert_eq!(session.children_page("/dir", None, 0).wait().unwrap(), Vec::<String>::new());
     let missing = session.children_page("/none", None, 1);
-    assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+    assert_eq!(missing.wait(), Err(Error::NoNode { path: "/none".into() }));
 }

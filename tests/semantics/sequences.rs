@@ -8,7 +8,7 @@ use crate::{P, SECOND, make, one, open, stat};
 const SEQUENTIAL: CreateMode = CreateMode::PersistentSequential;
 
 fn next(session: &Session, prefix: &str) -> String {
-    session.create(prefix, b"", SEQUENTIAL).unwrap().path
+    session.create(prefix, b"", SEQUENTIAL).wait().unwrap().path
 }
 
 #[test]
@@ -18,20 +18,20 @@ fn the_number_is_how_many_children_were_ever_created() {
     assert_eq!(next(&session, "/q/a-"), "/q/a-0000000000");
     make(&session, &["/q/plain"]);
     assert_eq!(next(&session, "/q/b-"), "/q/b-0000000002", "creates without a number count");
-    session.delete("/q/b-0000000002").unwrap();
-    session.delete("/q/plain").unwrap();
-    session.set("/q", b"").unwrap();
+    session.delete("/q/b-0000000002").wait().unwrap();
+    session.delete("/q/plain").wait().unwrap();
+    session.set("/q", b"").wait().unwrap();
     assert_eq!(next(&session, "/q/b-"), "/q/b-0000000003", "deleted znodes still count");
     // Grandchildren and failed creates do not count.
     make(&session, &["/q/b-0000000003/x"]);
-    assert!(session.create("/q/a-0000000000", b"", P).is_err());
+    assert!(session.create("/q/a-0000000000", b"", P).wait().is_err());
     for mode in [
         CreateMode::EphemeralSequential,
         CreateMode::PersistentSequentialWithTtl(SECOND * 60),
         SEQUENTIAL,
     ] {
         let before = stat(&session, "/q");
-        let made = session.create("/q/n", b"", mode).unwrap();
+        let made = session.create("/q/n", b"", mode).wait().unwrap();
         let number = (before.cversion + u64::from(before.num_children)) / 2;
         assert_eq!(made.path, format!("/q/n{number:010}"));
     }
@@ -47,10 +47,10 @@ fn the_number_is_not_the_cversion_and_restarts_with_the_parent() {
         for number in 0..3 {
             let path = next(&session, "/q/n");
             assert_eq!(path, format!("/q/n{number:010}"));
-            session.delete(&path).unwrap();
+            session.delete(&path).wait().unwrap();
             assert_eq!(stat(&session, "/q").cversion, 2 * (number + 1));
         }
-        session.delete("/q").unwrap();
+        session.delete("/q").wait().unwrap();
     }
 }
 
@@ -61,15 +61,15 @@ fn the_cversion_is_creates_and_deletes_together() {
     let (mut creates, mut deletes) = (0, 0);
     for round in 0..4 {
         for child in 0..=round {
-            session.create(&format!("/q/{child}"), b"", P).unwrap();
+            session.create(&format!("/q/{child}"), b"", P).wait().unwrap();
             creates += 1;
         }
-        session.set("/q/0", b"").unwrap();
+        session.set("/q/0", b"").wait().unwrap();
         let there = stat(&session, "/q");
         assert_eq!(there.cversion, creates + deletes);
         assert_eq!(there.cversion, 2 * creates - u64::from(there.num_children));
         for child in 0..=round {
-            session.delete(&format!("/q/{child}")).unwrap();
+            session.delete(&format!("/q/{child}")).wait().unwrap();
             deletes += 1;
         }
         let empty = stat(&session, "/q");
@@ -84,7 +84,7 @@ fn a_name_that_was_taken_stays_taken_until_the_number_moves_on() {
     make(&session, &["/q", "/q/n0000000001"]);
     let exists = Error::NodeExists { path: "/q/n0000000001".to_owned() };
     for _ in 0..2 {
-        assert_eq!(session.create("/q/n", b"", SEQUENTIAL), Err(exists.clone()));
+        assert_eq!(session.create("/q/n", b"", SEQUENTIAL).wait(), Err(exists.clone()));
     }
     // With another prefix the name is free, and the number moves on.
     assert_eq!(next(&session, "/q/m"), "/q/m0000000001");
@@ -102,6 +102,7 @@ fn the_creates_of_one_multi_have_numbers_of_their_own() {
         .delete("/q/n0000000001")
         .create("/q/n", b"", SEQUENTIAL)
         .commit()
+        .wait()
         .unwrap();
     let paths: Vec<&str> = results
         .iter()
@@ -113,6 +114,6 @@ fn the_creates_of_one_multi_have_numbers_of_their_own() {
     assert_eq!(paths, ["/q/n0000000000", "/q/n0000000001", "/q/n0000000002"]);
     // A failed multi has used no number.
     let failed = session.multi().create("/q/n", b"", SEQUENTIAL).delete("/none").commit();
-    assert!(failed.is_err());
+    assert!(failed.wait().is_err());
     assert_eq!(next(&session, "/q/n"), "/q/n0000000003");
 }

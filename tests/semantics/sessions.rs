@@ -15,7 +15,7 @@ const E: CreateMode = CreateMode::Ephemeral;
 fn outlives(cluster: &Cluster, observer: &Session, path: &str) -> Duration {
     let step = SECOND / 4;
     let mut waited = Duration::ZERO;
-    while observer.exists(path).unwrap().is_some() {
+    while observer.exists(path).wait().unwrap().is_some() {
         assert!(waited < SECOND * 120, "{path} stays");
         cluster.advance(step);
         waited += step;
@@ -35,9 +35,9 @@ fn a_session_whose_node_is_gone_ends_at_its_timeout_and_not_before() {
         .map(|asked| (asked, cluster.node(gone).open_session_with(SECOND * asked as u32).unwrap()))
         .collect();
     for (asked, session) in &sessions {
-        session.create(&format!("/{asked}"), b"", E).unwrap();
+        session.create(&format!("/{asked}"), b"", E).wait().unwrap();
     }
-    observer.sync().unwrap();
+    observer.sync().wait().unwrap();
     cluster.stop(gone);
     let mut waited = Duration::ZERO;
     for ((asked, session), given) in sessions.iter().zip([4, 4, 7, 12, 40]) {
@@ -55,18 +55,18 @@ fn a_new_leader_gives_every_session_its_full_timeout() {
     let leader = cluster.leader().unwrap();
     let (gone, there) = ((leader + 1) % 3, (leader + 2) % 3);
     let owner = open(&cluster, gone);
-    owner.create("/e", b"", E).unwrap();
+    owner.create("/e", b"", E).wait().unwrap();
     let observer = open(&cluster, there);
     cluster.stop(gone);
     cluster.advance(SECOND * 7);
-    assert!(observer.exists("/e").unwrap().is_some());
+    assert!(observer.exists("/e").wait().unwrap().is_some());
     // Whichever member leads, it starts a new term.
     cluster.restart(leader);
     while cluster.leader().is_none() {
         cluster.advance(SECOND / 20);
     }
     cluster.advance(SECOND * 9);
-    assert!(observer.exists("/e").unwrap().is_some(), "16 seconds, with a timeout of 10");
+    assert!(observer.exists("/e").wait().unwrap().is_some(), "16 seconds, with a timeout of 10");
     let waited = outlives(&cluster, &observer, "/e");
     assert!(waited < SECOND * 6, "{waited:?}");
 }
@@ -77,7 +77,7 @@ fn without_a_quorum_no_session_ends_but_for_its_own_holder() {
     let cluster = Cluster::new(3);
     let leader = cluster.leader().unwrap();
     let owner = open(&cluster, leader);
-    owner.create("/e", b"", E).unwrap();
+    owner.create("/e", b"", E).wait().unwrap();
     let node = cluster.node((leader + 1) % 3);
     let observer = open(&cluster, (leader + 1) % 3);
     cluster.stop((leader + 2) % 3);
@@ -86,11 +86,11 @@ fn without_a_quorum_no_session_ends_but_for_its_own_holder() {
     assert_eq!([owner.state(), observer.state()], [SessionState::Expired; 2]);
     // The replica shows the last state, and the sessions of that time.
     assert_eq!(node.status().sessions, Some(2));
-    assert!(matches!(owner.get("/e"), Err(Error::SessionExpired { .. })));
+    assert!(matches!(owner.get("/e").wait(), Err(Error::SessionExpired { .. })));
     cluster.heal();
     cluster.advance(SECOND * 30);
     let back = open(&cluster, leader);
-    assert_eq!(back.exists("/e").unwrap(), None);
+    assert_eq!(back.exists("/e").wait().unwrap(), None);
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn the_states_of_a_session_in_their_order() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let states = session.states();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     cluster.isolate(0);
     cluster.advance(SECOND * 5);
     cluster.heal();
     cluster.advance(SECOND * 3);
-    session.set("/", b"").unwrap();
+    session.set("/", b"").wait().unwrap();
     let late = session.states();
-    session.close().unwrap();
+    session.close().wait().unwrap();
     let mut seen: Vec<SessionState> = states.events().iter().collect();
     // It may have been open before the state was read.
     seen.retain(|state| *state != SessionState::Connecting);
@@ -136,10 +136,10 @@ fn ids_and_passwords_are_random_and_independent() {
     }
     let mut guess = sessions[0].password();
     guess[15] ^= 1;
-    let refused = cluster.node(0).resume(sessions[0].id(), guess);
+    let refused = cluster.node(0).resume(sessions[0].id(), guess).wait();
     assert!(matches!(refused, Err(Error::WrongPassword { .. })), "{refused:?}");
     let unknown = SessionId::from_number(sessions[0].id().number() ^ 1);
-    let refused = cluster.node(0).resume(unknown, sessions[0].password());
+    let refused = cluster.node(0).resume(unknown, sessions[0].password()).wait();
     assert_eq!(refused.map(drop), Err(Error::SessionExpired { session: unknown }));
 }
 
@@ -148,21 +148,21 @@ fn a_session_resumed_elsewhere_goes_on_there_and_reads_nothing_older() {
     let cluster = Cluster::new(3);
     let mut holder = open(&cluster, 0);
     make(&holder, &["/n"]);
-    holder.create("/mine", b"", E).unwrap();
+    holder.create("/mine", b"", E).wait().unwrap();
     for round in 1..=12 {
-        let version = holder.set("/n", b"").unwrap().version;
+        let version = holder.set("/n", b"").wait().unwrap().version;
         let node = round % 3;
-        let next = cluster.node(node).resume(holder.id(), holder.password()).unwrap();
+        let next = cluster.node(node).resume(holder.id(), holder.password()).wait().unwrap();
         // No sync: the resumption itself comes after all that the session has seen.
-        assert!(next.get("/n").unwrap().1.version >= version, "round {round}");
+        assert!(next.get("/n").wait().unwrap().1.version >= version, "round {round}");
         let moved = Error::SessionMoved { session: holder.id() };
-        assert_eq!(holder.set("/n", b"").map(drop), Err(moved));
-        assert_eq!(holder.close(), Ok(()), "which closes nothing");
+        assert_eq!(holder.set("/n", b"").wait().map(drop), Err(moved));
+        assert_eq!(holder.close().wait(), Ok(()), "which closes nothing");
         holder = next;
     }
-    assert_eq!(holder.ephemerals().unwrap(), ["/mine"]);
-    holder.close().unwrap();
-    let gone = cluster.node(0).resume(holder.id(), holder.password());
+    assert_eq!(holder.ephemerals().wait().unwrap(), ["/mine"]);
+    holder.close().wait().unwrap();
+    let gone = cluster.node(0).resume(holder.id(), holder.password()).wait();
     assert_eq!(gone.map(drop), Err(Error::SessionExpired { session: holder.id() }));
 }
 
@@ -173,8 +173,8 @@ fn a_resumed_session_has_the_timeout_of_its_new_holder_after_a_change_of_leader_
     let leader = cluster.leader().unwrap();
     let (gone, there) = ((leader + 1) % 3, (leader + 2) % 3);
     let old = cluster.node(there).open_session_with(SECOND * 40).unwrap();
-    old.create("/e", b"", E).unwrap();
-    let new = cluster.node(gone).resume_with(old.id(), old.password(), SECOND * 10).unwrap();
+    old.create("/e", b"", E).wait().unwrap();
+    let new = cluster.node(gone).resume_with(old.id(), old.password(), SECOND * 10).wait().unwrap();
     assert_eq!((old.timeout(), new.timeout()), (SECOND * 40, SECOND * 10));
     let observer = open(&cluster, there);
     cluster.stop(gone);
@@ -195,7 +195,7 @@ fn requests_in_flight_when_the_quorum_is_lost_are_done_once_it_is_back() {
     let session = open(&cluster, leader);
     make(&session, &["/q"]);
     cluster.isolate(leader);
-    let calls = session.nonblocking();
+    let calls = &session.in_turn();
     let creates: Vec<_> =
         (0..10).map(|_| calls.create("/q/n", b"", CreateMode::PersistentSequential)).collect();
     let read = calls.children("/q");
@@ -208,7 +208,7 @@ fn requests_in_flight_when_the_quorum_is_lost_are_done_once_it_is_back() {
     }
     assert_eq!(read.wait().unwrap().len(), 10);
     assert_eq!(session.state(), SessionState::Connected);
-    assert_eq!(session.children("/q").unwrap().len(), 10);
+    assert_eq!(session.children("/q").wait().unwrap().len(), 10);
 }
 
 /// A session that is over stays over, even when its node is back.
@@ -216,17 +216,17 @@ fn requests_in_flight_when_the_quorum_is_lost_are_done_once_it_is_back() {
 fn a_final_session_state_stays() {
     let cluster = Cluster::new(3);
     let session = open(&cluster, 0);
-    session.create("/e", b"", E).unwrap();
+    session.create("/e", b"", E).wait().unwrap();
     cluster.isolate(0);
     cluster.advance(SECOND * 20);
     assert_eq!(session.state(), SessionState::Expired);
     cluster.heal();
     cluster.advance(SECOND * 5);
     assert_eq!(session.state(), SessionState::Expired);
-    assert!(matches!(session.create("/f", b"", P), Err(Error::SessionExpired { .. })));
+    assert!(matches!(session.create("/f", b"", P).wait(), Err(Error::SessionExpired { .. })));
     assert!(!session.is_alive());
     let other = cluster.node(0).session();
-    other.sync().unwrap();
-    assert_eq!(other.exists("/e").unwrap(), None);
+    other.sync().wait().unwrap();
+    assert_eq!(other.exists("/e").wait().unwrap(), None);
     assert_ne!(other.id(), session.id());
 }

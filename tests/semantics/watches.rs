@@ -22,11 +22,13 @@ impl Set {
     /// `None` where this kind of watch is not possible.
     fn at(self, session: &Session, path: &str) -> Option<Watch> {
         match self {
-            Set::Get => session.get_and_watch(path).ok().map(|(_, _, watch)| watch),
-            Set::Exists => Some(session.exists_and_watch(path).unwrap().1),
-            Set::Children => session.children_and_watch(path).ok().map(|(_, watch)| watch),
-            Set::Persistent => Some(session.watch(path, WatchMode::Persistent).unwrap()),
-            Set::Recursive => Some(session.watch(path, WatchMode::PersistentRecursive).unwrap()),
+            Set::Get => session.get_and_watch(path).wait().ok().map(|(_, _, watch)| watch),
+            Set::Exists => Some(session.exists_and_watch(path).wait().unwrap().1),
+            Set::Children => session.children_and_watch(path).wait().ok().map(|(_, watch)| watch),
+            Set::Persistent => Some(session.watch(path, WatchMode::Persistent).wait().unwrap()),
+            Set::Recursive => {
+                Some(session.watch(path, WatchMode::PersistentRecursive).wait().unwrap())
+            }
         }
     }
 
@@ -64,27 +66,27 @@ fn each_operation_fires_exactly_the_watches_that_the_table_names() {
         (
             "create in a multi",
             |_, _| (),
-            |_, s| drop(s.multi().create("/p/c", b"", P).commit().unwrap()),
+            |_, s| drop(s.multi().create("/p/c", b"", P).commit().wait().unwrap()),
             create,
         ),
         (
             "create with a number",
             |_, s| {
                 // As the first child.
-                s.delete("/p").unwrap();
+                s.delete("/p").wait().unwrap();
                 make(s, &["/p"]);
             },
             |_, s| {
-                s.chroot("/p").unwrap().create("/c", b"", CreateMode::Ephemeral).unwrap();
+                s.chroot("/p").unwrap().create("/c", b"", CreateMode::Ephemeral).wait().unwrap();
             },
             create,
         ),
-        ("set", |_, s| make(s, &["/p/c"]), |_, s| assert!(s.set("/p/c", b"").is_ok()), set),
-        ("delete", |_, s| make(s, &["/p/c"]), |_, s| s.delete("/p/c").unwrap(), delete),
+        ("set", |_, s| make(s, &["/p/c"]), |_, s| assert!(s.set("/p/c", b"").wait().is_ok()), set),
+        ("delete", |_, s| make(s, &["/p/c"]), |_, s| s.delete("/p/c").wait().unwrap(), delete),
         (
             "delete the tree",
             |_, s| make(s, &["/p/c"]),
-            |_, s| s.delete_recursive("/p/c").unwrap(),
+            |_, s| s.delete_recursive("/p/c").wait().unwrap(),
             delete,
         ),
         (
@@ -92,15 +94,15 @@ fn each_operation_fires_exactly_the_watches_that_the_table_names() {
             |cluster, _| {
                 // The session of this node owns it, and no other.
                 let owner = cluster.node(0).session();
-                owner.create("/p/c", b"", CreateMode::Ephemeral).unwrap();
+                owner.create("/p/c", b"", CreateMode::Ephemeral).wait().unwrap();
             },
-            |cluster, _| cluster.node(0).session().close().unwrap(),
+            |cluster, _| cluster.node(0).session().close().wait().unwrap(),
             delete,
         ),
         (
             "the end of its time to live",
             |_, s| {
-                s.create("/p/c", b"", CreateMode::PersistentWithTtl(SECOND)).unwrap();
+                s.create("/p/c", b"", CreateMode::PersistentWithTtl(SECOND)).wait().unwrap();
             },
             |cluster, _| cluster.advance(SECOND * 5),
             delete,
@@ -108,9 +110,9 @@ fn each_operation_fires_exactly_the_watches_that_the_table_names() {
         (
             "the end of a container",
             |_, s| {
-                s.create("/p/c", b"", CreateMode::Container).unwrap();
+                s.create("/p/c", b"", CreateMode::Container).wait().unwrap();
                 make(s, &["/p/c/x"]);
-                s.delete("/p/c/x").unwrap();
+                s.delete("/p/c/x").wait().unwrap();
             },
             |cluster, _| cluster.advance(SECOND * 90),
             delete,
@@ -119,7 +121,7 @@ fn each_operation_fires_exactly_the_watches_that_the_table_names() {
     for (name, prepare, act, lines) in operations {
         let (cluster, session) = one();
         make(&session, &["/p", "/p/other", "/q"]);
-        session.delete("/p/other").unwrap();
+        session.delete("/p/other").wait().unwrap();
         prepare(&cluster, &session);
         let watches: Vec<(Set, &str, Watch)> = ["/", "/p", "/p/c", "/p/c/g", "/p/d", "/q"]
             .into_iter()
@@ -154,24 +156,24 @@ fn calls_that_change_nothing_fire_no_watch() {
         .flat_map(|path| ALL.map(|set| set.at(&session, path)))
         .flatten()
         .collect();
-    session.sync().unwrap();
-    session.get("/p/c").unwrap();
-    session.multi().check("/p/c", 0).commit().unwrap();
-    assert!(session.set_if("/p/c", b"", 7).is_err());
-    assert!(session.delete("/p").is_err());
-    assert!(session.create("/p/c", b"", P).is_err());
-    assert!(session.create("/none/x", b"", P).is_err());
+    session.sync().wait().unwrap();
+    session.get("/p/c").wait().unwrap();
+    session.multi().check("/p/c", 0).commit().wait().unwrap();
+    assert!(session.set_if("/p/c", b"", 7).wait().is_err());
+    assert!(session.delete("/p").wait().is_err());
+    assert!(session.create("/p/c", b"", P).wait().is_err());
+    assert!(session.create("/none/x", b"", P).wait().is_err());
     let failed = session.multi().set("/p/c", b"").create("/none", b"", P).delete("/nothing");
-    assert!(failed.commit().is_err());
+    assert!(failed.commit().wait().is_err());
     // A session without ephemerals opens and closes.
-    open(&cluster, 0).close().unwrap();
+    open(&cluster, 0).close().wait().unwrap();
     for watch in &watches {
         assert_eq!(received(watch), []);
     }
     // They are all still set.
-    session.delete_recursive("/p").unwrap();
+    session.delete_recursive("/p").wait().unwrap();
     make(&session, &["/none"]);
-    session.set("/", b"").unwrap();
+    session.set("/", b"").wait().unwrap();
     assert!(watches.iter().all(|watch| !received(watch).is_empty()));
 }
 
@@ -179,16 +181,16 @@ fn calls_that_change_nothing_fire_no_watch() {
 fn a_persistent_watch_outlives_its_znode() {
     let (_cluster, session) = one();
     // Set before the znode exists.
-    let znode = session.watch("/a", WatchMode::Persistent).unwrap();
-    let below = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    let znode = session.watch("/a", WatchMode::Persistent).wait().unwrap();
+    let below = session.watch("/a", WatchMode::PersistentRecursive).wait().unwrap();
     let mut expected = (Vec::new(), Vec::new());
     for _ in 0..2 {
         make(&session, &["/a", "/a/b", "/a/b/c"]);
-        session.set("/a/b", b"").unwrap();
-        session.set("/a", b"").unwrap();
-        session.delete("/a/b/c").unwrap();
-        session.delete("/a/b").unwrap();
-        session.delete("/a").unwrap();
+        session.set("/a/b", b"").wait().unwrap();
+        session.set("/a", b"").wait().unwrap();
+        session.delete("/a/b/c").wait().unwrap();
+        session.delete("/a/b").wait().unwrap();
+        session.delete("/a").wait().unwrap();
         // One event for a deletion, though the watch covers the data and the children.
         let kinds = [Created, ChildrenChanged, DataChanged, ChildrenChanged, Deleted];
         expected.0.extend(kinds.map(|kind| (kind, "/a".to_owned())));
@@ -212,18 +214,18 @@ fn a_persistent_watch_outlives_its_znode() {
 #[test]
 fn only_exists_watches_a_missing_znode() {
     let (_cluster, session) = one();
-    assert!(session.get_and_watch("/a").is_err());
-    assert!(session.children_and_watch("/a").is_err());
-    let (missing, watch) = session.exists_and_watch("/a").unwrap();
+    assert!(session.get_and_watch("/a").wait().is_err());
+    assert!(session.children_and_watch("/a").wait().is_err());
+    let (missing, watch) = session.exists_and_watch("/a").wait().unwrap();
     assert_eq!(missing, None);
     make(&session, &["/a"]);
     assert_eq!(received(&watch), event(Created, "/a"));
     // An exists watch on an existing znode reports the next change; for a deletion, nothing else.
-    let (_, set) = session.exists_and_watch("/a").unwrap();
-    session.set("/a", b"").unwrap();
-    let (_, deleted) = session.exists_and_watch("/a").unwrap();
+    let (_, set) = session.exists_and_watch("/a").wait().unwrap();
+    session.set("/a", b"").wait().unwrap();
+    let (_, deleted) = session.exists_and_watch("/a").wait().unwrap();
     make(&session, &["/a/b"]);
-    session.delete_recursive("/a").unwrap();
+    session.delete_recursive("/a").wait().unwrap();
     make(&session, &["/a"]);
     assert_eq!(received(&set), event(DataChanged, "/a"));
     assert_eq!(received(&deleted), event(Deleted, "/a"), "without an event for the new creation");
@@ -240,7 +242,7 @@ fn each_watch_receives_an_event_once_however_many_there_are() {
         .into_iter()
         .flat_map(|holder| ALL.map(|set| (set, set.at(holder, "/a").unwrap())))
         .collect();
-    let zxid = session.set("/a", b"").unwrap().mzxid;
+    let zxid = session.set("/a", b"").wait().unwrap().mzxid;
     for (set, watch) in &watches {
         let events: Vec<_> = watch.events().try_iter().collect();
         if *set == Set::Children {
@@ -254,7 +256,7 @@ fn each_watch_receives_an_event_once_however_many_there_are() {
     // One of two watches on a path ends, and the other one does not.
     let [kept, dropped] = [(); 2].map(|()| Set::Persistent.at(&session, "/a").unwrap());
     drop(dropped);
-    session.set("/a", b"").unwrap();
+    session.set("/a", b"").wait().unwrap();
     assert_eq!(received(&kept), event(DataChanged, "/a"));
 }
 
@@ -272,8 +274,8 @@ fn a_multi_has_one_event_per_operation_with_one_zxid() {
         (Set::Exists.at(&session, "/p/c").unwrap(), Set::Children.at(&session, "/p").unwrap());
     let multi = session.multi().create("/p/c", b"", P).set("/p/c", b"1").check("/p/c", 1);
     let multi = multi.set("/p/c", b"1").delete("/p/c").create("/p/c", b"", CreateMode::Ephemeral);
-    multi.set("/p", b"").commit().unwrap();
-    let zxid = session.sync().unwrap();
+    multi.set("/p", b"").commit().wait().unwrap();
+    let zxid = session.sync().wait().unwrap();
     let own = [Created, DataChanged, DataChanged, Deleted, Created];
     let expected = [
         (&persistent, kinds(&own, "/p/c")),
@@ -298,11 +300,11 @@ fn the_events_of_a_session_end_come_in_the_order_of_the_paths() {
     make(&session, &["/p", "/q"]);
     let owner = open(&cluster, 0);
     for path in ["/q/a", "/p/b", "/r", "/p/a"] {
-        owner.create(path, b"", CreateMode::Ephemeral).unwrap();
+        owner.create(path, b"", CreateMode::Ephemeral).wait().unwrap();
     }
     let all = Set::Recursive.at(&session, "/").unwrap();
     let parent = Set::Persistent.at(&session, "/p").unwrap();
-    owner.close().unwrap();
+    owner.close().wait().unwrap();
     let events: Vec<_> = all.events().try_iter().collect();
     assert!(events.iter().all(|event| event.kind == Deleted && event.zxid == events[0].zxid));
     let paths: Vec<&str> = events.iter().map(|event| event.path.as_str()).collect();
@@ -322,7 +324,7 @@ fn an_event_comes_before_the_reply_and_before_its_change_can_be_read() {
     let own = Set::Persistent.at(&session, "/a").unwrap();
     let others = Set::Persistent.at(&other, "/a").unwrap();
     for _ in 0..200 {
-        let zxid = session.set("/a", b"").unwrap().mzxid;
+        let zxid = session.set("/a", b"").wait().unwrap().mzxid;
         for watch in [&own, &others] {
             assert_eq!(watch.events().try_recv().map(|event| event.zxid), Ok(zxid));
         }
@@ -337,7 +339,7 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     let leader = cluster.leader().unwrap();
     let (cut, writer) = (open(&cluster, (leader + 1) % 3), open(&cluster, (leader + 2) % 3));
     make(&writer, &["/a"]);
-    cut.sync().unwrap();
+    cut.sync().wait().unwrap();
     let states = cut.states();
     let all = Set::Recursive.at(&cut, "/").unwrap();
     let once = Set::Get.at(&cut, "/a").unwrap();
@@ -347,15 +349,15 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     cluster.advance(SECOND * 6);
     assert_eq!(cut.state(), SessionState::Suspended);
     for _ in 0..20 {
-        expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").unwrap().mzxid));
+        expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").wait().unwrap().mzxid));
     }
     // Created and deleted again: ZooKeeper's exists watch would never report it.
     for kind in [Created, Deleted] {
         match kind {
             Created => make(&writer, &["/b"]),
-            _ => writer.delete("/b").unwrap(),
+            _ => writer.delete("/b").wait().unwrap(),
         }
-        expected.push((kind, "/b".to_owned(), writer.sync().unwrap()));
+        expected.push((kind, "/b".to_owned(), writer.sync().wait().unwrap()));
     }
     // The session's states report that it was in doubt; that uses up no watch.
     assert_eq!(received(&once), []);
@@ -363,9 +365,9 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     cluster.advance(SECOND * 2);
     cluster.stop(leader);
     cluster.advance(SECOND * 4);
-    cut.sync().unwrap();
-    expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").unwrap().mzxid));
-    cut.sync().unwrap();
+    cut.sync().wait().unwrap();
+    expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").wait().unwrap().mzxid));
+    cut.sync().wait().unwrap();
     let events: Vec<_> = all.events().try_iter().collect();
     assert!(events.iter().all(|event| !event.net));
     let events: Vec<_> =
@@ -382,12 +384,12 @@ fn a_resumed_session_has_no_watches_and_those_of_the_former_holder_are_over() {
     let old = open(&cluster, 0);
     make(&old, &["/a"]);
     let watches = ALL.map(|set| set.at(&old, "/a").unwrap());
-    let new = cluster.node(1).resume(old.id(), old.password()).unwrap();
+    let new = cluster.node(1).resume(old.id(), old.password()).wait().unwrap();
     for watch in &watches {
-        assert_eq!(watch.recv(), None);
+        assert_eq!(watch.recv().wait().unwrap(), None);
     }
     let own = Set::Persistent.at(&new, "/a").unwrap();
-    new.set("/a", b"").unwrap();
+    new.set("/a", b"").wait().unwrap();
     assert_eq!(received(&own), event(DataChanged, "/a"));
     assert!(watches.iter().all(|watch| received(watch).is_empty()));
 }

@@ -71,8 +71,8 @@ mod tests {
     fn found(ahead: [Option<i64>; 3]) -> Vec<(String, String)> {
         let cluster = Cluster::new(3);
         let session = cluster.node(0).session();
-        session.create("/a", b"", CreateMode::Persistent).expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        session.create("/a", b"", CreateMode::Persistent).wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         for (member, ahead) in members.iter_mut().zip(ahead) {
             member.state.as_mut().expect("all report").clock_ahead_ms = ahead;
         }

@@ -16,7 +16,7 @@ pub(super) fn status(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result
     let members = reports(cluster, coordinator)?;
     let leader = MemberReport::leader(&members);
     // Without a leader there is nothing to wait for.
-    let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
+    let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).wait().err());
     let (voters, silent) = counts(&members);
     let availability = match leader {
         Some(_) => with_silent(coordinator.availability(), &members),
@@ -84,7 +84,7 @@ pub(super) fn reports(
 ) -> Result<Vec<MemberReport>> {
     let until = Instant::now() + cluster.wait();
     loop {
-        match coordinator.reports() {
+        match coordinator.reports().wait() {
             Err(Error::Timeout { .. }) if Instant::now() < until => {}
             reports => return reports,
         }
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn a_silent_voter_is_at_risk_before_the_leader_knows() {
         let cluster = Cluster::new(3);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         let healthy = Availability::Healthy { spare: 1 };
         assert_eq!(with_silent(healthy.clone(), &members), healthy);
         let at = members.iter().position(|member| member.role == Role::Voter).expect("two follow");

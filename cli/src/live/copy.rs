@@ -52,7 +52,7 @@ impl CopyArgs {
         };
         let (mut multi, mut znodes, mut bytes) = (session.multi(), 0, 0);
         let (mut copied, mut writes, mut left_out) = (0, 0, Vec::new());
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         for part in paths.chunks(READS_MAX) {
             let reads: Vec<_> = part.iter().map(|path| calls.get(path)).collect();
             for (path, read) in part.iter().zip(reads) {
@@ -67,7 +67,7 @@ impl CopyArgs {
                 };
                 if znodes >= WRITE_ZNODES_MAX || bytes + data.len() > WRITE_BYTES_MAX && znodes > 0
                 {
-                    std::mem::replace(&mut multi, session.multi()).commit()?;
+                    std::mem::replace(&mut multi, session.multi()).commit().wait()?;
                     (znodes, bytes, writes) = (0, 0, writes + 1);
                 }
                 let below = path.strip_prefix(&self.from).unwrap_or(path).trim_start_matches('/');
@@ -77,7 +77,7 @@ impl CopyArgs {
             }
         }
         if znodes > 0 {
-            multi.commit()?;
+            multi.commit().wait()?;
             writes += 1;
         }
         let mut text = format!("{copied} znodes in {writes} writes\n");

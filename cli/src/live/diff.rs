@@ -86,7 +86,7 @@ impl DiffArgs {
         let _session = cluster.session(&coordinator)?;
         let folder = TemporaryFolder::new()?;
         let file = folder.0.join("backup");
-        coordinator.backup(&file)?;
+        coordinator.backup(&file).wait()?;
         self.keys.read_backup(&file)
     }
 

@@ -153,7 +153,7 @@ impl DoctorArgs {
 /// The number of members, and what is wrong.
 fn find(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<(usize, Vec<Finding>)> {
     let members = reports(cluster, coordinator)?;
-    let sessions = coordinator.sessions();
+    let sessions = coordinator.sessions().wait();
     let mut findings = examine(&members, sessions.as_deref().unwrap_or_default());
     if MemberReport::leader(&members).is_some() {
         findings.extend(tables::find(cluster, coordinator));
@@ -491,8 +491,8 @@ mod tests {
     fn found(change: impl FnOnce(&mut MemberState)) -> Vec<String> {
         let cluster = Cluster::new(3);
         let session = cluster.node(0).session();
-        session.create("/a", b"", CreateMode::Persistent).expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        session.create("/a", b"", CreateMode::Persistent).wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         // The durations of an in-memory cluster follow its clock, which stands still or leaps.
         for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
             state.stale_by = Some(Duration::ZERO);
@@ -523,8 +523,8 @@ mod tests {
     #[test]
     fn a_lagging_member_is_found_if_somebody_leads() {
         let cluster = Cluster::new(3);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         let at = members.iter().position(|member| member.role == Role::Voter).expect("two follow");
         for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
             state.stale_by = Some(Duration::ZERO);
@@ -555,8 +555,8 @@ mod tests {
     #[test]
     fn one_cause_is_one_finding() {
         let cluster = Cluster::new(3);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
             (state.stale_by, state.disk_sync) = (Some(Duration::ZERO), None);
         }
@@ -601,8 +601,8 @@ mod tests {
 
     fn three() -> Vec<MemberReport> {
         let cluster = Cluster::new(3);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
             (state.stale_by, state.disk_sync) = (Some(Duration::ZERO), None);
         }

@@ -63,16 +63,16 @@ impl HeldGuard {
             HeldGuard::Lock(guard) => guard.wait_lost(),
             HeldGuard::Leadership(guard) => guard.wait_lost(),
         };
-        match lost {
-            Lost::SessionOver => "the session of this instance is over",
+        match lost.wait() {
+            Ok(Lost::SessionOver) | Err(_) => "the session of this instance is over",
             _ => "somebody has deleted its znode or ended its session",
         }
     }
 
     fn release(self) -> Result<()> {
         match self {
-            HeldGuard::Lock(guard) => guard.release(),
-            HeldGuard::Leadership(guard) => guard.release(),
+            HeldGuard::Lock(guard) => guard.release().wait(),
+            HeldGuard::Leadership(guard) => guard.release().wait(),
         }
     }
 }
@@ -82,8 +82,8 @@ impl HoldArgs {
         self.run(cluster, async |session, tries| {
             let lock = session.lock(&self.path)?;
             let guard = match tries {
-                true => lock.try_acquire_async().await?,
-                false => Some(lock.acquire_async().await?),
+                true => lock.try_acquire().await?,
+                false => Some(lock.acquire().await?),
             };
             Ok(guard.map(HeldGuard::Lock))
         })
@@ -94,8 +94,8 @@ impl HoldArgs {
             let id = format!("quorate, process {}", std::process::id());
             let latch = LeaderLatch::new(session, &self.path, id)?;
             let guard = match tries {
-                true => latch.try_campaign_async().await?,
-                false => Some(latch.campaign_async().await?),
+                true => latch.try_campaign().await?,
+                false => Some(latch.campaign().await?),
             };
             Ok(guard.map(HeldGuard::Leadership))
         })
@@ -129,7 +129,7 @@ impl HoldArgs {
             // The command has run all the same. What it held is free when the session is over.
             complain(&error);
         }
-        coordinator.close();
+        coordinator.close().wait()?;
         Ok(exit)
     }
 

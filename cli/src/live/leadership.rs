@@ -94,8 +94,8 @@ mod tests {
     /// The reports of three members at the moment when the leader was frozen: the others follow it still.
     fn frozen() -> Vec<MemberReport> {
         let cluster = Cluster::new(3);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("all report");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("all report");
         for member in &mut members {
             if member.role == Role::Leader {
                 (member.is_silent, member.state, member.role) = (true, None, Role::Voter);

@@ -49,7 +49,7 @@ pub(super) fn is_idle(of: &Contended) -> bool {
 
 impl LocksArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let mut found = recipes::contended(session, &self.path)?;
+        let mut found = recipes::contended(session, &self.path).wait()?;
         sort(&mut found);
         if self.waiting {
             found.retain(|of| !of.waiters.is_empty() && !is_idle(of));

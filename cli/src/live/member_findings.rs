@@ -96,8 +96,8 @@ mod tests {
 
     fn state() -> MemberState {
         let cluster = Cluster::new(1);
-        cluster.node(0).session().sync().expect("it has a quorum");
-        let mut members = cluster.node(0).reports().expect("it reports");
+        cluster.node(0).session().sync().wait().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().wait().expect("it reports");
         members.remove(0).state.expect("it reports")
     }
 

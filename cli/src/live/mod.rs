@@ -191,10 +191,10 @@ impl ClusterArgs {
 
     /// Opens a session that shows every write completed before now.
     fn session(&self, coordinator: &Coordinator) -> Result<Session> {
-        coordinator.wait_ready(self.wait())?;
+        coordinator.wait_ready(self.wait()).wait()?;
         let session = coordinator.session();
         self.authenticate(&session)?;
-        session.sync()?;
+        session.sync().wait()?;
         Ok(session)
     }
 
@@ -205,7 +205,7 @@ impl ClusterArgs {
 
     fn authenticate(&self, session: &Session) -> Result<()> {
         for (scheme, credentials) in self.credentials()? {
-            session.add_auth(scheme, credentials)?;
+            session.add_auth(scheme, credentials).wait()?;
         }
         Ok(())
     }

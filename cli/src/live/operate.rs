@@ -58,7 +58,7 @@ impl BackupArgs {
         // The session's sync makes sure that the backup has everything written before the command
         // began.
         let _session = cluster.session(&coordinator)?;
-        let backup = with_progress(&coordinator, || coordinator.backup(&self.file))?;
+        let backup = with_progress(&coordinator, || coordinator.backup(&self.file).wait())?;
         let shown = Shown::new(format!("{}\n", line(&backup.to_string())), super::json(&backup));
         if self.file.metadata().is_ok_and(|there| !there.is_file()) {
             // It may be the standard output.
@@ -74,7 +74,7 @@ fn with_progress<T>(coordinator: &Coordinator, receive: impl FnOnce() -> Result<
     if !is_watched() {
         return receive();
     }
-    let received = || coordinator.metrics().received_bytes;
+    let received = || coordinator.metrics().wait().unwrap().received_bytes;
     let before = received();
     let (end, ended) = bounded::<()>(0);
     let show = || {
@@ -108,7 +108,7 @@ fn act(
     action: impl FnOnce(&Coordinator, &str) -> Result<()>,
 ) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
-    coordinator.wait_ready(cluster.wait())?;
+    coordinator.wait_ready(cluster.wait()).wait()?;
     action(&coordinator, &by())?;
     self::done(cluster, done)
 }
@@ -122,14 +122,14 @@ impl MemberArgs {
     pub(super) fn lead(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let address = &self.address;
         act(cluster, format!("{address} leads"), |coordinator, by| {
-            coordinator.move_leader(address, by)
+            coordinator.move_leader(address, by).wait()
         })
     }
 
     pub(super) fn remove(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let address = &self.address;
         act(cluster, format!("{address} is a member no more"), |coordinator, by| {
-            coordinator.remove_member(address, by)
+            coordinator.remove_member(address, by).wait()
         })
     }
 }
@@ -137,9 +137,9 @@ impl MemberArgs {
 impl SessionArgs {
     pub(super) fn expire(&self, cluster: &ClusterArgs) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
-        coordinator.wait_ready(cluster.wait())?;
+        coordinator.wait_ready(cluster.wait()).wait()?;
         let session = sessions::find(&coordinator, &self.session)?;
-        match coordinator.expire_session(session, &by()) {
+        match coordinator.expire_session(session, &by()).wait() {
             // It has ended by itself meanwhile.
             Ok(()) | Err(Error::SessionExpired { .. }) => {
                 done(cluster, format!("{session} is over"))

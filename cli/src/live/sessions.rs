@@ -19,7 +19,7 @@ const DIGITS: usize = 16;
 
 pub(super) fn sessions(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     reports(cluster, coordinator)?;
-    let sessions = coordinator.sessions()?;
+    let sessions = coordinator.sessions().wait()?;
     let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
     let rows = sessions.iter().map(|session| row(session, in_full(session)));
     cluster.print(Shown::new(table(titles, rows), json!({ "sessions": json(&sessions) })))
@@ -89,7 +89,7 @@ pub(super) struct Holders(BTreeMap<SessionId, String>);
 impl Holders {
     /// Those of now. What is shown beside them matters more, so an error leaves them unknown.
     pub(super) fn read(coordinator: &Coordinator) -> Holders {
-        let sessions = coordinator.sessions().unwrap_or_default();
+        let sessions = coordinator.sessions().wait().unwrap_or_default();
         Holders(sessions.iter().map(|session| (session.id, holder(session))).collect())
     }
 
@@ -114,7 +114,7 @@ pub(super) fn find(coordinator: &Coordinator, text: &str) -> Result<SessionId> {
             ),
         });
     }
-    let sessions = coordinator.sessions()?;
+    let sessions = coordinator.sessions().wait()?;
     let prefix = format!("0x{digits}");
     let is_it = |of: &&SessionInfo| of.id.to_string().starts_with(&prefix);
     let found: Vec<_> = sessions.iter().filter(is_it).collect();
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn a_holder_has_its_own_address() {
         let cluster = quorate::testing::Cluster::new(1);
-        cluster.node(0).session().sync().unwrap();
-        let mut session = cluster.node(0).sessions().unwrap().remove(0);
+        cluster.node(0).session().sync().wait().unwrap();
+        let mut session = cluster.node(0).sessions().wait().unwrap().remove(0);
         let mut shown = |owner: Option<&str>, served_by: Option<&str>, from: Option<&str>| {
             let text = |of: Option<&str>| of.map(str::to_owned);
             (session.owner, session.served_by) = (text(owner), text(served_by));

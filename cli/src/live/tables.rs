@@ -59,9 +59,9 @@ impl PartitionsArgs {
 impl TimersArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let schedule = Schedule::new(session, &self.path)?;
-        self.pause.as_ref().map_or(Ok(()), |timer| schedule.pause(timer))?;
-        self.resume.as_ref().map_or(Ok(()), |timer| schedule.resume(timer))?;
-        self.fire.as_ref().map_or(Ok(()), |timer| schedule.fire_now(timer))?;
+        self.pause.as_ref().map_or(Ok(()), |timer| schedule.pause(timer).wait())?;
+        self.resume.as_ref().map_or(Ok(()), |timer| schedule.resume(timer).wait())?;
+        self.fire.as_ref().map_or(Ok(()), |timer| schedule.fire_now(timer).wait())?;
         list(coordinator, session, &self.path, &["schedule"])
     }
 }
@@ -72,7 +72,7 @@ fn list(
     path: &str,
     recipes: &[&str],
 ) -> Result<Shown> {
-    let mut found = contended(session, path)?;
+    let mut found = contended(session, path).wait()?;
     found.retain(|of| recipes.contains(&of.recipe));
     let mut shown = locks::shown(coordinator, &found, |_| usize::MAX);
     if found.is_empty() {
@@ -157,7 +157,7 @@ pub(super) fn find(cluster: &ClusterArgs, coordinator: &Coordinator) -> Vec<Find
     let (done, found) = bounded(1);
     let session = cluster.session(coordinator);
     let looked = session.and_then(|session| {
-        let look = move || drop(done.send(contended(&session, "/")));
+        let look = move || drop(done.send(contended(&session, "/").wait()));
         let thread = std::thread::Builder::new().name("doctor-look".to_owned());
         thread.spawn(look).map_err(system("starting a thread"))?;
         let late = |_| {

@@ -78,7 +78,7 @@ impl TxnArgs {
             false => self.operations.iter().map(String::as_str).collect(),
         };
         let multi = operations.iter().try_fold(session.multi(), |multi, one| add(multi, one))?;
-        let results = multi.commit().map_err(|error| match error {
+        let results = multi.commit().wait().map_err(|error| match error {
             Error::Multi { index, error } if index < operations.len() => Error::Refused {
                 operation: format!("{}, and so all of it", named(operations[index])),
                 reason: error.to_string(),

@@ -57,7 +57,7 @@ impl WatchArgs {
             true => WatchMode::PersistentRecursive,
             false => WatchMode::Persistent,
         };
-        let watch = session.watch(&self.path, mode)?;
+        let watch = session.watch(&self.path, mode).wait()?;
         let mut left = self.count.unwrap_or(u64::MAX);
         while left > 0 {
             if is_over() {

@@ -137,14 +137,14 @@ pub(crate) struct QuotaArgs {
 /// Returns a znode and all below it, parents first. Znodes that are deleted during the walk, or may
 /// not be read, are left out.
 pub(super) fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, Stat>> {
-    if session.exists(path)?.is_none() {
+    if session.exists(path).wait()?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
     }
     let key = |path: &str| -> Vec<String> {
         path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
     };
     let (mut found, mut level) = (BTreeMap::new(), vec![path.to_owned()]);
-    let calls = session.nonblocking();
+    let calls = &session.in_turn();
     while !level.is_empty() {
         let mut next = Vec::new();
         for part in level.chunks(READS_MAX) {
@@ -175,7 +175,7 @@ impl LsArgs {
                 .into_keys()
                 .map(|names| format!("/{}", names.join("/")))
                 .collect(),
-            false => session.children(&self.path)?,
+            false => session.children(&self.path).wait()?,
         };
         let text = names.iter().map(|name| format!("{}\n", line(name))).collect::<String>();
         Ok(Shown::new(text, json(&names)))
@@ -256,7 +256,7 @@ impl TreeArgs {
 
 impl ZnodeArgs {
     pub(super) fn get(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let (data, stat) = session.get(&self.path)?;
+        let (data, stat) = session.get(&self.path).wait()?;
         let stat = with_holder(&stat, holders([&stat], coordinator).as_ref());
         let json = json!({ "path": self.path, "data": json_data(&data), "stat": stat });
         Ok(Shown::data(data.to_vec(), json))
@@ -264,7 +264,7 @@ impl ZnodeArgs {
 
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
     pub(super) fn stat(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let stat = session.exists(&self.path)?;
+        let stat = session.exists(&self.path).wait()?;
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let holders = holders([&stat], coordinator);
@@ -291,8 +291,8 @@ impl SetArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let data = data(&self.data)?;
         let stat = match self.version {
-            Some(version) => session.set_if(&self.path, data, version)?,
-            None => session.set(&self.path, data)?,
+            Some(version) => session.set_if(&self.path, data, version).wait()?,
+            None => session.set(&self.path, data).wait()?,
         };
         let json = with_holder(&stat, holders([&stat], coordinator).as_ref());
         Ok(Shown::new(format!("version {}\n", stat.version), json))
@@ -310,14 +310,14 @@ impl CreateArgs {
         let session = cluster.session(&coordinator)?;
         let is_over = interrupted()?;
         let created = self.create(&session)?;
-        let watch = session.watch(&created.path, WatchMode::Persistent)?;
+        let watch = session.watch(&created.path, WatchMode::Persistent).wait()?;
         let shown = match cluster.json {
             true => text::json_line(&json(&created)),
             false => line(&created.path).into_owned(),
         };
         print(format!("{shown}\n").as_bytes())?;
         let is_there = || -> Result<bool> {
-            let stat = session.exists(&created.path)?;
+            let stat = session.exists(&created.path).wait()?;
             Ok(stat.is_some_and(|stat| stat.czxid == created.stat.czxid))
         };
         // It may have been deleted before it was watched.
@@ -340,7 +340,7 @@ impl CreateArgs {
                 Err(RecvTimeoutError::Disconnected) => break Some("the session is over"),
             };
         };
-        coordinator.close();
+        coordinator.close().wait()?;
         let Some(reason) = lost else { return Ok(Exit::Well) };
         complain(format_args!("{} is gone: {reason}", created.path));
         Ok(Exit::Lost)
@@ -365,22 +365,22 @@ impl CreateArgs {
         };
         if self.parents {
             for parent in above(&self.path) {
-                match session.create(parent, b"", CreateMode::Container) {
+                match session.create(parent, b"", CreateMode::Container).wait() {
                     Err(Error::NodeExists { .. }) => {}
                     created => drop(created?),
                 }
             }
         }
-        session.create(&self.path, data(&self.data)?, mode)
+        session.create(&self.path, data(&self.data)?, mode).wait()
     }
 }
 
 impl RmArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         match (self.recursive, self.version) {
-            (true, _) => session.delete_recursive(&self.path)?,
-            (_, Some(version)) => session.delete_if(&self.path, version)?,
-            _ => session.delete(&self.path)?,
+            (true, _) => session.delete_recursive(&self.path).wait()?,
+            (_, Some(version)) => session.delete_if(&self.path, version).wait()?,
+            _ => session.delete(&self.path).wait()?,
         }
         Ok(Shown::new("", json!({ "deleted": self.path })))
     }
@@ -411,9 +411,9 @@ impl AclArgs {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let set = self.set.iter().map(|text| entry(text)).collect::<Result<Vec<_>>>()?;
         if !set.is_empty() {
-            session.set_acl(&self.path, &set)?;
+            session.set_acl(&self.path, &set).wait()?;
         }
-        let acl = match session.nonblocking().acl(&self.path).wait() {
+        let acl = match session.acl(&self.path).wait() {
             Ok((acl, _)) => acl,
             // It was set, and may not be seen any more by whoever has set it.
             Err(Error::NoAuth { .. }) if !set.is_empty() => set,
@@ -434,15 +434,15 @@ impl QuotaArgs {
             (self.bytes_hard, Quota::bytes_hard),
         ];
         if self.remove {
-            session.delete_quota(&self.path)?;
+            session.delete_quota(&self.path).wait()?;
         } else if limits.iter().any(|(limit, _)| limit.is_some()) {
             let quota = limits.into_iter().fold(Quota::new(), |quota, (limit, with)| {
                 limit.map_or(quota, |limit| with(quota, limit))
             });
-            session.set_quota(&self.path, &quota)?;
+            session.set_quota(&self.path, &quota).wait()?;
         }
-        session.sync()?;
-        let Some((quota, usage)) = session.quota(&self.path)? else {
+        session.sync().wait()?;
+        let Some((quota, usage)) = session.quota(&self.path).wait()? else {
             return Ok(Shown::new("no quota\n", Value::Null));
         };
         let json = json!({ "quota": json(quota), "usage": json(usage) });

@@ -181,8 +181,8 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
             let reason = "the peers are listed or discovered: leave out peers or discover";
             return Err(Error::InvalidSetting { setting: "discover", reason: reason.to_owned() });
         }
-        Some(name) => member.discover(name, arguments.expected)?,
-        None => member.join(arguments.peers.iter().map(|peer| peer.trim()))?,
+        Some(name) => member.discover(name, arguments.expected).wait()?,
+        None => member.join(arguments.peers.iter().map(|peer| peer.trim())).wait()?,
     };
     let serve = |(address, gateway): (&str, GatewayBuilder)| gateway.serve(&coordinator, address);
     let gateways: Vec<Gateway> = gateways.into_iter().map(serve).collect::<quorate::Result<_>>()?;
@@ -192,7 +192,7 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     let admin = arguments.admin.serve(&coordinator)?;
     let (member, signals_end) = (coordinator.clone(), signals.handle());
     let watch = move || {
-        let stopped = member.wait_stopped();
+        let stopped = member.wait_stopped().wait();
         signals_end.close();
         stopped
     };
@@ -212,11 +212,11 @@ pub(crate) fn run(arguments: ServeArgs) -> quorate::Result<&'static str> {
     drop(gateways);
     drop(admin);
     if arguments.leave
-        && let Err(error) = coordinator.leave(LEAVE_TIME)
+        && let Err(error) = coordinator.leave(LEAVE_TIME).wait()
     {
         tracing::warn!(%error, "it is still a member: it could not leave in time");
     }
-    coordinator.close();
+    coordinator.close().wait()?;
     if let Some(flusher) = flusher {
         flusher.flush();
     }

@@ -21,11 +21,11 @@ impl Cluster {
         let start = |address: &String| {
             let dir = data.path().join(address.replace(':', "_"));
             let builder = Coordinator::builder().advertise(address).data_dir(dir);
-            builder.join(&addresses).unwrap()
+            builder.join(&addresses).wait().unwrap()
         };
         let members: Vec<_> = addresses.iter().map(start).collect();
         for member in &members {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
+            member.wait_ready(Duration::from_secs(60)).wait().unwrap();
         }
         Cluster { peers: addresses.join(","), members, data }
     }

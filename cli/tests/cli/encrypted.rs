@@ -107,8 +107,8 @@ fn quorate(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 fn client(peers: &str) -> Coordinator {
-    let client = Coordinator::builder().client().join(peers.split(',')).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
+    let client = Coordinator::builder().client().join(peers.split(',')).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
     client
 }
 
@@ -126,14 +126,17 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
     }
     let operator = client(&peers);
     let session = operator.session();
-    session.add_auth("digest", format!("{USER}:password")).unwrap();
-    session.create_with_acl(PATH, DATA, CreateMode::Persistent, &Acl::creator_all()).unwrap();
-    session.create("/count", b"", CreateMode::Persistent).unwrap();
+    session.add_auth("digest", format!("{USER}:password")).wait().unwrap();
+    session
+        .create_with_acl(PATH, DATA, CreateMode::Persistent, &Acl::creator_all())
+        .wait()
+        .unwrap();
+    session.create("/count", b"", CreateMode::Persistent).wait().unwrap();
     // Enough for a checkpoint of each member, and for several segments of the log.
     let large = DATA.repeat(40_000);
     let before: Vec<u64> = members.iter().map(Member::database_bytes).collect();
     for _ in 0..26 {
-        session.set(PATH, large.as_bytes()).unwrap();
+        session.set(PATH, large.as_bytes()).wait().unwrap();
     }
     for (member, before) in members.iter().zip(before) {
         while member.database_bytes() < before + (large.len() / 2) as u64 {
@@ -148,10 +151,10 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
         let client = client(&of);
         let session = client.session();
         while !STOP.load(Ordering::Relaxed) {
-            session.set("/count", DATA).unwrap();
+            session.set("/count", DATA).wait().unwrap();
             WRITTEN.fetch_add(1, Ordering::Relaxed);
         }
-        client.close();
+        client.close().wait().unwrap();
     });
     // Both keys, the new one first; then the new one alone.
     for keys in [format!("{SECOND}{FIRST}"), SECOND.to_owned()] {
@@ -159,7 +162,7 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
             member.stop();
             member.start(&peers, &keys);
             let all_report = || {
-                let reports = operator.reports().unwrap_or_default();
+                let reports = operator.reports().wait().unwrap_or_default();
                 reports.len() == 3 && reports.iter().all(|member| !member.is_silent)
             };
             while !all_report() {
@@ -173,8 +176,8 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
     }
     STOP.store(true, Ordering::Relaxed);
     writer.unwrap().join().unwrap();
-    session.sync().unwrap();
-    let stat = session.exists("/count").unwrap().unwrap();
+    session.sync().wait().unwrap();
+    let stat = session.exists("/count").wait().unwrap().unwrap();
     assert_eq!(stat.version, WRITTEN.load(Ordering::Relaxed));
     for member in &members {
         hides(&member.data(), &secrets);
@@ -241,7 +244,7 @@ fn three_members_change_their_key_and_nothing_is_in_clear() {
         thread::yield_now();
     }
     let own = client(&member.address);
-    assert!(own.reports().unwrap().len() == 3);
-    own.close();
-    operator.close();
+    assert!(own.reports().wait().unwrap().len() == 3);
+    own.close().wait().unwrap();
+    operator.close().wait().unwrap();
 }

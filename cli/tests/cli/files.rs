@@ -30,8 +30,9 @@ fn ended(process: std::process::Child) -> Output {
 }
 
 fn member(address: &str, dir: &Path) -> Coordinator {
-    let member = Coordinator::builder().advertise(address).data_dir(dir).join([address]).unwrap();
-    member.wait_ready(Duration::from_secs(60)).unwrap();
+    let member =
+        Coordinator::builder().advertise(address).data_dir(dir).join([address]).wait().unwrap();
+    member.wait_ready(Duration::from_secs(60)).wait().unwrap();
     member
 }
 
@@ -42,14 +43,14 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     let (data, backup, new) = (path("data"), path("backup"), path("new"));
     let address = addresses::address();
     let first = member(&address, Path::new(&data));
-    first.session().create("/kept", b"1", CreateMode::Persistent).unwrap();
-    first.backup(&backup).unwrap();
-    first.session().create("/later", b"2", CreateMode::Persistent).unwrap();
+    first.session().create("/kept", b"1", CreateMode::Persistent).wait().unwrap();
+    first.backup(&backup).wait().unwrap();
+    first.session().create("/later", b"2", CreateMode::Persistent).wait().unwrap();
 
     let (code, _, error) = quorate(&["inspect", &data]);
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("in use by another process"), "{error}");
-    first.close();
+    first.close().wait().unwrap();
     let (code, output, error) = quorate(&["inspect", &data]);
     assert_eq!((code, error.as_str()), (0, ""));
     assert!(output.contains(&address) && output.contains("6 znodes"), "{output}");
@@ -69,9 +70,9 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert_eq!(code, 0, "{error}");
     assert!(output.contains("founded cluster") && output.contains(&restored_at), "{output}");
     let restored = member(&restored_at, Path::new(&new));
-    assert!(restored.session().exists("/kept").unwrap().is_some());
-    assert!(restored.session().exists("/later").unwrap().is_none());
-    restored.close();
+    assert!(restored.session().exists("/kept").wait().unwrap().is_some());
+    assert!(restored.session().exists("/later").wait().unwrap().is_none());
+    restored.close().wait().unwrap();
     let (code, _, error) = quorate(&["restore", &backup, &new, "--address", &restored_at]);
     assert_eq!(code, 1);
     assert!(error.contains("empty directory"), "{error}");
@@ -98,8 +99,8 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert!(output.contains("founded cluster") && output.contains("incarnation-"), "{output}");
     assert_ne!(identity(), before);
     let recovered = member(&address, Path::new(&data));
-    assert!(recovered.session().exists("/later").unwrap().is_some());
-    recovered.close();
+    assert!(recovered.session().exists("/later").wait().unwrap().is_some());
+    recovered.close().wait().unwrap();
     // A damaged directory is used only on request, and the possible losses are reported.
     let witness = current(Path::new(&data)).join("log/witness");
     let sound = fs::read(&witness).unwrap();
@@ -169,13 +170,13 @@ fn a_served_member_whose_disk_has_failed_ends_its_process() {
     command.args(["--peers", address, "--zookeeper", zookeeper, "--data-dir"]);
     command.arg(work.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let served = command.spawn().unwrap();
-    let client = Coordinator::builder().client().join([address]).unwrap();
-    client.wait_ready(Duration::from_secs(60)).unwrap();
+    let client = Coordinator::builder().client().join([address]).wait().unwrap();
+    client.wait_ready(Duration::from_secs(60)).wait().unwrap();
     let id = served.id().to_string();
     let limited = Command::new("prlimit").args(["--pid", &id, "--fsize=0:"]).status();
     assert!(limited.expect("the program prlimit, of util-linux").success());
     // Its answer never comes.
-    drop(client.session().nonblocking().create("/a", b"", CreateMode::Persistent));
+    drop(client.session().create("/a", b"", CreateMode::Persistent));
     let output = ended(served);
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{text}");
@@ -196,8 +197,8 @@ fn a_served_member_closes_when_its_terminal_goes_away() {
         command.args(["serve", "--peers", address, "--zookeeper", zookeeper, "--data-dir"]);
         command.arg(work.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
         let served = command.spawn().unwrap();
-        let client = Coordinator::builder().client().join([address]).unwrap();
-        client.wait_ready(Duration::from_secs(60)).unwrap();
+        let client = Coordinator::builder().client().join([address]).wait().unwrap();
+        client.wait_ready(Duration::from_secs(60)).wait().unwrap();
         let signal = |signal: &str| {
             let id = served.id().to_string();
             assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
@@ -205,7 +206,7 @@ fn a_served_member_closes_when_its_terminal_goes_away() {
         signal("HUP");
         if ignores {
             // `nohup` holds: it still serves.
-            client.session().create("/a", b"", CreateMode::Persistent).unwrap();
+            client.session().create("/a", b"", CreateMode::Persistent).wait().unwrap();
             signal("TERM");
         }
         let output = ended(served);

@@ -96,7 +96,7 @@ impl Cluster {
 
 fn client(peers: &[String], secret: &str) -> Coordinator {
     let builder = Coordinator::builder().client().security(Secret::new(secret).unwrap());
-    builder.join(peers).unwrap()
+    builder.join(peers).wait().unwrap()
 }
 
 /// Connects to a gateway, and asks for a session. Whether it answers.
@@ -120,9 +120,9 @@ fn a_client_that_connects_without_end_keeps_nobody_else_out() {
     let root = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(root.path());
     let operator = client(&cluster.peers, OF_OPERATORS);
-    operator.wait_ready(PATIENCE).unwrap();
+    operator.wait_ready(PATIENCE).wait().unwrap();
     let session = operator.session();
-    session.create("/w", b"", CreateMode::Persistent).unwrap();
+    session.create("/w", b"", CreateMode::Persistent).wait().unwrap();
 
     let (refused, first_refused) = mpsc::channel();
     let (stop, peers) = (Arc::new(AtomicBool::new(false)), cluster.peers.clone());
@@ -131,7 +131,7 @@ fn a_client_that_connects_without_end_keeps_nobody_else_out() {
         let mut connected = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             let client = client(&peers, OF_CLIENTS);
-            match client.wait_ready(TRY) {
+            match client.wait_ready(TRY).wait() {
                 Ok(()) => connected.push(client),
                 Err(_) => refused.send(()).unwrap_or_default(),
             }
@@ -163,7 +163,7 @@ fn a_client_that_connects_without_end_keeps_nobody_else_out() {
         if has_more(&cluster.logs()) {
             break;
         }
-        session.set("/w", vec![7; 900_000]).unwrap();
+        session.set("/w", vec![7; 900_000]).wait().unwrap();
     }
     let logs = cluster.logs();
     assert!(has_more(&logs) && !logs.concat().contains("cannot write a checkpoint"), "{logs:#?}");

@@ -84,14 +84,14 @@ fn one_command_at_a_time_runs_under_a_lock() {
     assert_eq!((code, error.contains("/job was not to be had")), (7, true), "{error}");
     // The application's own lock is the same one.
     let lock = cluster.members[0].session().lock("/job").unwrap();
-    assert!(lock.try_acquire().unwrap().is_none());
+    assert!(lock.try_acquire().wait().unwrap().is_none());
     let mut second = Job::start(&cluster, &["lock", "/job"], JOB);
     writeln!(first.stdin).unwrap();
     assert_eq!(first.end(), (3, String::new()), "the command's own code");
     assert!(second.token() > token);
     writeln!(second.stdin).unwrap();
     assert_eq!(second.end().0, 3);
-    assert!(lock.try_acquire().unwrap().is_some(), "nothing is left");
+    assert!(lock.try_acquire().wait().unwrap().is_some(), "nothing is left");
     for what in ["lock", "elect"] {
         let mut free = Job::start(&cluster, &[what, "/job", "--wait", "0"], JOB);
         free.token();
@@ -106,9 +106,9 @@ fn a_command_is_stopped_when_its_lock_is_lost() {
     for what in ["lock", "elect"] {
         let job = Job::start(&cluster, &[what, "/job"], JOB);
         job.token();
-        let sessions = cluster.members[0].sessions().unwrap();
+        let sessions = cluster.members[0].sessions().wait().unwrap();
         let holder = sessions.iter().find(|session| session.ephemerals == 1).unwrap().id;
-        cluster.members[0].expire_session(holder, "a test").unwrap();
+        cluster.members[0].expire_session(holder, "a test").wait().unwrap();
         assert_eq!(job.line(), "asked");
         let (code, error) = job.end();
         assert_eq!((code, error.contains("/job was lost")), (8, true), "{error}");
@@ -132,17 +132,17 @@ fn signals_are_passed_on_and_the_lock_is_released() {
     holder.token();
     let waiting = Job::start(&cluster, &["elect", "/leader"], JOB);
     let session = cluster.members[0].session();
-    while session.exists("/leader").unwrap().is_none_or(|stat| stat.num_children < 2) {
+    while session.exists("/leader").wait().unwrap().is_none_or(|stat| stat.num_children < 2) {
         std::thread::yield_now();
     }
     // One that waits leaves the line at once.
     waiting.terminate();
     assert_eq!(waiting.end().0, 1);
-    assert_eq!(session.children("/leader").unwrap().len(), 1);
+    assert_eq!(session.children("/leader").wait().unwrap().len(), 1);
     holder.terminate();
     assert_eq!(holder.line(), "asked");
     assert_eq!(holder.end().0, 4);
-    assert_eq!(session.children("/leader").unwrap(), Vec::<String>::new());
+    assert_eq!(session.children("/leader").wait().unwrap(), Vec::<String>::new());
 }
 
 /// Whether a process runs, and is not just not waited for.
@@ -196,7 +196,7 @@ fn a_command_that_is_not_there_exits_as_in_a_shell() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(expected), "{error}");
         assert!(error.contains(program), "{error}");
-        assert_eq!(session.children("/job").unwrap(), Vec::<String>::new());
+        assert_eq!(session.children("/job").wait().unwrap(), Vec::<String>::new());
     }
 }
 
@@ -209,7 +209,7 @@ fn a_watch_ends_with_its_command() {
         let child = std::thread::scope(|scope| {
             let child = scope.spawn(|| job.child());
             while !child.is_finished() {
-                session.create_or_set("/w", b"", CreateMode::Persistent).unwrap();
+                session.create_or_set("/w", b"", CreateMode::Persistent).wait().unwrap();
             }
             child.join().unwrap()
         });
@@ -235,9 +235,9 @@ fn at_a_terminal_the_command_has_it_and_ends_as_a_whole() {
     let child = shown.split_whitespace().skip_while(|word| *word != "child").nth(1).unwrap();
     screen.keys(&["m", "i", "n", "e", "Enter"]);
     screen.wait(&["got mine"]);
-    let sessions = cluster.members[0].sessions().unwrap();
+    let sessions = cluster.members[0].sessions().wait().unwrap();
     let holder = sessions.iter().find(|session| session.ephemerals == 1).unwrap().id;
-    cluster.members[0].expire_session(holder, "a test").unwrap();
+    cluster.members[0].expire_session(holder, "a test").wait().unwrap();
     screen.wait(&["/job was lost"]);
     screen.wait(&["exited with 8"]);
     wait_gone(child);

@@ -38,23 +38,23 @@ fn no_command_prints_what_a_terminal_obeys() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();
     let znode = format!("/{NAME}");
-    session.create(&znode, HOSTILE, CreateMode::Persistent).unwrap();
+    session.create(&znode, HOSTILE, CreateMode::Persistent).wait().unwrap();
     let child = format!("{znode}/{NAME}");
-    session.create(&child, b"", CreateMode::Persistent).unwrap();
+    session.create(&child, b"", CreateMode::Persistent).wait().unwrap();
     let acl = [
         Acl::new(Permissions::ALL, Id::anyone()),
         Acl::new(Permissions::READ, Id::new("x509", format!("CN={NAME}"))),
     ];
-    session.set_acl(&child, &acl).unwrap();
+    session.set_acl(&child, &acl).wait().unwrap();
     // A candidate's id is its label.
     let election = LeaderLatch::new(&session, &format!("/e{NAME}"), HOSTILE).unwrap();
-    let _leads = election.campaign().unwrap();
+    let _leads = election.campaign().wait().unwrap();
 
     let file = cluster.data.path().join("backup");
     let file = file.to_str().unwrap();
     let before = cluster.data.path().join("before").to_str().unwrap().to_owned();
-    cluster.members[0].backup(&before).unwrap();
-    session.create(&format!("{znode}/later{NAME}"), b"", CreateMode::Persistent).unwrap();
+    cluster.members[0].backup(&before).wait().unwrap();
+    session.create(&format!("{znode}/later{NAME}"), b"", CreateMode::Persistent).wait().unwrap();
     let id = session.id().to_string();
     let commands: &[&[&str]] = &[
         &["status"],
@@ -114,7 +114,7 @@ fn no_command_prints_what_a_terminal_obeys() {
         let line = std::thread::scope(|scope| {
             let line = scope.spawn(|| lines.next().unwrap().unwrap());
             while !line.is_finished() {
-                session.set(&child, b"").unwrap();
+                session.set(&child, b"").wait().unwrap();
             }
             line.join().unwrap()
         });
@@ -129,8 +129,8 @@ fn a_hostile_zone_is_shown_escaped() {
     let (address, data) = (addresses::address(), tempfile::tempdir().unwrap());
     let zone = "z\u{1b}[2J\u{9b}1m\u{202e}";
     let builder = Coordinator::builder().advertise(&address).data_dir(data.path()).zone(zone);
-    let member = builder.join([&address]).unwrap();
-    member.wait_ready(std::time::Duration::from_secs(60)).unwrap();
+    let member = builder.join([&address]).wait().unwrap();
+    member.wait_ready(std::time::Duration::from_secs(60)).wait().unwrap();
     let cluster = Cluster { peers: address, members: vec![member], data };
     let printed = cluster.well(&["members"]);
     assert_visible(&["members"], &printed);
@@ -141,14 +141,14 @@ fn a_hostile_zone_is_shown_escaped() {
 fn an_access_list_takes_no_control_characters() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     for id in [
         Id::new("digest", "u\u{1b}[2J:hash"),
         Id::new("x509", "CN=a\r\nfake line"),
         Id::new("argon2", "u\u{7f}:hash"),
         Id::new("digest", "u\u{9b}:hash"),
     ] {
-        let refused = session.set_acl("/a", &[Acl::new(Permissions::ALL, id.clone())]);
+        let refused = session.set_acl("/a", &[Acl::new(Permissions::ALL, id.clone())]).wait();
         let Err(Error::InvalidAcl { path, reason }) = refused else {
             panic!("{id:?}: {refused:?}")
         };
@@ -157,7 +157,7 @@ fn an_access_list_takes_no_control_characters() {
     }
     // The same by what a session has authenticated: `auth` would put it into the list.
     let other = cluster.members[0].open_session().unwrap();
-    let refused = other.add_auth("digest", "u\n:password").unwrap_err();
+    let refused = other.add_auth("digest", "u\n:password").wait().unwrap_err();
     assert!(matches!(&refused, Error::AuthFailed { .. }), "{refused:?}");
     assert!(refused.to_string().contains("has a control character"), "{refused}");
 }

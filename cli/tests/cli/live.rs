@@ -18,7 +18,7 @@ fn the_member_that_is_wanted_leads() {
     let start = |place: usize| {
         let dir = data.path().join(place.to_string());
         let builder = Coordinator::builder().advertise(&addresses[place]).data_dir(dir);
-        builder.leader_priority(i32::from(place == 2)).join(&addresses).unwrap()
+        builder.leader_priority(i32::from(place == 2)).join(&addresses).wait().unwrap()
     };
     let mut members: Vec<_> = (0..3).map(start).collect();
     let until_it_leads = |member: &Coordinator| {
@@ -31,16 +31,16 @@ fn the_member_that_is_wanted_leads() {
         assert!(leads, "{:?} leads", member.status().leader);
     };
     until_it_leads(&members[0]);
-    members[0].session().create("/a", b"", CreateMode::Persistent).unwrap();
-    let reports = members[0].reports().unwrap();
+    members[0].session().create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    let reports = members[0].reports().wait().unwrap();
     let leader = MemberReport::leader(&reports).unwrap();
     assert_eq!((leader.leader_priority, &leader.address), (1, &addresses[2]));
     // It is restarted, another one leads meanwhile, and it leads again.
-    members.pop().unwrap().close();
+    members.pop().unwrap().close().wait().unwrap();
     members.push(start(2));
-    members[2].wait_ready(Duration::from_secs(60)).unwrap();
+    members[2].wait_ready(Duration::from_secs(60)).wait().unwrap();
     until_it_leads(&members[0]);
-    members[1].session().set("/a", b"x").unwrap();
+    members[1].session().set("/a", b"x").wait().unwrap();
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     assert_eq!(leads.split_whitespace().nth(1), Some("leader"), "{members}");
 
     let sessions: Vec<_> = (0..2).map(|at| cluster.members[at].open_session().unwrap()).collect();
-    let guard = sessions[0].lock("/jobs/nightly").unwrap().acquire().unwrap();
+    let guard = sessions[0].lock("/jobs/nightly").unwrap().acquire().wait().unwrap();
     let lock = sessions[1].lock("/jobs/nightly").unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.acquire().unwrap().release());
+        let waiter = scope.spawn(|| lock.acquire().wait().unwrap().release().wait());
         // The contender waits once its znode exists.
         while cluster.json(&["locks"])[0]["waiters"].as_array().unwrap().is_empty() {}
         let locks = cluster.well(&["locks", "/jobs"]);
@@ -162,7 +162,7 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
         }
         let held = &cluster.json(&["locks", "--waiting"])[0]["holders"][0]["held_by"];
         assert_eq!(held.as_str(), Some(cluster.members[0].address().as_str()));
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         waiter.join().unwrap().unwrap();
     });
     assert!(cluster.well(&["locks"]).starts_with("nobody holds"));
@@ -171,12 +171,12 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     let at = cluster.members.iter().position(|member| member.address() != leader).unwrap();
     let gone = cluster.members.remove(at);
     let address = gone.address();
-    gone.close();
+    gone.close().wait().unwrap();
     while cluster.json(&["status"])["availability"]["at_risk"].is_null() {}
     let members = cluster.well(&["members"]);
     let line = members.lines().find(|line| line.starts_with(&address)).unwrap();
     assert!(line.contains("silent"), "{members}");
-    cluster.members.remove(0).close();
+    cluster.members.remove(0).close().wait().unwrap();
     let (code, text, _) = cluster.run(&["status", "--timeout", "2"]);
     assert_eq!(code, 4, "{text}");
     assert!(text.contains("no quorum: no member can lead"), "{text}");
@@ -203,7 +203,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     assert!(code == 1 && error.contains("the members are"), "{error}");
 
     let session = cluster.members[1].open_session().unwrap();
-    session.create("/held", b"", quorate::CreateMode::Ephemeral).unwrap();
+    session.create("/held", b"", quorate::CreateMode::Ephemeral).wait().unwrap();
     let listed = cluster.well(&["sessions"]);
     let line = listed.lines().find(|line| line.contains(&session.id().to_string())).unwrap();
     assert!(line.contains(&cluster.members[1].address()) && line.contains(" ago "), "{listed}");
@@ -247,7 +247,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     // More sessions than first digits: two of them begin with the same one.
     let many: Vec<_> = (0..17).map(|_| cluster.members[0].open_session().unwrap()).collect();
     for session in &many {
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
     }
     let digit = |of: &quorate::Session| of.id().to_string().as_bytes()[2];
     let shared =
@@ -267,7 +267,11 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
         code == 1 && error.contains("the file exists") && error.contains("--overwrite"),
         "{error}"
     );
-    cluster.members[0].session().create("/later", b"", quorate::CreateMode::Persistent).unwrap();
+    cluster.members[0]
+        .session()
+        .create("/later", b"", quorate::CreateMode::Persistent)
+        .wait()
+        .unwrap();
     let later = cluster.json(&["backup", file.to_str().unwrap(), "--overwrite"]);
     assert!(zxid() == later["zxid"].as_u64().unwrap() && zxid() > backup["zxid"].as_u64().unwrap());
 
@@ -276,7 +280,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     let (code, _, error) = cluster.run(&["remove-member", &living]);
     assert!(code == 1 && error.contains("it is alive"), "{error}");
     let dead = cluster.members.remove(0);
-    dead.close();
+    dead.close().wait().unwrap();
     // Until the leader has noticed it.
     let found = loop {
         let found = findings(&cluster.run(&["doctor", "--json"]));
@@ -296,7 +300,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     assert_eq!(removed.1, format!("{living} is a member no more\n"), "{removed:?}");
     assert_eq!(cluster.json(&["members"])["members"].as_array().unwrap().len(), 2);
 
-    cluster.members.remove(0).close();
+    cluster.members.remove(0).close().wait().unwrap();
     let (code, text, error) = cluster.run(&["doctor", "--timeout", "3"]);
     assert!(code == 1 && text.contains("There is no leader"), "{text}{error}");
 }
@@ -305,7 +309,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
 #[test]
 fn doctor_looks_again_and_counts_what_lasts() {
     let mut cluster = Cluster::new(3);
-    cluster.members[0].session().sync().unwrap();
+    cluster.members[0].session().sync().wait().unwrap();
     // A member that has just joined may lag for a moment, so this looks until nothing is wrong.
     assert!(cluster.well(&["doctor", "--for", "1h"]).starts_with("nothing is wrong"));
     assert_eq!(cluster.run(&["doctor", "--for", "soon"]).0, 2);
@@ -314,7 +318,7 @@ fn doctor_looks_again_and_counts_what_lasts() {
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let lost = cluster.members.remove(2);
     let address = lost.address();
-    lost.close();
+    lost.close().wait().unwrap();
     let cause = format!("silent {address}");
     let begun: Value = loop {
         let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -325,8 +329,8 @@ fn doctor_looks_again_and_counts_what_lasts() {
     assert!(begun["begun"]["wrong"].as_str().unwrap().contains("does not report"), "{begun}");
     let dir = cluster.data.path().join("again");
     let builder = Coordinator::builder().advertise(&address).data_dir(dir);
-    let again = builder.join(cluster.peers.split(',')).unwrap();
-    again.wait_ready(Duration::from_secs(60)).unwrap();
+    let again = builder.join(cluster.peers.split(',')).wait().unwrap();
+    again.wait_ready(Duration::from_secs(60)).wait().unwrap();
     let is_over = lines.any(|line| {
         let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
         line["over"]["cause"] == cause.as_str()
@@ -334,7 +338,7 @@ fn doctor_looks_again_and_counts_what_lasts() {
     assert!(is_over);
     watching.kill().unwrap();
     watching.wait().unwrap();
-    again.close();
+    again.close().wait().unwrap();
     let (code, text, error) = cluster.run(&["doctor", "--for", "2s", "--json"]);
     assert!(code == 1 && text.contains(&cause), "{code} {text}{error}");
 }
@@ -354,7 +358,7 @@ fn two_of_three(secret: &str) -> (Vec<String>, Cluster) {
     let start = |address: &String| {
         let dir = data.path().join(address.replace(':', "_"));
         let builder = Coordinator::builder().advertise(address).data_dir(dir);
-        builder.security(Secret::new(secret).unwrap()).join(&addresses).unwrap()
+        builder.security(Secret::new(secret).unwrap()).join(&addresses).wait().unwrap()
     };
     let members = addresses[..2].iter().map(start).collect();
     let cluster = Cluster { peers: addresses[..2].join(","), members, data };
@@ -399,7 +403,7 @@ fn a_wrong_secret_is_told_by_everybody() {
     let dir = cluster.data.path().join("other");
     let other = Coordinator::builder().advertise(&addresses[2]).data_dir(dir);
     let other = other.security(Secret::new("quite another secret").unwrap()).join(&addresses);
-    let other = other.unwrap();
+    let other = other.wait().unwrap();
     let run = |arguments: &[&str]| {
         let mut command = cluster.command(arguments);
         let output = command.env("QUORATE_SECRET", "the one secret of all").output().unwrap();
@@ -427,7 +431,7 @@ fn a_wrong_secret_is_told_by_everybody() {
     );
     // The instances say so themselves, on both sides.
     for instance in [&cluster.members[0], &other] {
-        let error = instance.wait_ready(std::time::Duration::from_secs(3)).unwrap_err();
+        let error = instance.wait_ready(std::time::Duration::from_secs(3)).wait().unwrap_err();
         assert!(matches!(&error, Error::Start(StartError::PeerRefused { .. })), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
         let kind = || instance.status().not_ready.map(|reason| reason.kind);
@@ -443,14 +447,14 @@ fn both_processes_of_a_copied_directory_are_named() {
     let dir = |address: &str| cluster.data.path().join(address.replace(':', "_"));
     let start = |address: &str| {
         let builder = Coordinator::builder().advertise(address).data_dir(dir(address));
-        builder.join(cluster.peers.split(',')).unwrap()
+        builder.join(cluster.peers.split(',')).wait().unwrap()
     };
     let (address, elsewhere) = (cluster.members[2].address(), addresses::address());
-    cluster.members.remove(2).close();
+    cluster.members.remove(2).close().wait().unwrap();
     let copied = Command::new("cp").arg("-r").args([dir(&address), dir(&elsewhere)]).status();
     assert!(copied.unwrap().success());
     let member = start(&address);
-    member.wait_ready(Duration::from_secs(60)).unwrap();
+    member.wait_ready(Duration::from_secs(60)).wait().unwrap();
     let copy = start(&elsewhere);
     let is_named = |text: &str| {
         let named = [&address, &elsewhere].into_iter().all(|one| text.contains(one.as_str()));
@@ -461,10 +465,10 @@ fn both_processes_of_a_copied_directory_are_named() {
     for (member, path) in
         [&cluster.members[0], &cluster.members[1], &member].into_iter().zip(["/a", "/b", "/c"])
     {
-        member.session().create(path, b"", CreateMode::Persistent).unwrap();
+        member.session().create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
     while copy.status().not_ready.is_none_or(|reason| reason.kind != ReasonKind::Refused) {}
-    let error = copy.wait_ready(Duration::from_secs(3)).unwrap_err();
+    let error = copy.wait_ready(Duration::from_secs(3)).wait().unwrap_err();
     assert!(matches!(&error, Error::Start(StartError::PeerRefused { .. })), "{error}");
     assert!(is_named(&error.to_string()), "{error}");
 }
@@ -476,7 +480,7 @@ fn refused_writes_are_told() {
     let data = tempfile::tempdir().unwrap();
     let builder = Coordinator::builder().advertise(&address).data_dir(data.path().join("data"));
     // No disk has so much room.
-    let member = builder.disk_low(u64::MAX).join([&address]).unwrap();
+    let member = builder.disk_low(u64::MAX).join([&address]).wait().unwrap();
     while !member.status().refuses_writes {}
     let cluster = Cluster { peers: address.clone(), members: vec![member], data };
     let (code, text, error) = cluster.run(&["status"]);
@@ -529,11 +533,11 @@ fn a_client_is_measured_and_leaves_nothing() {
 
     // It deletes only the znodes that it has created.
     let session = cluster.members[0].session();
-    session.create("/mine", b"", quorate::CreateMode::Persistent).unwrap();
-    session.create("/mine/kept", b"", quorate::CreateMode::Persistent).unwrap();
+    session.create("/mine", b"", quorate::CreateMode::Persistent).wait().unwrap();
+    session.create("/mine/kept", b"", quorate::CreateMode::Persistent).wait().unwrap();
     let text = cluster.well(&["bench", "--seconds", "1", "--clients", "1", "--path", "/mine"]);
     assert!(text.contains("set, pipelined (64)") && text.contains("without a replica"), "{text}");
-    assert_eq!(session.children("/mine").unwrap(), ["kept"]);
+    assert_eq!(session.children("/mine").wait().unwrap(), ["kept"]);
     assert_eq!(cluster.run(&["bench", "--path", "no path"]).0, 2);
     assert_eq!(cluster.run(&["bench", "--clients", "0"]).0, 2);
 }
@@ -547,8 +551,9 @@ fn a_measurement_that_is_interrupted_leaves_nothing() {
     let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // The measurement runs once its znodes are written to.
     let is_set = || {
-        let clients = session.children("/quorate-bench").unwrap_or_default();
-        let stat = |name: &String| session.exists(&format!("/quorate-bench/{name}")).unwrap();
+        let clients = session.children("/quorate-bench").wait().unwrap_or_default();
+        let stat =
+            |name: &String| session.exists(&format!("/quorate-bench/{name}")).wait().unwrap();
         clients.iter().filter_map(stat).any(|stat| stat.version > 0)
     };
     while !is_set() {}
@@ -558,7 +563,7 @@ fn a_measurement_that_is_interrupted_leaves_nothing() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert_eq!(error, "error: it was interrupted; its znodes are removed\n");
-    assert!(session.exists("/quorate-bench").unwrap().is_none());
+    assert!(session.exists("/quorate-bench").wait().unwrap().is_none());
     assert_eq!(cluster.run(&["stat", "/quorate-bench"]).0, 3);
 }
 
@@ -573,15 +578,15 @@ fn changes_are_printed_as_they_happen() {
     let mode = quorate::CreateMode::PersistentSequential;
     let first = std::thread::scope(|scope| {
         let first = scope.spawn(|| lines.next().unwrap().unwrap());
-        session.create("/w", b"", quorate::CreateMode::Persistent).unwrap();
+        session.create("/w", b"", quorate::CreateMode::Persistent).wait().unwrap();
         while !first.is_finished() {
-            session.create("/w/n", b"", mode).unwrap();
+            session.create("/w/n", b"", mode).wait().unwrap();
         }
         first.join().unwrap()
     });
     let first: Value = serde_json::from_str(&first).unwrap();
     assert_eq!(first["kind"], "created");
-    session.delete_recursive("/w").unwrap();
+    session.delete_recursive("/w").wait().unwrap();
     for line in lines {
         let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
         assert!(event["path"].as_str().unwrap().starts_with("/w"), "{event}");
@@ -596,16 +601,16 @@ fn what_most_wait_for_comes_first_and_idle_takers_last() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();
     let guards: Vec<_> =
-        ["/a", "/b", "/c"].map(|path| session.lock(path).unwrap().acquire().unwrap()).into();
+        ["/a", "/b", "/c"].map(|path| session.lock(path).unwrap().acquire().wait().unwrap()).into();
     let others: Vec<_> = (0..4).map(|_| cluster.members[0].open_session().unwrap()).collect();
     let idle = quorate::recipes::Queue::new(&others[3], "/idle").unwrap();
     let (mut seen, mut listed) = (<[String; 3]>::default(), <[Vec<Value>; 2]>::default());
     let locks = [(0, "/c"), (1, "/c"), (2, "/b")].map(|(at, path)| others[at].lock(path).unwrap());
     std::thread::scope(|scope| {
         for lock in &locks {
-            scope.spawn(|| lock.acquire().unwrap().release().unwrap());
+            scope.spawn(|| lock.acquire().wait().unwrap().release().wait().unwrap());
         }
-        scope.spawn(|| idle.take().unwrap());
+        scope.spawn(|| idle.take().wait().unwrap());
         let waiters = |of: &Value| of["waiters"].as_array().unwrap().len();
         let all = || cluster.json(&["locks"]).as_array().unwrap().clone();
         while all().iter().map(waiters).sum::<usize>() < 4 {}
@@ -613,8 +618,8 @@ fn what_most_wait_for_comes_first_and_idle_takers_last() {
         seen = [&["locks"][..], &["locks", "--takers"], &["locks", "/idle"]]
             .map(|of| cluster.run(of).1);
         listed = [all(), cluster.json(&["locks", "--waiting"]).as_array().unwrap().clone()];
-        guards.into_iter().for_each(|guard| guard.release().unwrap());
-        quorate::recipes::Queue::new(&session, "/idle").unwrap().put(b"").unwrap();
+        guards.into_iter().for_each(|guard| guard.release().wait().unwrap());
+        quorate::recipes::Queue::new(&session, "/idle").unwrap().put(b"").wait().unwrap();
     });
     let paths = listed.map(|list| {
         list.iter().map(|of| of["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

@@ -114,21 +114,21 @@ fn quorate(arguments: &[&str], paths: &[&Path]) -> (bool, String) {
 
 /// Creates znodes in a running cluster.
 fn write(peers: &str, names: &[&str]) {
-    let client = Coordinator::builder().client().join(peers.split(',')).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
+    let client = Coordinator::builder().client().join(peers.split(',')).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
     for name in names {
-        client.session().create(name, b"x", CreateMode::Persistent).unwrap();
+        client.session().create(name, b"x", CreateMode::Persistent).wait().unwrap();
     }
-    client.close();
+    client.close().wait().unwrap();
 }
 
 fn has(peers: &str, names: &[&str]) {
-    let client = Coordinator::builder().client().join(peers.split(',')).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
+    let client = Coordinator::builder().client().join(peers.split(',')).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
     for name in names {
-        assert!(client.session().exists(name).unwrap().is_some(), "{name}");
+        assert!(client.session().exists(name).wait().unwrap().is_some(), "{name}");
     }
-    client.close();
+    client.close().wait().unwrap();
 }
 
 /// What a data directory knows of its log.

@@ -15,12 +15,12 @@ fn several_writes_are_done_all_or_none() {
     let (code, out, error) = cluster.run(&["txn", "absent /a", "create /a one two", "create /a/b"]);
     assert_eq!((code, &*error), (0, ""), "{out}");
     assert_eq!(out, "absent /a\ncreated /a\ncreated /a/b\n");
-    assert_eq!(&session.get("/a").unwrap().0[..], b"one two");
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"one two");
 
     let (code, _, error) = cluster.run(&["txn", "version /a 0", "set /a x", "delete /missing"]);
     assert_eq!(code, 1);
     assert!(error.contains("delete /missing") && error.contains("no znode"), "{error}");
-    assert_eq!(&session.get("/a").unwrap().0[..], b"one two", "nothing was done");
+    assert_eq!(&session.get("/a").wait().unwrap().0[..], b"one two", "nothing was done");
     let (code, out, _) = cluster.run(&["txn", "--json", "exists /a", "set /a x"]);
     let results: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, results[1]["set"]["version"].as_u64()), (0, Some(1)), "{out}");
@@ -32,7 +32,7 @@ fn several_writes_are_done_all_or_none() {
         assert_eq!(code, 2, "{wrong:?}: {error}");
         assert!(error.contains(&format!("{shown:?}")), "{error}");
     }
-    assert_eq!(session.exists("/never"), Ok(None));
+    assert_eq!(session.exists("/never").wait(), Ok(None));
 }
 
 #[test]
@@ -41,24 +41,24 @@ fn a_tree_is_copied_without_what_belongs_to_sessions() {
     let session = cluster.members[0].session();
     let mode = CreateMode::Persistent;
     for (path, mode) in [("/from", CreateMode::Container), ("/from/a", mode), ("/from/a/b", mode)] {
-        session.create(path, path, mode).unwrap();
+        session.create(path, path, mode).wait().unwrap();
     }
-    session.create("/from/mine", b"", CreateMode::Ephemeral).unwrap();
+    session.create("/from/mine", b"", CreateMode::Ephemeral).wait().unwrap();
     for at in 0..1500 {
-        drop(session.nonblocking().create(&format!("/from/a/{at:04}"), b"x", mode));
+        drop(session.create(&format!("/from/a/{at:04}"), b"x", mode));
     }
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
 
     let (code, _, error) = cluster.run(&["cp", "/from/a", "/alone"]);
     assert_eq!((code, &*error), (0, ""));
-    assert_eq!(session.children("/alone"), Ok(vec![]));
+    assert_eq!(session.children("/alone").wait(), Ok(vec![]));
     let (code, out, error) = cluster.run(&["cp", "-r", "/from", "/to"]);
     assert_eq!((code, &*error), (0, ""));
     assert_eq!(out, "1503 znodes in 2 writes\n/from/mine is ephemeral, and was left out\n");
-    assert_eq!(&session.get("/to/a/b").unwrap().0[..], b"/from/a/b");
-    assert!(session.exists("/to").unwrap().unwrap().is_container);
-    assert_eq!(session.children("/to/a"), session.children("/from/a"));
-    assert_eq!(session.children("/to").unwrap(), ["a"]);
+    assert_eq!(&session.get("/to/a/b").wait().unwrap().0[..], b"/from/a/b");
+    assert!(session.exists("/to").wait().unwrap().unwrap().is_container);
+    assert_eq!(session.children("/to/a").wait(), session.children("/from/a").wait());
+    assert_eq!(session.children("/to").wait().unwrap(), ["a"]);
 
     assert_eq!(cluster.run(&["cp", "-r", "/from", "/to"]).0, 1, "it is there already");
     assert_eq!(cluster.run(&["cp", "-r", "/from", "/from/within"]).0, 2);
@@ -72,23 +72,23 @@ fn what_has_changed_since_a_backup_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (path, data) in [("/app", "x"), ("/app/kept", "1"), ("/app/gone", "2"), ("/app-b", "3")] {
-        session.create(path, data, CreateMode::Persistent).unwrap();
+        session.create(path, data, CreateMode::Persistent).wait().unwrap();
     }
-    cluster.members[0].backup(file("one")).unwrap();
+    cluster.members[0].backup(file("one")).wait().unwrap();
     let (code, out, error) = cluster.run(&["diff", &file("one")]);
     assert_eq!((code, &*out, &*error), (0, "", ""));
 
-    session.delete("/app/gone").unwrap();
-    session.set("/app", "longer").unwrap();
-    session.set("/app/kept", "1").unwrap();
-    session.create("/app/new", "", CreateMode::Persistent).unwrap();
-    session.set("/app-b", "4").unwrap();
+    session.delete("/app/gone").wait().unwrap();
+    session.set("/app", "longer").wait().unwrap();
+    session.set("/app/kept", "1").wait().unwrap();
+    session.create("/app/new", "", CreateMode::Persistent).wait().unwrap();
+    session.set("/app-b", "4").wait().unwrap();
     let expected = "~ /app  (6 B, was 1 B)\n- /app/gone  (1 B)\n+ /app/new  (0 B)\n";
     let (code, out, error) = cluster.run(&["diff", &file("one"), "--path", "/app"]);
     assert_eq!((code, &*out, &*error), (1, expected, ""));
 
     // Two files need no cluster.
-    cluster.members[0].backup(file("two")).unwrap();
+    cluster.members[0].backup(file("two")).wait().unwrap();
     let (_, out, _) = cluster.run(&["diff", &file("one"), &file("two")]);
     assert_eq!(out, format!("{expected}~ /app-b  (1 B, was 1 B)\n"));
     let mut alone = cluster.command(&["diff", &file("one"), &file("two"), "--json"]);
@@ -134,24 +134,24 @@ fn an_ephemeral_exists_until_its_command_ends() {
     };
     let (child, mut lines) = start(&cluster, &["create", "--ephemeral", "/here", "me"]);
     assert_eq!(lines.next().unwrap(), "/here");
-    assert!(session.exists("/here").unwrap().unwrap().ephemeral_owner.is_some());
+    assert!(session.exists("/here").wait().unwrap().unwrap().ephemeral_owner.is_some());
     // A write to it is no reason to end.
-    session.set("/here", b"you").unwrap();
+    session.set("/here", b"you").wait().unwrap();
     kill(&child);
     assert_eq!(end(child), (0, String::new()));
-    session.sync().unwrap();
-    assert_eq!(session.exists("/here"), Ok(None));
+    session.sync().wait().unwrap();
+    assert_eq!(session.exists("/here").wait(), Ok(None));
 
     let (child, mut lines) = start(&cluster, &["create", "--ephemeral", "--sequential", "/n-"]);
     let path = lines.next().unwrap();
-    session.delete(&path).unwrap();
+    session.delete(&path).wait().unwrap();
     let (code, error) = end(child);
     assert_eq!((code, error.contains("somebody has deleted it")), (8, true), "{error}");
 
     let (child, mut lines) = start(&cluster, &["create", "--ephemeral", "/here"]);
     lines.next().unwrap();
-    let owner = session.exists("/here").unwrap().unwrap().ephemeral_owner.unwrap();
-    cluster.members[0].expire_session(owner, "a test").unwrap();
+    let owner = session.exists("/here").wait().unwrap().unwrap().ephemeral_owner.unwrap();
+    cluster.members[0].expire_session(owner, "a test").wait().unwrap();
     assert_eq!(end(child).0, 8);
 }
 
@@ -167,15 +167,15 @@ fn a_command_runs_for_each_change() {
     let first = std::thread::scope(|scope| {
         let first = scope.spawn(|| lines.next().unwrap());
         while !first.is_finished() {
-            session.create_or_set("/w", b"", CreateMode::Persistent).unwrap();
+            session.create_or_set("/w", b"", CreateMode::Persistent).wait().unwrap();
         }
         first.join().unwrap()
     });
     assert!(first.starts_with("created /w ") || first.starts_with("changed /w "), "{first}");
     // The command fails for the second one, which does not end it.
-    session.delete("/w").unwrap();
-    session.create("/w", b"", CreateMode::Persistent).unwrap();
-    session.delete("/w").unwrap();
+    session.delete("/w").wait().unwrap();
+    session.create("/w", b"", CreateMode::Persistent).wait().unwrap();
+    session.delete("/w").wait().unwrap();
     let kinds: Vec<String> = lines.collect();
     assert_eq!(kinds.len(), 2, "{kinds:?}");
     assert!(kinds.iter().all(|line| line.contains(" /w ")), "{kinds:?}");

@@ -82,7 +82,7 @@ impl Member {
 
 fn client(peers: &str, secret: &str) -> Coordinator {
     let builder = Coordinator::builder().client().security(Secret::new(secret).unwrap());
-    builder.join(peers.split(',')).unwrap()
+    builder.join(peers.split(',')).wait().unwrap()
 }
 
 /// Writes without a pause until it is stopped, and returns how many writes there were.
@@ -91,14 +91,14 @@ fn write(peers: &str, secret: &str, stop: &'static AtomicBool) -> JoinHandle<u64
     stop.store(false, Ordering::Relaxed);
     let write = move || {
         let client = client(&peers, &secret);
-        client.wait_ready(PATIENCE).unwrap();
+        client.wait_ready(PATIENCE).wait().unwrap();
         let session = client.session();
         let mut count = 0;
         while !stop.load(Ordering::Relaxed) {
-            session.set("/count", b"").unwrap();
+            session.set("/count", b"").wait().unwrap();
             count += 1;
         }
-        client.close();
+        client.close().wait().unwrap();
         count
     };
     thread::Builder::new().spawn(write).unwrap()
@@ -118,9 +118,9 @@ fn the_secret_is_changed_in_three_rounds_without_a_failed_write() {
         member.start(&peers, &[]);
     }
     let setup = client(&peers, OLD);
-    setup.wait_ready(PATIENCE).unwrap();
-    setup.session().create("/count", b"", CreateMode::Persistent).unwrap();
-    setup.close();
+    setup.wait_ready(PATIENCE).wait().unwrap();
+    setup.session().create("/count", b"", CreateMode::Persistent).wait().unwrap();
+    setup.close().wait().unwrap();
 
     let mut rounds = 0;
     let mut round = |text: &str, known: &str| {
@@ -136,11 +136,11 @@ fn the_secret_is_changed_in_three_rounds_without_a_failed_write() {
             }
         }
         let all_report = || {
-            let reports = operator.reports().unwrap_or_default();
+            let reports = operator.reports().wait().unwrap_or_default();
             reports.len() == 3 && reports.iter().all(|member| !member.is_silent)
         };
         while !all_report() {}
-        operator.close();
+        operator.close().wait().unwrap();
     };
     let writer = write(&peers, OLD, &STOP);
     round(&format!("{OLD}\n{NEW}\n"), OLD);
@@ -154,16 +154,19 @@ fn the_secret_is_changed_in_three_rounds_without_a_failed_write() {
     written += writer.join().unwrap();
 
     let last = client(&peers, NEW);
-    last.wait_ready(PATIENCE).unwrap();
+    last.wait_ready(PATIENCE).wait().unwrap();
     let session = last.session();
-    session.sync().unwrap();
-    let stat = session.exists("/count").unwrap().unwrap();
+    session.sync().wait().unwrap();
+    let stat = session.exists("/count").wait().unwrap().unwrap();
     assert_eq!(stat.version, written);
     assert!(written > 10, "{written}");
-    last.close();
+    last.close().wait().unwrap();
     let stranger = client(&peers, OLD);
-    assert!(stranger.wait_ready(Duration::from_secs(2)).is_err(), "the old secret is forgotten");
-    stranger.close();
+    assert!(
+        stranger.wait_ready(Duration::from_secs(2)).wait().is_err(),
+        "the old secret is forgotten"
+    );
+    stranger.close().wait().unwrap();
 }
 
 /// A log file had colour codes; a secret that everybody can read was taken without a word, and so were thousands of

@@ -40,10 +40,14 @@ fn lines_from_a_pipe_run_in_one_session() {
     assert!(out.ends_with("/a b\nexists /mine\ncreated /c\n"), "{out}");
     // A slow disk may need longer than the shell waits for it.
     wait_for(
-        || session.exists("/mine") == Ok(None),
+        || session.exists("/mine").wait() == Ok(None),
         || "the end of the shell's session".to_owned(),
     );
-    assert_eq!(cluster.members[0].metrics().sessions_expired, 0, "the shell closes its session");
+    assert_eq!(
+        cluster.members[0].metrics().wait().unwrap().sessions_expired,
+        0,
+        "the shell closes its session"
+    );
 
     // The first that fails is the last.
     let (code, out, error) = run(&cluster, "get /missing\nls /\n");
@@ -67,7 +71,7 @@ fn paths_are_completed_and_lines_come_back() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();
     for path in ["/alpha", "/alpha/one two", "/alpha/\u{202e}red", "/beta"] {
-        session.create(path, path, CreateMode::Persistent).unwrap();
+        session.create(path, path, CreateMode::Persistent).wait().unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let history = dir.path().join("state/history");
@@ -94,7 +98,7 @@ fn paths_are_completed_and_lines_come_back() {
     screen.wait(&["error:", "/missing"]);
     screen.keys(&["watch /beta", "Enter"]);
     let changed = || {
-        session.set("/beta", "x").unwrap();
+        session.set("/beta", "x").wait().unwrap();
         screen.text().contains("changed   /beta")
     };
     wait_for(changed, || "the watch".to_owned());

@@ -31,15 +31,15 @@ fn an_operator_watches_a_cluster() {
         of.members.iter().position(|member| (member.address() == leader) == lead).unwrap()
     };
     let holder = cluster.members[place(&cluster, true)].open_session().unwrap();
-    holder.create("/app", b"", CreateMode::Persistent).unwrap();
-    holder.create("/app/config", b"{\"limit\":20}", CreateMode::Persistent).unwrap();
-    let guard = holder.lock("/jobs/nightly").unwrap().acquire().unwrap();
+    holder.create("/app", b"", CreateMode::Persistent).wait().unwrap();
+    holder.create("/app/config", b"{\"limit\":20}", CreateMode::Persistent).wait().unwrap();
+    let guard = holder.lock("/jobs/nightly").unwrap().acquire().wait().unwrap();
     let waiter = cluster.members[place(&cluster, true)].open_session().unwrap();
     let waiting = waiter.lock("/jobs/nightly").unwrap();
 
     let screen = top("", &cluster.peers, "");
     std::thread::scope(|scope| {
-        let waited = scope.spawn(|| waiting.acquire().unwrap().release());
+        let waited = scope.spawn(|| waiting.acquire().wait().unwrap().release().wait());
         screen.wait(&["leader", &leader, "3 members (3 vote)"]);
         println!("{}", screen.wait(&[&leader, "leader", " ms"]));
         let colored = screen.output(&["capture-pane", "-p", "-e"]);
@@ -51,7 +51,7 @@ fn an_operator_watches_a_cluster() {
         println!("{}", screen.wait(&["holds", &holder.id().to_string(), &leader]));
         screen.keys(&["2"]);
         println!("{}", screen.wait(&[&holder.id().to_string(), &leader, " ago"]));
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         waited.join().unwrap().unwrap();
     });
 
@@ -62,7 +62,7 @@ fn an_operator_watches_a_cluster() {
     screen.keys(&["Down"]);
     screen.wait(&["the znode as of", "/app/config"]);
     println!("{}", screen.wait(&["  \"limit\": 20"]));
-    holder.set("/app/config", b"second").unwrap();
+    holder.set("/app/config", b"second").wait().unwrap();
     screen.wait(&["second"]);
     screen.wait(&["text, 6 B"]);
     screen.keys(&["?"]);
@@ -81,13 +81,13 @@ fn an_operator_watches_a_cluster() {
 
     let gone = cluster.members.remove(place(&cluster, false));
     let address = gone.address();
-    gone.close();
+    gone.close().wait().unwrap();
     screen.wait(&[&address, "voter, silent"]);
     screen.keys(&["5"]);
     println!("{}", screen.wait(&[&address, "is silent"]));
     // Without a quorum, the last member still reports.
     let last = cluster.members.remove(place(&cluster, true));
-    last.close();
+    last.close().wait().unwrap();
     screen.wait(&["no leader", "3 members (3 vote, 2 silent)"]);
     screen.keys(&["3"]);
     screen.wait(&["no quorum, so nothing can be read here"]);

@@ -19,11 +19,11 @@ fn an_operator_finds_timers_that_are_late_or_paused_and_a_queue_that_grows() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].open_session().unwrap();
     let schedule = Schedule::new(&session, "/schedule").unwrap();
-    schedule.set("late", &Timer::at(UNIX_EPOCH).unwrap()).unwrap();
-    schedule.set("tick", &Timer::every(Duration::from_secs(86_400)).unwrap()).unwrap();
+    schedule.set("late", &Timer::at(UNIX_EPOCH).unwrap()).wait().unwrap();
+    schedule.set("tick", &Timer::every(Duration::from_secs(86_400)).unwrap()).wait().unwrap();
     let queue = Queue::new(&session, "/jobs").unwrap();
-    queue.put_all((0..30).map(|job| format!("job {job}"))).unwrap();
-    let _item = queue.take().unwrap();
+    queue.put_all((0..30).map(|job| format!("job {job}"))).wait().unwrap();
+    let _item = queue.take().wait().unwrap();
 
     let locks = cluster.well(&["locks"]);
     let lines: Vec<Vec<&str>> =
@@ -50,7 +50,7 @@ fn an_operator_finds_timers_that_are_late_or_paused_and_a_queue_that_grows() {
     let asked = cluster.json(&["timers", "/schedule", "--fire", "tick"]);
     assert_eq!(column(&asked, "schedule", "state"), [Value::Null, "asked to fire".into()]);
     cluster.well(&["timers", "/schedule", "--pause", "late"]);
-    let run = schedule.take().unwrap();
+    let run = schedule.take().wait().unwrap();
     assert!(run.fire().timer() == "tick" && run.fire().is_requested());
     let runs = cluster.json(&["timers"]);
     let id = serde_json::to_value(session.id()).unwrap();
@@ -69,8 +69,9 @@ fn an_operator_finds_partitions_without_an_owner_and_a_member_that_hangs() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].open_session().unwrap();
     let partitions = Partitions::named(&session, "/feeds", ["asia", "eu", "us"]).unwrap();
-    let mut share = partitions.with_max_silence(Duration::from_secs(5)).join("host-1").unwrap();
-    let owned: Vec<_> = (0..3).map(|_| share.take().unwrap()).collect();
+    let mut share =
+        partitions.with_max_silence(Duration::from_secs(5)).join("host-1").wait().unwrap();
+    let owned: Vec<_> = (0..3).map(|_| share.take().wait().unwrap()).collect();
     let text = cluster.well(&["partitions", "/feeds"]);
     let line = |text: &str, begin: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(begin));
@@ -101,6 +102,6 @@ fn an_operator_finds_partitions_without_an_owner_and_a_member_that_hangs() {
         "{found}"
     );
     // It goes on, and all is well.
-    let _again: Vec<_> = (0..3).map(|_| share.take().unwrap()).collect();
+    let _again: Vec<_> = (0..3).map(|_| share.take().wait().unwrap()).collect();
     assert!(!cluster.run(&["doctor"]).1.contains("need attention"));
 }

@@ -58,7 +58,7 @@ impl App {
         self.prepare().await?;
         let coordinator = self.coordinator.clone();
         coordinator
-            .supervise_async(|session| {
+            .supervise_task(move |session| {
                 let app = self.clone();
                 async move { app.work_in(session).await.map(ControlFlow::Continue) }
             })
@@ -68,20 +68,20 @@ impl App {
     async fn work_in(&self, session: Session) -> Result<()> {
         let instance = Instance::new(&self.name, &self.address, self.port);
         let registry = Registry::new(&session, "/service/instances")?;
-        let _registered = registry.register_async("jobs", &instance).await?;
+        let _registered = registry.register("jobs", &instance).await?;
         tokio::try_join!(self.share_jobs(&session), self.count_ticks(&session))?;
         Ok(())
     }
 
     /// Does the jobs of the partitions that are this instance's share, as long as each is.
     async fn share_jobs(&self, session: &Session) -> Result<()> {
-        let mut share = partitions(session)?.join_async(self.name.as_str()).await?;
+        let mut share = partitions(session)?.join(self.name.as_str()).await?;
         // All instances together do so many jobs a second.
         let limit = RateLimiter::new(session, "/service/rate", 1000, SECOND)?;
         let mut workers = JoinSet::new();
         loop {
             tokio::select! {
-                partition = share.take_async() => {
+                partition = share.take() => {
                     let (app, session, limit) = (self.clone(), session.clone(), limit.clone());
                     workers.spawn(app.do_jobs(session, partition?, limit));
                 }
@@ -100,21 +100,21 @@ impl App {
         let jobs = jobs(&session, partition.number())?;
         loop {
             let item = tokio::select! {
-                item = jobs.take_async() => item?,
-                _ = partition.wait_asked_async() => return partition.release_async().await,
+                item = jobs.take() => item?,
+                _ = partition.wait_asked() => return partition.release().await,
             };
-            limit.acquire_async(1).await?;
+            limit.acquire(1).await?;
             let text = String::from_utf8_lossy(item.data());
             let result = format!("{} by {}", text.to_uppercase(), self.name);
             let path = format!("{RESULTS}/{}", item.id().unwrap_or_default());
             // The result is stored and the job is done, or neither: not if the partition was lost in the meantime,
             // however long this process slept.
             let write = partition.fenced().create(&path, result, CreateMode::Persistent);
-            match write.with(&item.done_part()).submit().await {
+            match write.with(&item.done_part()).commit().await {
                 Ok(_) => {}
                 // It was sent again after it had been done.
                 Err(Error::Multi { error, .. }) if matches!(*error, Error::NodeExists { .. }) => {
-                    item.done_async().await?;
+                    item.done().await?;
                 }
                 Err(_) if !partition.is_held() => return Ok(()),
                 Err(error) => return Err(error),
@@ -126,9 +126,9 @@ impl App {
     async fn count_ticks(&self, session: &Session) -> Result<()> {
         let ticks = Counter::new(session, TICKS)?;
         let schedule = Schedule::new(session, "/service/schedule")?;
-        schedule.set_async("tick", &Timer::every(SECOND)?).await?;
+        schedule.set("tick", &Timer::every(SECOND)?).await?;
         loop {
-            let tick = schedule.fire_async(|_, multi| multi.with(&ticks.add_part(1))).await?;
+            let tick = schedule.fire(|_, multi| multi.with(&ticks.add_part(1))).await?;
             tracing::info!(name = self.name, number = tick.number(), "counted a tick");
         }
     }
@@ -143,19 +143,15 @@ impl App {
             .route("/owners/{resource}", get(owner))
             .route("/ticks", get(ticks))
             .route("/ready", get(ready))
-            .route(
-                "/metrics",
-                get(|State(app): State<App>| async move { app.coordinator.metrics().to_string() }),
-            )
+            .route("/metrics", get(metrics))
             .with_state(self)
     }
 
     /// Creates the znodes that all instances use, once there is a quorum.
     async fn prepare(&self) -> Result<()> {
         let session = self.coordinator.session();
-        Counter::new(&session, TICKS)?.add_async(0).await?;
-        let results = session.nonblocking();
-        match results.create_with_parents(RESULTS, b"", CreateMode::Persistent).await {
+        Counter::new(&session, TICKS)?.add(0).await?;
+        match session.create_with_parents(RESULTS, b"", CreateMode::Persistent).await {
             Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -191,7 +187,7 @@ async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> 
     }
     let session = app.coordinator.session();
     let limits = Limited::with_codec(&session, "/service/limits").map_err(failed)?;
-    let limits = limits.get_async().await.map_err(failed)?.map(|limits| limits.value);
+    let limits = limits.get().await.map_err(failed)?.map(|limits| limits.value);
     if job.len() > limits.unwrap_or_default().job_bytes {
         return Err((StatusCode::PAYLOAD_TOO_LARGE, "the job is too long".to_owned()));
     }
@@ -199,13 +195,12 @@ async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> 
     let resource = job.split(u8::is_ascii_whitespace).next().unwrap_or_default();
     let partition = partitions(&session).map_err(failed)?.number_of(resource).unwrap_or_default();
     let jobs = jobs(&session, partition).map_err(failed)?;
-    jobs.put_async(NewItem::new(job).id(id)).await.map_err(failed)?;
+    jobs.put(NewItem::new(job).id(id)).await.map_err(failed)?;
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn result(State(app): State<App>, Path(id): Path<String>) -> Answer<Vec<u8>> {
     let session = app.coordinator.session();
-    let session = session.nonblocking();
     // After the sync, a result that one user has seen is there for every user.
     session.sync().await.map_err(failed)?;
     let (data, _) = session.get(&format!("{RESULTS}/{id}")).await.map_err(failed)?;
@@ -215,33 +210,37 @@ async fn result(State(app): State<App>, Path(id): Path<String>) -> Answer<Vec<u8
 async fn limits(State(app): State<App>) -> Answer<Json<Limits>> {
     let limits =
         Limited::with_codec(&app.coordinator.session(), "/service/limits").map_err(failed)?;
-    Ok(Json(limits.get_async().await.map_err(failed)?.map(|of| of.value).unwrap_or_default()))
+    Ok(Json(limits.get().await.map_err(failed)?.map(|of| of.value).unwrap_or_default()))
 }
 
 async fn set_limits(State(app): State<App>, Json(new): Json<Limits>) -> Answer<StatusCode> {
     let limits =
         Limited::with_codec(&app.coordinator.session(), "/service/limits").map_err(failed)?;
-    limits.set_async(&new).await.map_err(failed)?;
+    limits.set(&new).await.map_err(failed)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn instances(State(app): State<App>) -> Answer<Json<Vec<String>>> {
     let discovery =
         Discovery::new(&app.coordinator.session(), "/service/instances").map_err(failed)?;
-    let there = discovery.instances_async("jobs").await.map_err(failed)?;
+    let there = discovery.instances("jobs").await.map_err(failed)?;
     Ok(Json(there.into_iter().map(|instance| instance.id).collect()))
 }
 
 /// Which instance does the jobs for a resource.
 async fn owner(State(app): State<App>, Path(resource): Path<String>) -> Answer<String> {
     let partitions = partitions(&app.coordinator.session()).map_err(failed)?;
-    let owner = partitions.owner_of_async(resource).await.map_err(failed)?;
+    let owner = partitions.owner_of(resource).await.map_err(failed)?;
     Ok(owner.unwrap_or_else(|| "none".to_owned()))
 }
 
 async fn ticks(State(app): State<App>) -> Answer<String> {
     let ticks = Counter::new(&app.coordinator.session(), TICKS).map_err(failed)?;
-    Ok(ticks.get_async().await.map_err(failed)?.to_string())
+    Ok(ticks.get().await.map_err(failed)?.to_string())
+}
+
+async fn metrics(State(app): State<App>) -> Answer<String> {
+    Ok(app.coordinator.metrics().await.map_err(failed)?.to_string())
 }
 
 /// For a load balancer: whether this instance can work.

@@ -18,8 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let own = peers.first().ok_or("there is no peer, not even this instance")?;
     let mut term = signal(SignalKind::terminate())?;
-    let coordinator =
-        Coordinator::builder().advertise(own).data_dir(directory).join_async(peers).await?;
+    let coordinator = Coordinator::builder().advertise(own).data_dir(directory).join(peers).await?;
     let listener = TcpListener::bind(http).await?;
     let at = listener.local_addr()?;
     let app = App {
@@ -34,14 +33,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_graceful_shutdown(async move {
             tokio::select! {
                 _ = term.recv() => {}
-                _ = member.wait_stopped_async() => {}
+                _ = member.wait_stopped() => {}
             }
         })
         .await?;
-    // For a restart: the instance comes back with its directory. To leave for good, await `leave_async`.
+    // For a restart: the instance comes back with its directory. To leave for good, await `leave`.
     working.abort();
-    coordinator.close_async().await?;
+    coordinator.close().await?;
     // If the instance had stopped for good, for example because its disk has failed, the process ends with an
     // error, so that its supervisor starts it again.
-    Ok(coordinator.wait_stopped_async().await?)
+    Ok(coordinator.wait_stopped().await?)
 }

@@ -64,7 +64,8 @@ pub(crate) fn run(peers: &str) -> Outcome<()> {
         .data_dir(std::env::var(DIRECTORY)?)
         .session_timeout(Duration::from_secs(4))
         .request_timeout(Duration::from_secs(3))
-        .join(peers.split(','))?;
+        .join(peers.split(','))
+        .wait()?;
     let calls = AtomicU64::new(0);
     let begun = std::env::var(BEGUN)?.parse()?;
     let instance = Instance { coordinator, begun, calls, stopping: AtomicBool::new(false) };
@@ -146,7 +147,7 @@ impl Instance {
             return;
         }
         let reads = || {
-            self.coordinator.wait_ready(PATIENCE)?;
+            self.coordinator.wait_ready(PATIENCE).wait()?;
             let session = self.coordinator.open_session()?;
             for turn in 0..=self.turn() {
                 for number in 0..ZNODES {
@@ -154,7 +155,7 @@ impl Instance {
                     self.call(&path, Call::Read, || perform(&session, &path, Call::Read));
                 }
             }
-            session.close()
+            session.close().wait()
         };
         match reads() {
             Ok(()) => print("finished"),
@@ -174,7 +175,7 @@ impl Instance {
             let Ok(session) = self.coordinator.open_session() else { continue };
             let Ok(lock) = session.lock("/lock") else { return };
             while self.is_running() && !session.state().is_final() {
-                let Ok(Some(guard)) = lock.acquire_timeout(Duration::from_secs(1)) else {
+                let Ok(guard) = lock.acquire().timeout(Duration::from_secs(1)).wait() else {
                     continue;
                 };
                 if !guard.is_held() {
@@ -201,7 +202,9 @@ impl Instance {
     fn watch(&self) {
         while self.is_running() {
             let Ok(session) = self.coordinator.open_session() else { continue };
-            let Ok(watch) = session.watch("/", WatchMode::PersistentRecursive) else { continue };
+            let Ok(watch) = session.watch("/", WatchMode::PersistentRecursive).wait() else {
+                continue;
+            };
             let (mut count, mut last) = (0_u64, 0);
             while self.is_running() && !session.state().is_final() {
                 let event = watch.events().recv_timeout(Duration::from_millis(100));
@@ -222,25 +225,25 @@ fn perform(session: &Session, path: &str, call: Call) -> Option<Known> {
     match call {
         Call::Create(data) => {
             let created = session.create(path, data.to_be_bytes(), CreateMode::Persistent);
-            Known::of(&created.map(drop), done)
+            Known::of(&created.wait().map(drop), done)
         }
         Call::Set(data, version) => {
             let stat = match version {
                 Some(version) => session.set_if(path, data.to_be_bytes(), version),
                 None => session.set(path, data.to_be_bytes()),
             };
-            Known::of(&stat, |stat| Return::Version(stat.version))
+            Known::of(&stat.wait(), |stat| Return::Version(stat.version))
         }
         Call::Delete(version) => {
             let deleted = match version {
                 Some(version) => session.delete_if(path, version),
                 None => session.delete(path),
             };
-            Known::of(&deleted, done)
+            Known::of(&deleted.wait(), done)
         }
         Call::Read => {
-            let read: Result<(u64, u64)> = session.sync().and_then(|_| {
-                let (data, stat) = session.get(path)?;
+            let read: Result<(u64, u64)> = session.sync().wait().and_then(|_| {
+                let (data, stat) = session.get(path).wait()?;
                 let data = <[u8; 8]>::try_from(&data[..]).map_or(u64::MAX, u64::from_be_bytes);
                 Ok((data, stat.version))
             });

@@ -1,5 +1,6 @@
 //! Joining the instances that one name stands for.
 
+use crate::runtime::pending::Pending;
 use std::net::{SocketAddr, TcpListener};
 
 use crate::addressing::discovery::canonical;
@@ -11,7 +12,6 @@ use crate::api::builder::address::{NAMES_WAIT, OWN_NAME_PAUSE, bind};
 use crate::api::builder::earlier;
 use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
-use crate::runtime::own_thread;
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 
@@ -49,16 +49,19 @@ impl Builder {
     /// let coordinator = Coordinator::builder()
     ///     .security(Secret::new(&secret)?)
     ///     .data_dir("/var/lib/app/quorate")
-    ///     .discover("app:7400", 3)?;
+    ///     .discover("app:7400", 3).wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// # Errors
     /// As [`Builder::join`], and [`Error::InvalidSetting`] for another `expected`, and together with
     /// [`Builder::found_with_majority_after`].
-    pub fn discover(self, name: impl AsRef<str>, expected: usize) -> Result<Coordinator> {
-        own_thread::check("joining a cluster")?;
-        self.validate()?;
+    pub fn discover(self, name: impl AsRef<str>, expected: usize) -> Pending<'static, Coordinator> {
+        let name = name.as_ref().to_owned();
+        self.starting(move |builder| builder.discovering(&name, expected))
+    }
+
+    fn discovering(self, name: &str, expected: usize) -> Result<Coordinator> {
         let invalid = |setting, reason: &str| {
             Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
         };
@@ -69,7 +72,6 @@ impl Builder {
             let reason = "instances that discover each other are founded by all of them";
             return invalid("found_with_majority_after", reason);
         }
-        let name = name.as_ref();
         if name.parse::<SocketAddr>().is_ok() {
             return Err(Error::Start(StartError::InvalidPeer {
                 peer: name.to_owned(),

@@ -42,7 +42,7 @@ impl Service {
     }
 
     fn start(&self, place: usize, names: &Names, expected: usize) -> Coordinator {
-        self.instance(place, names).discover(self.name(), expected).unwrap()
+        self.instance(place, names).discover(self.name(), expected).wait().unwrap()
     }
 
     fn show(&self, names: &Names, places: &[usize]) {
@@ -54,7 +54,7 @@ impl Service {
 /// Asserts that all of them belong to one cluster.
 fn agree(instances: &[Coordinator]) -> String {
     for instance in instances {
-        instance.wait_ready(PATIENCE).unwrap();
+        instance.wait_ready(PATIENCE).wait().unwrap();
     }
     let clusters: Vec<String> =
         instances.iter().map(|instance| instance.status().cluster.unwrap()).collect();
@@ -88,9 +88,9 @@ fn found_in_order(order: [usize; 3]) {
     }
     service.show(&names, &[0, 1, 2]);
     agree(&instances);
-    let guard = instances[0].session().lock("/lock").unwrap().acquire().unwrap();
+    let guard = instances[0].session().lock("/lock").unwrap().acquire().wait().unwrap();
     let other = instances[1].session().lock("/lock").unwrap();
-    assert!(other.try_acquire().unwrap().is_none());
+    assert!(other.try_acquire().wait().unwrap().is_none());
     drop(guard);
 }
 
@@ -121,7 +121,7 @@ fn instances_that_come_later_wait_for_the_members() {
     service.show(&names, &[0, 1, 2]);
     let members: Vec<Coordinator> = (0..3).map(|place| service.start(place, &names, 3)).collect();
     let cluster = agree(&members);
-    members.iter().for_each(Coordinator::close);
+    members.iter().for_each(|member| member.close().wait().unwrap());
     service.show(&names, &[0, 1, 2, 3, 4, 5]);
     let later: Vec<Coordinator> = (3..6).map(|place| service.start(place, &names, 3)).collect();
     for instance in &later {
@@ -143,7 +143,7 @@ fn a_service_grows_from_three_to_ten_and_back() {
     let mut instances: Vec<Coordinator> =
         (0..3).map(|place| service.start(place, &names, 3)).collect();
     let cluster = agree(&instances);
-    instances[0].session().create("/kept", b"data", crate::CreateMode::Persistent).unwrap();
+    instances[0].session().create("/kept", b"data", crate::CreateMode::Persistent).wait().unwrap();
     service.show(&names, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     instances.extend((3..10).map(|place| service.start(place, &names, 3)));
     assert_eq!(agree(&instances), cluster);
@@ -151,7 +151,7 @@ fn a_service_grows_from_three_to_ten_and_back() {
     let stay = instances.split_off(7);
     std::thread::scope(|scope| {
         for instance in &instances {
-            let leave = move || instance.leave(PATIENCE).unwrap();
+            let leave = move || instance.leave(PATIENCE).wait().unwrap();
             std::thread::Builder::new().spawn_scoped(scope, leave).unwrap();
         }
     });
@@ -166,10 +166,10 @@ fn a_service_grows_from_three_to_ten_and_back() {
         }
     }
     while stay[0].status().members.len() > 3 {
-        stay[0].session().sync().unwrap();
+        stay[0].session().sync().wait().unwrap();
         assert!(clock.now() < until, "{}", stay[0].status());
     }
-    assert_eq!(stay[2].session().get("/kept").unwrap().0.as_ref(), b"data");
+    assert_eq!(stay[2].session().get("/kept").wait().unwrap().0.as_ref(), b"data");
 }
 
 /// Instances that had only the name asked no further after the first one that answered.
@@ -181,14 +181,14 @@ fn members_that_come_back_at_other_addresses_find_each_other() {
     service.show(&names, &all);
     let members: Vec<Coordinator> = all.map(|place| service.start(place, &names, 5)).to_vec();
     let cluster = agree(&members);
-    members.iter().for_each(Coordinator::close);
+    members.iter().for_each(|member| member.close().wait().unwrap());
     let moved = [5, 6, 7, 8, 9];
     service.show(&names, &moved);
     let at = |(disk, place): (usize, usize)| {
         let listen = format!("{}:{}", IPS[place], service.port);
         let instance =
             builder(names.resolver(), &service.dir.path().join(IPS[disk])).listen(listen);
-        instance.discover(service.name(), 5).unwrap()
+        instance.discover(service.name(), 5).wait().unwrap()
     };
     let back: Vec<Coordinator> = all.into_iter().zip(moved).map(at).collect();
     assert_eq!(agree(&back), cluster);
@@ -227,7 +227,7 @@ fn a_name_is_looked_up_by_the_system() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port(&["127.0.0.1"]);
     let instance = Coordinator::builder().data_dir(dir.path());
-    let instance = instance.discover(format!("localhost:{port}"), 2).unwrap();
+    let instance = instance.discover(format!("localhost:{port}"), 2).wait().unwrap();
     assert_eq!(instance.address(), format!("127.0.0.1:{port}"));
     waiting_for(&instance, &format!("has 1 addresses (127.0.0.1:{port})"));
 }
@@ -236,15 +236,17 @@ fn a_name_is_looked_up_by_the_system() {
 fn invalid_names_for_discovery_are_refused() {
     let builder = || Coordinator::builder().data_dir(Path::new("never-made"));
     for expected in [0, 1, 65] {
-        let error = builder().discover("app:7400", expected).unwrap_err();
+        let error = builder().discover("app:7400", expected).wait().unwrap_err();
         assert!(matches!(error, Error::InvalidSetting { setting: "expected", .. }), "{error}");
     }
     let error = builder().found_with_majority_after(Duration::ZERO).discover("app:7400", 3);
     let setting = "found_with_majority_after";
-    assert!(matches!(error, Err(Error::InvalidSetting { setting: of, .. }) if of == setting));
-    let error = builder().advertise("app-0:7400").discover("app:7400", 3).unwrap_err();
+    assert!(
+        matches!(error.wait(), Err(Error::InvalidSetting { setting: of, .. }) if of == setting)
+    );
+    let error = builder().advertise("app-0:7400").discover("app:7400", 3).wait().unwrap_err();
     assert!(error.to_string().contains("an IP address and a port"), "{error}");
-    let error = builder().discover("127.0.0.1:7400", 3).unwrap_err();
+    let error = builder().discover("127.0.0.1:7400", 3).wait().unwrap_err();
     assert!(error.to_string().contains("stands for one instance"), "{error}");
     assert!(!Path::new("never-made").exists());
 }

@@ -70,7 +70,7 @@ fn instances_behind_one_name_found_nothing_by_it() {
         let listening = instance.clone().listen(format!("{ip}:{port}"));
         let advertised = listening.clone().advertise(&app);
         for instance in [instance, listening, advertised] {
-            match instance.join([&app]) {
+            match instance.join([&app]).wait() {
                 Err(Error::Start(StartError::InvalidPeer { peer, reason })) => {
                     assert_eq!(peer, app);
                     assert!(reason.contains("127.0.0.2, 127.0.0.3, 127.0.0.4"), "{reason}");
@@ -94,13 +94,13 @@ fn a_name_of_several_hosts_is_where_to_look() {
     names.set(&app, port, &ips);
     let join = |ip: &str, list: &[&str]| {
         let instance = builder(names.resolver(), &dir.path().join(ip));
-        instance.advertise(format!("{ip}:{port}")).join(list).unwrap()
+        instance.advertise(format!("{ip}:{port}")).join(list).wait().unwrap()
     };
     // With that name in the list, or with that name alone, instances wait and report the reason.
     let own = format!("{}:{port}", ips[0]);
     let waiting = [join(ips[0], &[&own, &app]), join(ips[1], &[&app])];
     for instance in &waiting {
-        match instance.wait_ready(Duration::from_millis(300)) {
+        match instance.wait_ready(Duration::from_millis(300)).wait() {
             Err(Error::Timeout { reason, .. }) => {
                 let text = "stands for several hosts (127.0.0.2, 127.0.0.3, 127.0.0.4)";
                 assert!(reason.contains(text), "{reason}");
@@ -108,19 +108,19 @@ fn a_name_of_several_hosts_is_where_to_look() {
             other => panic!("{other:?}"),
         }
     }
-    waiting[0].close();
+    waiting[0].close().wait().unwrap();
     let founder = join(ips[0], &[&own]);
-    founder.wait_ready(PATIENCE).unwrap();
-    waiting[1].wait_ready(PATIENCE).unwrap();
+    founder.wait_ready(PATIENCE).wait().unwrap();
+    waiting[1].wait_ready(PATIENCE).wait().unwrap();
     let third = join(ips[2], &[&app]);
-    third.wait_ready(PATIENCE).unwrap();
+    third.wait_ready(PATIENCE).wait().unwrap();
     // A client needs no address of its own.
     let client = Builder { resolver: names.resolver(), ..Coordinator::builder() }.client();
-    let client = client.join([&app]).unwrap();
-    client.wait_ready(PATIENCE).unwrap();
-    let guard = founder.session().lock("/lock").unwrap().acquire().unwrap();
+    let client = client.join([&app]).wait().unwrap();
+    client.wait_ready(PATIENCE).wait().unwrap();
+    let guard = founder.session().lock("/lock").unwrap().acquire().wait().unwrap();
     for other in [&waiting[1], &third, &client] {
-        assert!(other.session().lock("/lock").unwrap().try_acquire().unwrap().is_none());
+        assert!(other.session().lock("/lock").unwrap().try_acquire().wait().unwrap().is_none());
     }
     drop(guard);
 }
@@ -136,17 +136,17 @@ fn names_are_looked_up_until_there_is_a_cluster() {
     let names = Names::default();
     let instance = builder(names.resolver(), dir.path()).listen(listen);
     // Not there yet.
-    let instance = instance.join([&app]).unwrap();
+    let instance = instance.join([&app]).wait().unwrap();
     waiting_for(&instance, "could not be looked up");
     names.set(&app, port, &ips);
     waiting_for(&instance, "stands for several hosts (127.0.0.2, 127.0.0.3)");
     names.set(&app, port, &ips[..1]);
-    instance.wait_ready(PATIENCE).unwrap();
+    instance.wait_ready(PATIENCE).wait().unwrap();
     // A member continues, whatever its name stands for by then.
-    instance.close();
+    instance.close().wait().unwrap();
     names.set(&app, port, &ips);
-    let again = builder(names.resolver(), dir.path()).join([&app]).unwrap();
-    again.wait_ready(PATIENCE).unwrap();
+    let again = builder(names.resolver(), dir.path()).join([&app]).wait().unwrap();
+    again.wait_ready(PATIENCE).wait().unwrap();
 }
 
 /// A resolver that did not answer delayed `join` by ten seconds for each name, although `join` needs
@@ -172,9 +172,9 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     let (joined, joins) = unbounded();
     let join = move || {
         for (builder, list) in [(member, &list[..]), (named, &list[..]), (client, &list[1..])] {
-            let coordinator = builder.join(list).unwrap();
-            assert!(coordinator.wait_ready(Duration::from_millis(10)).is_err());
-            coordinator.close();
+            let coordinator = builder.join(list).wait().unwrap();
+            assert!(coordinator.wait_ready(Duration::from_millis(10)).wait().is_err());
+            coordinator.close().wait().unwrap();
             joined.send(()).unwrap();
         }
     };
@@ -198,7 +198,7 @@ pub(super) fn waiting_for(instance: &Coordinator, text: &str) {
     let clock = Clock::real();
     let until = clock.now() + PATIENCE;
     loop {
-        match instance.wait_ready(Duration::from_millis(50)) {
+        match instance.wait_ready(Duration::from_millis(50)).wait() {
             Err(Error::Timeout { reason, .. }) if reason.contains(text) => return,
             Err(Error::Timeout { reason, .. }) => {
                 assert!(clock.now() < until, "waited for {text:?}, and it is {reason:?}");
@@ -219,7 +219,7 @@ fn an_own_name_that_is_not_there_yet_is_waited_for() {
     let peers = ["app-0", "app-1", "app-2"].map(|name| format!("{name}:{port}"));
     let join = |place: usize| {
         let instance = builder(names.resolver(), &dir.path().join(ips[place]));
-        instance.security(Security::Insecure).advertise(&peers[place]).join(&peers).unwrap()
+        instance.security(Security::Insecure).advertise(&peers[place]).join(&peers).wait().unwrap()
     };
     let mut instances = [0, 1, 2].map(join);
     let own = |instance: &Coordinator| {
@@ -239,13 +239,13 @@ fn an_own_name_that_is_not_there_yet_is_waited_for() {
         names.set(peer, port, &[ip]);
     }
     for instance in &instances {
-        instance.wait_ready(PATIENCE).unwrap();
+        instance.wait_ready(PATIENCE).wait().unwrap();
         assert_eq!(own(instance), None);
     }
     // A member waits for its name as well: two members come back with each other's address.
     let node = instances[0].status().id;
-    instances[0].close();
-    instances[1].close();
+    instances[0].close().wait().unwrap();
+    instances[1].close().wait().unwrap();
     names.set(&peers[0], port, &["198.51.100.1"]);
     names.set(&peers[1], port, &["198.51.100.2"]);
     instances[0] = join(0);
@@ -254,7 +254,7 @@ fn an_own_name_that_is_not_there_yet_is_waited_for() {
     names.set(&peers[0], port, &[ips[1]]);
     names.set(&peers[1], port, &[ips[0]]);
     for instance in &instances {
-        instance.wait_ready(PATIENCE).unwrap();
+        instance.wait_ready(PATIENCE).wait().unwrap();
     }
     assert_eq!(instances[0].status().id, node);
     assert_eq!(instances[2].status().members.len(), 3);
@@ -266,7 +266,8 @@ fn a_name_that_turns_out_to_be_outside_is_not_listened_at_without_protection() {
     let dir = tempfile::tempdir().unwrap();
     let names = Names::default();
     let instance = builder(names.resolver(), dir.path());
-    let instance = instance.advertise("app-0:7400").join(["app-0:7400", "app-1:7400"]).unwrap();
+    let instance =
+        instance.advertise("app-0:7400").join(["app-0:7400", "app-1:7400"]).wait().unwrap();
     waiting_for(&instance, "no such host");
     names.set("app-0:7400", 7400, &["198.51.100.1"]);
     waiting_for(&instance, "the traffic is not protected: set Builder::security");
@@ -289,13 +290,13 @@ fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
         known.set(name, port, &["127.0.0.2"]);
         answer
     });
-    let instance = builder(resolver, dir.path()).join([&app]).unwrap();
-    instance.wait_ready(PATIENCE).unwrap();
+    let instance = builder(resolver, dir.path()).join([&app]).wait().unwrap();
+    instance.wait_ready(PATIENCE).wait().unwrap();
     assert!(asks.len() > 1);
     // After the time limit, the error states what to do.
     let none = Builder { own_name_wait: Duration::from_millis(20), ..Coordinator::builder() };
     let none = Builder { resolver: Names::default().resolver(), ..none };
-    let error = none.data_dir(dir.path()).join(["app-0:7400", "app-1:7400"]).unwrap_err();
+    let error = none.data_dir(dir.path()).join(["app-0:7400", "app-1:7400"]).wait().unwrap_err();
     assert!(matches!(error, Error::Start(StartError::NotAPeer { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains("no such host") && text.contains("Builder::advertise"), "{text}");
@@ -312,7 +313,8 @@ fn names_are_checked_as_addresses_are() {
     names.set(&same, port, &["127.0.0.2"]);
     names.set("any:1", 1, &["0.0.0.0"]);
     names.set("far:1", 1, &["198.51.100.1"]);
-    let join = |other: &str| builder(names.resolver(), dir.path()).join([&own, other]).unwrap_err();
+    let join =
+        |other: &str| builder(names.resolver(), dir.path()).join([&own, other]).wait().unwrap_err();
     assert!(matches!(join(&same), Error::Start(StartError::DuplicatePeer { .. })));
     assert!(matches!(join("any:1"), Error::Start(StartError::InvalidPeer { .. })));
     assert_eq!(join("far:1"), Error::Start(StartError::NotSecured { address: "far:1".to_owned() }));

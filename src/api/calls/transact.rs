@@ -3,6 +3,7 @@
 use crate::api::attempts::Attempts;
 use crate::api::session::Session;
 use crate::api::transaction::{self, Attempt, Committed, Transaction};
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 
 impl Session {
@@ -26,24 +27,24 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/a", b"1", CreateMode::Persistent).wait()?;
     /// session.transact(|transaction| {
     ///     let (data, _) = transaction.get("/a")?;
     ///     transaction.set("/a", [data[0] + 1]);
     ///     Ok(())
-    /// })?;
-    /// assert_eq!(&session.get("/a")?.0[..], b"2");
+    /// }).wait()?;
+    /// assert_eq!(&session.get("/a").wait()?.0[..], b"2");
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn transact<T>(
-        &self,
-        body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<Committed<T>> {
-        self.transact_below("/", body)
+    pub fn transact<'a, T: Send + 'a>(
+        &'a self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T> + Send + 'a,
+    ) -> Pending<'a, Committed<T>> {
+        Pending::steps(self.shared(), "transact", "/", self.transact_below("/", body))
     }
 
     /// As [`Session::transact`], for a `body` that reads at and below this path only: a client receives only that part.
-    pub(crate) fn transact_below<T>(
+    pub(crate) async fn transact_below<T>(
         &self,
         path: &str,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
@@ -51,46 +52,9 @@ impl Session {
         let mut attempts = Attempts::new(self);
         loop {
             if !attempts.is_ready() {
-                self.wait_for("transact", path, attempts.ready())?;
-            }
-            let mut transaction = Transaction::on(self, self.snapshot_of(path)?);
-            let value = body(&mut transaction)?;
-            if !transaction.may_send(&mut attempts) {
-                continue;
-            }
-            let Some((multi, reads)) = transaction.commit() else {
-                return Ok(Committed::unwritten(value));
-            };
-            match transaction::outcome(multi.commit(), value, reads)? {
-                Attempt::Committed(committed) => return Ok(committed),
-                Attempt::Overtaken { path } => attempts.overtaken(path)?,
-            }
-        }
-    }
-
-    /// As [`Session::transact`], without blocking the thread. It has no time limit.
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let committed = session.transact_async(|transaction| {
-    ///     let (data, _) = transaction.get("/a")?;
-    ///     transaction.set("/a", [data[0] + 1]);
-    ///     Ok(())
-    /// });
-    /// committed.await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn transact_async<T>(
-        &self,
-        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<Committed<T>> {
-        let mut attempts = Attempts::new(self);
-        loop {
-            if !attempts.is_ready() {
                 attempts.ready().await?;
             }
-            let mut transaction = Transaction::on(self, self.snapshot_soon("/").await?);
+            let mut transaction = Transaction::on(self, self.snapshot_of(path).await?);
             let value = body(&mut transaction)?;
             if !transaction.may_send(&mut attempts) {
                 continue;
@@ -98,7 +62,7 @@ impl Session {
             let Some((multi, reads)) = transaction.commit() else {
                 return Ok(Committed::unwritten(value));
             };
-            match transaction::outcome(multi.submit().await, value, reads)? {
+            match transaction::outcome(multi.commit().await, value, reads)? {
                 Attempt::Committed(committed) => return Ok(committed),
                 Attempt::Overtaken { path } => attempts.overtaken(path)?,
             }

@@ -1,6 +1,5 @@
 //! A session's calls that need one write where ZooKeeper needs several.
 
-use crate::api::nonblocking::NonBlocking;
 use crate::api::ops::{check_create, check_data, create_or_set_op, take_over_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
@@ -15,15 +14,14 @@ impl Session {
     /// resulting path and stat. The mode is used only if the znode is created; with a sequential
     /// mode, it always is.
     ///
-    /// Blocks and fails as [`Session::create`], but never with
-    /// [`Error::NodeExists`](crate::Error::NodeExists).
+    /// Fails as [`Session::create`], but never with [`Error::NodeExists`](crate::Error::NodeExists).
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// for version in 0..2 {
-    ///     let stat = session.create_or_set("/beat", b"now", CreateMode::Persistent)?.stat;
+    ///     let stat = session.create_or_set("/beat", b"now", CreateMode::Persistent).wait()?.stat;
     ///     assert_eq!(stat.version, version);
     /// }
     /// # Ok::<(), quorate::Error>(())
@@ -33,8 +31,10 @@ impl Session {
         path: &str,
         data: impl AsRef<[u8]>,
         mode: CreateMode,
-    ) -> Result<Created> {
-        self.wait_for("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
+    ) -> Pending<'static, Created> {
+        let data = data.as_ref();
+        let op = |root: &Root| create_or_set_op(root, path, data, mode);
+        self.ask_create_or_set(path, check_create(path, data, mode), op)
     }
 
     /// Makes a znode an ephemeral of this session, in one write, and returns its path and stat.
@@ -44,17 +44,16 @@ impl Session {
     /// is for an instance that restarts before its former session has expired, and knows that
     /// session's id.
     ///
-    /// Blocks and fails as [`Session::create`], with
-    /// [`Error::NodeExists`](crate::Error::NodeExists) if the znode belongs to any other session,
-    /// or is not ephemeral.
+    /// Fails as [`Session::create`], with [`Error::NodeExists`](crate::Error::NodeExists) if the znode belongs to any
+    /// other session, or is not ephemeral.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
     ///
     /// let cluster = Cluster::new(3);
     /// let former = cluster.node(0).session();
-    /// former.create("/workers", b"", CreateMode::Persistent)?;
-    /// former.create("/workers/a", b"boot 1", CreateMode::Ephemeral)?;
+    /// former.create("/workers", b"", CreateMode::Persistent).wait()?;
+    /// former.create("/workers/a", b"boot 1", CreateMode::Ephemeral).wait()?;
     /// // Kept by the instance, for its next start.
     /// let number = former.id().number();
     /// cluster.stop(0);
@@ -62,7 +61,7 @@ impl Session {
     ///
     /// let session = cluster.node(0).session();
     /// let from = quorate::session::SessionId::from_number(number);
-    /// let taken = session.take_over("/workers/a", b"boot 2", from)?;
+    /// let taken = session.take_over("/workers/a", b"boot 2", from).wait()?;
     /// assert_eq!(taken.stat.ephemeral_owner, Some(session.id()));
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -71,52 +70,7 @@ impl Session {
         path: &str,
         data: impl AsRef<[u8]>,
         from: SessionId,
-    ) -> Result<Created> {
-        self.wait_for("take_over", path, self.nonblocking().take_over(path, data, from))
-    }
-}
-
-impl NonBlocking<'_> {
-    /// See [`Session::create_or_set`].
-    ///
-    /// ```
-    /// use quorate::CreateMode;
-    ///
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let calls = session.nonblocking();
-    /// calls.create_or_set("/a", b"1", CreateMode::Persistent).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn create_or_set(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
-        mode: CreateMode,
-    ) -> Pending<Created> {
-        let data = data.as_ref();
-        let op = |root: &Root| create_or_set_op(root, path, data, mode);
-        self.ask_create_or_set(path, check_create(path, data, mode), op)
-    }
-
-    /// See [`Session::take_over`].
-    ///
-    /// ```
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let calls = session.nonblocking();
-    /// let owner = calls.exists("/mine").await?.and_then(|stat| stat.ephemeral_owner);
-    /// if let Some(owner) = owner {
-    ///     calls.take_over("/mine", b"", owner).await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn take_over(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
-        from: SessionId,
-    ) -> Pending<Created> {
+    ) -> Pending<'static, Created> {
         let data = data.as_ref();
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
         let op = |root: &Root| take_over_op(root, path, data, from);
@@ -128,8 +82,8 @@ impl NonBlocking<'_> {
         path: &str,
         checked: Result<()>,
         op: impl FnOnce(&Root) -> Op,
-    ) -> Pending<Created> {
-        let (path, root) = (path.to_owned(), self.session.root.clone());
+    ) -> Pending<'static, Created> {
+        let (path, root) = (path.to_owned(), self.root.clone());
         let convert = move |(created, stat)| match created {
             Some(path) => Ok(root.created(Created { path, stat })),
             None => Ok(Created { path, stat }),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
+use crate::runtime::pending::{Pending, on_a_thread};
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
@@ -21,9 +22,9 @@ impl Session {
     /// nothing any more. The znodes of these locks stay too, so that nobody else gets the locks
     /// before the session is closed or expires.
     ///
-    /// Blocks until the session's earlier calls have been answered, at most for the request
-    /// timeout. [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions)
-    /// does this for all sessions of an instance.
+    /// Waits until the session's earlier calls have been answered, at most for the request timeout.
+    /// [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions) does this for all sessions
+    /// of an instance.
     ///
     /// # Errors
     /// [`Error::Timeout`], after which the session is not detached; the errors of a session that is
@@ -34,20 +35,19 @@ impl Session {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
-    /// let (id, password) = session.detach()?;
+    /// session.create("/mine", b"", CreateMode::Ephemeral).wait()?;
+    /// let (id, password) = session.detach().wait()?;
     /// assert_eq!(session.state(), SessionState::Detached);
-    /// assert!(matches!(session.get("/mine"), Err(Error::SessionDetached { .. })));
+    /// assert!(matches!(session.get("/mine").wait(), Err(Error::SessionDetached { .. })));
     ///
     /// // The former instance may be gone by now.
     /// cluster.stop(0);
-    /// let session = cluster.node(1).resume(id, password)?;
-    /// assert_eq!(session.ephemerals()?, ["/mine"]);
+    /// let session = cluster.node(1).resume(id, password).wait()?;
+    /// assert_eq!(session.ephemerals().wait()?, ["/mine"]);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn detach(&self) -> Result<(SessionId, [u8; 16])> {
-        self.wait_for("detach", "/", self.nonblocking().who_am_i())?;
-        self.detached()
+    pub fn detach(&self) -> Pending<'_, (SessionId, [u8; 16])> {
+        self.who_am_i().and_then(|_| self.detached())
     }
 
     /// Detaches the session, and returns what is needed to resume it.
@@ -86,19 +86,27 @@ impl Coordinator {
     ///
     /// let cluster = Cluster::new(3);
     /// let session = cluster.node(0).session();
-    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
-    /// let kept = cluster.node(0).close_keeping_sessions();
+    /// session.create("/mine", b"", CreateMode::Ephemeral).wait()?;
+    /// let kept = cluster.node(0).close_keeping_sessions().wait()?;
     ///
     /// // The new process does this.
     /// cluster.restart(0);
     /// let (id, password) = kept[0];
-    /// let session = cluster.node(0).resume(id, password)?;
-    /// assert_eq!(session.ephemerals()?, ["/mine"]);
+    /// let session = cluster.node(0).resume(id, password).wait()?;
+    /// assert_eq!(session.ephemerals().wait()?, ["/mine"]);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn close_keeping_sessions(&self) -> Vec<(SessionId, [u8; 16])> {
-        let kept = self.shared().detach_all(KEEPING_TIME);
-        self.close();
-        kept
+    pub fn close_keeping_sessions(&self) -> Pending<'static, Vec<(SessionId, [u8; 16])>> {
+        let coordinator = self.clone();
+        Pending::work(
+            Some(self.shared()),
+            "close",
+            move || {
+                let kept = coordinator.shared().detach_all(KEEPING_TIME);
+                coordinator.close_now();
+                Ok(kept)
+            },
+            on_a_thread,
+        )
     }
 }

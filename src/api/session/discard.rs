@@ -31,13 +31,13 @@ impl Session {
 
     /// As [`Session::discarding`], with a reply to wait for. The reply is [`Error::NoNode`] or
     /// [`Error::Unmet`] if the znode is already gone.
-    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
+    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<'static, ()>> {
         self.check_alive()?;
         let delete = deletion(self.root.full(path).into(), czxid, None);
         let shared = &self.inner.shared;
         let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, |_| Ok(()));
         let root = self.root.clone();
-        Ok(pending.map(move |deleted| {
+        Ok(pending.mapped(move |deleted| {
             deleted.map_err(|error| match error {
                 Error::Multi { error, .. } => root.error(*error),
                 error => error,

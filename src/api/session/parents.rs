@@ -1,7 +1,7 @@
 //! Creating a znode together with the parents that it lacks.
 
-use crate::api::nonblocking::NonBlocking;
 use crate::api::session::Session;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Created, OpResult};
@@ -19,42 +19,20 @@ impl Session {
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// session.create_with_parents("/app/jobs/first", b"1", CreateMode::Persistent)?;
-    /// assert_eq!(session.children("/app")?, ["jobs"]);
+    /// session.create_with_parents("/app/jobs/first", b"1", CreateMode::Persistent).wait()?;
+    /// assert_eq!(session.children("/app").wait()?, ["jobs"]);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// Source: Curator, `creatingParentsIfNeeded`; kazoo, `create(makepath=True)`.
-    pub fn create_with_parents(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
+    pub fn create_with_parents<'a>(
+        &'a self,
+        path: &'a str,
+        data: impl AsRef<[u8]> + Send + 'a,
         mode: CreateMode,
-    ) -> Result<Created> {
-        self.wait_for("create", path, create_with_parents(self, path, data.as_ref(), mode))
-    }
-}
-
-impl NonBlocking<'_> {
-    /// See [`Session::create_with_parents`]. The future does nothing before it is polled. If it is
-    /// dropped, a write in flight continues.
-    ///
-    /// ```
-    /// use quorate::CreateMode;
-    ///
-    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
-    /// let calls = session.nonblocking();
-    /// calls.create_with_parents("/app/jobs/first", b"1", CreateMode::Persistent).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn create_with_parents(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
-        mode: CreateMode,
-    ) -> Result<Created> {
-        create_with_parents(self.session, path, data.as_ref(), mode).await
+    ) -> Pending<'a, Created> {
+        let steps = async move { create_with_parents(self, path, data.as_ref(), mode).await };
+        Pending::steps(self.shared(), "create", path, steps)
     }
 }
 
@@ -64,16 +42,15 @@ async fn create_with_parents(
     data: &[u8],
     mode: CreateMode,
 ) -> Result<Created> {
-    let calls = session.nonblocking();
     loop {
-        match calls.create(path, data, mode).await {
+        match session.create(path, data, mode).await {
             Err(Error::NoNode { .. }) => {}
             done => return done,
         }
         // By now this instance sees the state in which the write was refused.
         let mut missing = Vec::new();
         for parent in std::iter::successors(path::parent(path), |path| path::parent(path)) {
-            match calls.exists(parent).await {
+            match session.exists(parent).await {
                 Ok(None) => missing.push(parent),
                 Ok(Some(_)) | Err(Error::NoAuth { .. }) => break,
                 Err(error) => return Err(error),
@@ -86,7 +63,7 @@ async fn create_with_parents(
         for parent in missing.iter().rev() {
             multi = multi.create(parent, b"", CreateMode::Persistent);
         }
-        match multi.create(path, data, mode).submit().await {
+        match multi.create(path, data, mode).commit().await {
             Ok(results) => {
                 if let Some(OpResult::Created(created)) = results.into_iter().last() {
                     return Ok(created);

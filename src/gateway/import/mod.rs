@@ -59,14 +59,14 @@ use crate::types::path;
 ///
 /// // In place of a ZooKeeper: another cluster, with a port for its protocol.
 /// let old = Cluster::new(1);
-/// old.node(0).session().create("/app", b"1", CreateMode::Persistent)?;
+/// old.node(0).session().create("/app", b"1", CreateMode::Persistent).wait()?;
 /// let port = Gateway::serve(&old.node(0), "127.0.0.1:0")?;
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let import = Import::from([port.address().to_string()]).root("/app");
 /// let counts = import.copy(&session, |event| println!("{event:?}")).unwrap();
 /// assert_eq!((counts.created, counts.differing), (1, 0));
-/// assert_eq!(&session.get("/app")?.0[..], b"1");
+/// assert_eq!(&session.get("/app").wait()?.0[..], b"1");
 /// assert!(import.compare(&session, |_| ()).unwrap().is_equal());
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -348,8 +348,8 @@ impl Import {
         self.run(session, true, watch)
     }
 
-    /// Compares both sides, and writes nothing. `watch` is called with every difference, including znodes
-    /// that the source does not have. [`Counts::created`] and the like stay 0. Blocks as [`Import::copy`].
+    /// Compares both sides, and writes nothing. `watch` is called with every difference, including znodes that the
+    /// source does not have. [`Counts::created`] and the like stay 0.
     ///
     /// # Errors
     /// See [`ImportError`].

@@ -35,9 +35,9 @@ pub(super) struct TargetZnode {
 /// A read of a [`TargetZnode`] in flight.
 #[derive(Debug)]
 pub(super) struct PendingRead {
-    data: Pending<(Option<Arc<[u8]>>, Stat)>,
-    acl: Pending<(Vec<Acl>, Stat)>,
-    children: Option<Pending<Vec<String>>>,
+    data: Pending<'static, (Option<Arc<[u8]>>, Stat)>,
+    acl: Pending<'static, (Vec<Acl>, Stat)>,
+    children: Option<Pending<'static, Vec<String>>>,
 }
 
 #[derive(Debug)]
@@ -45,8 +45,8 @@ pub(super) struct ImportTarget<'a> {
     session: &'a Session,
     gathered: Vec<(String, TargetWrite)>,
     gathered_bytes: usize,
-    /// In order, with the first path of each.
-    pending: VecDeque<(String, Pending<Vec<OpResult>>)>,
+    /// In order.
+    pending: VecDeque<Pending<'static, Vec<OpResult>>>,
 }
 
 #[derive(Debug)]
@@ -65,21 +65,21 @@ impl<'a> ImportTarget<'a> {
 
     /// Begins to read a znode.
     pub(super) fn ask(&self, path: &str, with_children: bool) -> PendingRead {
-        let calls = self.session.nonblocking();
+        let session = self.session.in_turn();
         PendingRead {
-            data: calls.get_or_null(path),
-            acl: calls.acl(path),
-            children: with_children.then(|| calls.children(path)),
+            data: session.get_or_null(path),
+            acl: session.acl(path),
+            children: with_children.then(|| session.children(path)),
         }
     }
 
     /// Waits for a read; `None` if there is no znode.
-    pub(super) fn answer(&self, path: &str, asked: PendingRead) -> Result<Option<TargetZnode>> {
+    pub(super) fn answer(&self, asked: PendingRead) -> Result<Option<TargetZnode>> {
         let read = || {
-            let (data, stat) = self.session.wait_for("get", path, asked.data)?;
-            let (acl, _) = self.session.wait_for("acl", path, asked.acl)?;
+            let (data, stat) = asked.data.wait()?;
+            let (acl, _) = asked.acl.wait()?;
             let children = match asked.children {
-                Some(children) => self.session.wait_for("children", path, children)?,
+                Some(children) => children.wait()?,
                 None => Vec::new(),
             };
             Ok(TargetZnode { data, stat, acl, children })
@@ -92,7 +92,7 @@ impl<'a> ImportTarget<'a> {
     }
 
     pub(super) fn stat(&self, path: &str) -> Result<Option<Stat>> {
-        self.session.wait_for("exists", path, self.session.nonblocking().exists(path))
+        self.session.in_turn().exists(path).wait()
     }
 
     /// Creates the missing parents of a path.
@@ -103,7 +103,7 @@ impl<'a> ImportTarget<'a> {
         if self.stat(parent)?.is_some() {
             return Ok(());
         }
-        match self.session.create_with_parents(parent, b"", CreateMode::Persistent) {
+        match self.session.create_with_parents(parent, b"", CreateMode::Persistent).wait() {
             Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -124,8 +124,9 @@ impl<'a> ImportTarget<'a> {
     pub(super) fn submit(&mut self) -> Result<()> {
         self.gathered_bytes = 0;
         let gathered = std::mem::take(&mut self.gathered);
-        let Some((first, _)) = gathered.first() else { return Ok(()) };
-        let first = first.clone();
+        if gathered.is_empty() {
+            return Ok(());
+        }
         let multi =
             gathered.into_iter().fold(self.session.multi(), |multi, (path, write)| match write {
                 TargetWrite::Create { data: Some(data), mode, acl } => {
@@ -143,11 +144,11 @@ impl<'a> ImportTarget<'a> {
                 TargetWrite::SetAcl { acl, aversion } => multi.set_acl_if(&path, &acl, aversion),
                 TargetWrite::DeleteTree => multi.delete_recursive(&path),
             });
-        self.begin(first, multi)
+        self.begin(multi)
     }
 
-    fn begin(&mut self, path: String, multi: Multi<'_>) -> Result<()> {
-        self.pending.push_back((path, multi.submit()));
+    fn begin(&mut self, multi: Multi<'_>) -> Result<()> {
+        self.pending.push_back(multi.commit());
         self.wait_down_to(MULTIS)
     }
 
@@ -159,9 +160,9 @@ impl<'a> ImportTarget<'a> {
 
     fn wait_down_to(&mut self, most: usize) -> Result<()> {
         while self.pending.len() > most
-            && let Some((path, pending)) = self.pending.pop_front()
+            && let Some(pending) = self.pending.pop_front()
         {
-            self.session.wait_for("multi", &path, pending).map_err(|error| match error {
+            pending.wait().map_err(|error| match error {
                 Error::Multi { error, .. } => *error,
                 error => error,
             })?;
@@ -178,7 +179,7 @@ impl<'a> ImportTarget<'a> {
             let multi = (0..now).fold(self.session.multi(), |multi, _| {
                 multi.create(&child, b"", CreateMode::Persistent).delete(&child)
             });
-            self.begin(path.to_owned(), multi)?;
+            self.begin(multi)?;
             left -= now;
         }
         Ok(())

@@ -27,7 +27,7 @@ impl Both {
         let other =
             Cluster::with_settings(1, Coordinator::builder().super_user(Id::digest("root", "r")));
         let target = other.node(0).session();
-        target.add_auth("digest", "root:r").unwrap();
+        target.add_auth("digest", "root:r").wait().unwrap();
         Both { _cluster: cluster, _gateway: gateway, port, source, target }
     }
 
@@ -60,23 +60,23 @@ fn difference(path: &str, difference: Difference) -> (String, Difference) {
 #[test]
 fn a_copy_is_equal_and_the_second_one_does_nothing() {
     let both = Both::new();
-    both.source.create("/app", b"1", PERSISTENT).unwrap();
+    both.source.create("/app", b"1", PERSISTENT).wait().unwrap();
     for number in 0..300 {
         let path = format!("/app/{number}");
-        both.source.create(&path, number.to_string(), PERSISTENT).unwrap();
+        both.source.create(&path, number.to_string(), PERSISTENT).wait().unwrap();
     }
-    both.source.create("/app/7/e", b"", CreateMode::Ephemeral).unwrap();
-    both.source.create("/apple", b"", PERSISTENT).unwrap();
+    both.source.create("/app/7/e", b"", CreateMode::Ephemeral).wait().unwrap();
+    both.source.create("/apple", b"", PERSISTENT).wait().unwrap();
     let import = both.import();
     let counts = both.copy(&import);
     assert_eq!((counts.read, counts.created, counts.ephemerals), (301, 301, 1));
-    assert_eq!(both.target.all_children_number("/app").unwrap(), 300);
-    assert_eq!(&both.target.get("/app/299").unwrap().0[..], b"299");
-    assert_eq!(both.target.exists("/apple").unwrap(), None);
+    assert_eq!(both.target.all_children_number("/app").wait().unwrap(), 300);
+    assert_eq!(&both.target.get("/app/299").wait().unwrap().0[..], b"299");
+    assert_eq!(both.target.exists("/apple").wait().unwrap(), None);
     assert_eq!(both.differences(&import), []);
     let again = both.copy(&import);
     assert_eq!((again.same, again.created, again.overwritten), (301, 0, 0));
-    assert_eq!(both.target.get("/app").unwrap().1.version, 0);
+    assert_eq!(both.target.get("/app").wait().unwrap().1.version, 0);
 }
 
 #[test]
@@ -84,13 +84,13 @@ fn access_lists_are_copied_even_if_they_exclude_others() {
     let both = Both::new();
     let alice = Acl::new(Permissions::READ | Permissions::WRITE, Id::digest("alice", "a"));
     let acl = [alice, Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8"))];
-    both.source.create_with_acl("/app", b"", PERSISTENT, &Acl::open()).unwrap();
-    both.source.create("/app/a", b"", PERSISTENT).unwrap();
-    both.source.create("/app/a/b", b"", PERSISTENT).unwrap();
-    both.source.set_acl("/app/a", &acl).unwrap();
+    both.source.create_with_acl("/app", b"", PERSISTENT, &Acl::open()).wait().unwrap();
+    both.source.create("/app/a", b"", PERSISTENT).wait().unwrap();
+    both.source.create("/app/a/b", b"", PERSISTENT).wait().unwrap();
+    both.source.set_acl("/app/a", &acl).wait().unwrap();
     both.copy(&both.import());
-    assert_eq!(both.target.acl("/app/a").unwrap().0, acl);
-    assert_eq!(both.target.acl("/app/a/b").unwrap().0, Acl::open());
+    assert_eq!(both.target.acl("/app/a").wait().unwrap().0, acl);
+    assert_eq!(both.target.acl("/app/a/b").wait().unwrap().0, Acl::open());
     // Without ADMIN the hash is hidden, and without READ everything is.
     let as_alice = Import::from([&both.port]).root("/app").auth("digest", "alice:a");
     let failed = as_alice.copy(&both.target, |_| ()).unwrap_err();
@@ -109,10 +109,10 @@ fn access_lists_are_copied_even_if_they_exclude_others() {
 fn a_hash_that_reads_like_a_hidden_one_is_copied_by_a_super_user() {
     let both = Both::new();
     let acl = [Acl::new(Permissions::ALL, Id::new("digest", "app:x")), Acl::open()[0].clone()];
-    both.source.create("/app", b"", PERSISTENT).unwrap();
-    both.source.create_with_acl("/app/a", b"", PERSISTENT, &acl).unwrap();
+    both.source.create("/app", b"", PERSISTENT).wait().unwrap();
+    both.source.create_with_acl("/app/a", b"", PERSISTENT, &acl).wait().unwrap();
     both.copy(&both.import());
-    assert_eq!(both.target.acl("/app/a").unwrap().0, acl);
+    assert_eq!(both.target.acl("/app/a").wait().unwrap().0, acl);
     assert_eq!(both.differences(&both.import()), []);
     // Anybody else may see a hidden hash.
     let failed = Import::from([&both.port]).root("/app").copy(&both.target, |_| ()).unwrap_err();
@@ -124,15 +124,15 @@ fn a_hash_that_reads_like_a_hidden_one_is_copied_by_a_super_user() {
 fn differences_are_reported_and_changed_only_on_demand() {
     let both = Both::new();
     for path in ["/app", "/app/data", "/app/acl", "/app/new", "/app/eph", "/app/same"] {
-        both.source.create(path, b"theirs", PERSISTENT).unwrap();
+        both.source.create(path, b"theirs", PERSISTENT).wait().unwrap();
     }
-    both.source.set_acl("/app/acl", &Acl::read_only()).unwrap();
+    both.source.set_acl("/app/acl", &Acl::read_only()).wait().unwrap();
     for path in ["/app", "/app/acl", "/app/same", "/app/extra", "/app/extra/below"] {
-        both.target.create(path, b"theirs", PERSISTENT).unwrap();
+        both.target.create(path, b"theirs", PERSISTENT).wait().unwrap();
     }
-    both.target.create("/app/data", b"ours", PERSISTENT).unwrap();
-    both.target.create("/app/eph", b"theirs", CreateMode::Ephemeral).unwrap();
-    both.target.create("/app/mine", b"", CreateMode::Ephemeral).unwrap();
+    both.target.create("/app/data", b"ours", PERSISTENT).wait().unwrap();
+    both.target.create("/app/eph", b"theirs", CreateMode::Ephemeral).wait().unwrap();
+    both.target.create("/app/mine", b"", CreateMode::Ephemeral).wait().unwrap();
     let import = both.import();
     let left = [
         difference("/app/acl", Difference::Acl),
@@ -143,27 +143,27 @@ fn differences_are_reported_and_changed_only_on_demand() {
     let mut all = left.to_vec();
     all.push(difference("/app/new", Difference::Missing));
     assert_eq!(both.differences(&import), all);
-    assert_eq!(both.target.exists("/app/new").unwrap(), None, "comparing writes nothing");
+    assert_eq!(both.target.exists("/app/new").wait().unwrap(), None, "comparing writes nothing");
     let counts = both.copy(&import);
     assert_eq!((counts.created, counts.same, counts.differing, counts.deleted), (1, 2, 3, 0));
     assert_eq!(both.differences(&import), left);
     let counts = both.copy(&import.clone().overwrite(true).delete(true));
     assert_eq!((counts.overwritten, counts.deleted, counts.differing), (2, 1, 1));
     assert_eq!(both.differences(&import), [difference("/app/eph", Difference::Kind)]);
-    assert_eq!(&both.target.get("/app/data").unwrap().0[..], b"theirs");
-    assert!(both.target.exists("/app/mine").unwrap().is_some());
+    assert_eq!(&both.target.get("/app/data").wait().unwrap().0[..], b"theirs");
+    assert!(both.target.exists("/app/mine").wait().unwrap().is_some());
 }
 
 #[test]
 fn later_sequential_names_go_on_behind_those_of_the_source() {
     let both = Both::new();
-    both.source.create("/app", b"", PERSISTENT).unwrap();
+    both.source.create("/app", b"", PERSISTENT).wait().unwrap();
     let mut last = String::new();
     for _ in 0..1200 {
         let created = both.source.create("/app/n-", b"", CreateMode::PersistentSequential);
-        let path = created.unwrap().path;
+        let path = created.wait().unwrap().path;
         if !last.is_empty() {
-            both.source.delete(&last).unwrap();
+            both.source.delete(&last).wait().unwrap();
         }
         last = path;
     }
@@ -171,17 +171,18 @@ fn later_sequential_names_go_on_behind_those_of_the_source() {
     let import = both.import().to("/there/app");
     assert_eq!(both.copy(&import).counters, 1);
     assert_eq!(both.differences(&import), []);
-    assert_eq!(both.target.children("/there/app").unwrap(), ["n-0000001199"]);
-    let next = both.target.create("/there/app/n-", b"", CreateMode::PersistentSequential).unwrap();
+    assert_eq!(both.target.children("/there/app").wait().unwrap(), ["n-0000001199"]);
+    let next =
+        both.target.create("/there/app/n-", b"", CreateMode::PersistentSequential).wait().unwrap();
     assert_eq!(next.path, "/there/app/n-0000001200");
     assert_eq!(both.copy(&import).counters, 0);
-    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).unwrap();
-    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).unwrap();
+    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).wait().unwrap();
+    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).wait().unwrap();
     let expected = [
         difference("/there/app", Difference::Counter),
         difference("/there/app/n-0000001200", Difference::Data),
     ];
-    both.target.set("/there/app/n-0000001200", b"ours").unwrap();
+    both.target.set("/there/app/n-0000001200", b"ours").wait().unwrap();
     let found = both.differences(&import);
     assert!(expected.iter().all(|difference| found.contains(difference)), "{found:?}");
 }
@@ -189,16 +190,16 @@ fn later_sequential_names_go_on_behind_those_of_the_source() {
 #[test]
 fn everything_is_everything_but_the_trees_own() {
     let both = Both::new();
-    both.source.create("/a", b"1", PERSISTENT).unwrap();
-    both.source.create("/zookeeper/quota/a", b"", PERSISTENT).unwrap();
-    both.source.create("/a/zookeeper", b"2", PERSISTENT).unwrap();
+    both.source.create("/a", b"1", PERSISTENT).wait().unwrap();
+    both.source.create("/zookeeper/quota/a", b"", PERSISTENT).wait().unwrap();
+    both.source.create("/a/zookeeper", b"2", PERSISTENT).wait().unwrap();
     let import = both.import().root("/");
     assert_eq!(both.copy(&import).created, 2);
     assert_eq!(both.differences(&import), []);
-    assert_eq!(both.target.exists("/zookeeper/quota/a").unwrap(), None);
+    assert_eq!(both.target.exists("/zookeeper/quota/a").wait().unwrap(), None);
     // To another path, and back from it.
     assert_eq!(both.copy(&both.import().root("/").to("/old")).created, 3);
-    assert_eq!(&both.target.get("/old/a/zookeeper").unwrap().0[..], b"2");
+    assert_eq!(&both.target.get("/old/a/zookeeper").wait().unwrap().0[..], b"2");
     assert_eq!(both.copy(&both.import().root("/a").to("/")).created, 0);
 }
 
@@ -208,16 +209,16 @@ fn impossible_lengths_are_errors() {
     let fails = |import: Import| import.copy(&both.target, |_| ()).unwrap_err();
     assert_eq!(fails(both.import()), ImportError::NoRoot { path: "/app".to_owned() });
     assert!(matches!(fails(both.import().root("app")), ImportError::Target(_)));
-    both.source.create("/app", b"", PERSISTENT).unwrap();
+    both.source.create("/app", b"", PERSISTENT).wait().unwrap();
     assert!(matches!(fails(both.import().kinds("/none")), ImportError::Snapshot { .. }));
     let wrong = fails(both.import().auth("token", "t"));
     assert!(matches!(wrong, ImportError::AuthFailed { scheme, .. } if scheme == "token"));
     assert!(!format!("{:?}", both.import()).contains("root:r"));
     // A session that may not write gets an error.
     let stranger = Cluster::new(1).node(0).session();
-    stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).unwrap();
-    both.source.create("/app/new", b"", PERSISTENT).unwrap();
-    both.source.set_acl("/app", &Acl::read_only()).unwrap();
+    stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).wait().unwrap();
+    both.source.create("/app/new", b"", PERSISTENT).wait().unwrap();
+    both.source.set_acl("/app", &Acl::read_only()).wait().unwrap();
     let failed = both.import().copy(&stranger, |_| ()).unwrap_err();
     assert!(matches!(failed, ImportError::Target(crate::Error::NoAuth { .. })), "{failed}");
 }
@@ -229,9 +230,9 @@ fn long_lists_of_children_are_copied() {
     let builder = Gateway::builder().packet_bytes_max(2_000);
     let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let source = cluster.node(0).session();
-    source.create("/app", b"", PERSISTENT).unwrap();
+    source.create("/app", b"", PERSISTENT).wait().unwrap();
     for number in 0..100 {
-        source.create(&format!("/app/{number:0100}"), b"", PERSISTENT).unwrap();
+        source.create(&format!("/app/{number:0100}"), b"", PERSISTENT).wait().unwrap();
     }
     let other = Cluster::new(1);
     let import = Import::from([gateway.address().to_string()]).root("/app");

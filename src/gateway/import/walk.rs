@@ -108,7 +108,7 @@ impl<'a> ImportWalk<'a> {
             };
             let asked = found.into_iter().map(ask).collect();
             for (wanted, asked) in std::mem::replace(&mut under_way, asked) {
-                let present = self.target.answer(&wanted.path, asked)?;
+                let present = self.target.answer(asked)?;
                 self.settle(wanted, present)?;
             }
             self.target.submit()?;

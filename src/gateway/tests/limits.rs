@@ -26,7 +26,7 @@ fn replies_may_be_longer_than_requests() {
     const MOST: usize = 2_000;
     let (cluster, gateway) = with_packets_of(MOST);
     let session = cluster.node(0).session();
-    session.create("/long", vec![7; MOST - 1], CreateMode::Persistent).unwrap();
+    session.create("/long", vec![7; MOST - 1], CreateMode::Persistent).wait().unwrap();
     let mut client = Client::open(&gateway);
     for number in 0..50 {
         let Request::Create(body) = create(&format!("/long/{number:0100}"), b"") else { panic!() };
@@ -60,7 +60,8 @@ fn each_end_of_a_connection_is_counted_with_its_reason() {
     let cluster = Cluster::new(1);
     let builder = Gateway::builder().packet_bytes_max(MOST).connections_max(3);
     let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
-    let count = |reason: &str| cluster.node(0).metrics().gateway_connections_ended[reason];
+    let count =
+        |reason: &str| cluster.node(0).metrics().wait().unwrap().gateway_connections_ended[reason];
     assert_eq!(count("request_too_long"), 0, "all reasons are there from the beginning");
 
     let mut client = Client::open(&gateway);
@@ -143,7 +144,10 @@ fn cheap_credentials_do_not_wait_for_slow_ones() {
     // What is refused gets a reply.
     assert_eq!(client.code(&auth("slow", vec![7; 5_000])), ErrorCode::AuthFailed);
     wait_for_end(&mut client);
-    assert_eq!(cluster.node(0).metrics().gateway_connections_ended["auth_failed"], 1);
+    assert_eq!(
+        cluster.node(0).metrics().wait().unwrap().gateway_connections_ended["auth_failed"],
+        1
+    );
     for (client, xid) in slow.iter_mut().zip(xids) {
         go.send(()).unwrap();
         let reply = client.receive().header;
@@ -169,7 +173,7 @@ fn no_client_makes_calls_of_the_application_fail() {
     std::thread::scope(|scope| {
         let client = scope.spawn(set);
         while !client.is_finished() {
-            session.nonblocking().exists("/").wait().unwrap();
+            session.exists("/").wait().unwrap();
         }
         assert_eq!(client.join().unwrap(), ErrorCode::Ok);
     });
@@ -183,9 +187,12 @@ fn watches_of_long_lists_can_be_set_again() {
     let builder = Gateway::builder().buffer_bytes_max(1 << 20);
     let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let session = cluster.node(0).session();
-    session.create("/many", b"", CreateMode::Persistent).unwrap();
+    session.create("/many", b"", CreateMode::Persistent).wait().unwrap();
     for number in 0..100 {
-        session.create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent).unwrap();
+        session
+            .create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent)
+            .wait()
+            .unwrap();
     }
     let mut client = Client::open(&gateway);
     let child = vec![Some("/many".to_owned()); 500];
@@ -221,8 +228,8 @@ fn the_client_that_holds_most_is_disconnected_when_all_hold_too_much() {
     let builder = Gateway::builder().buffer_bytes_max(850_000);
     let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let session = cluster.node(0).session();
-    session.create("/small", vec![1; SMALL], CreateMode::Persistent).unwrap();
-    session.create("/large", vec![2; 900_000], CreateMode::Persistent).unwrap();
+    session.create("/small", vec![1; SMALL], CreateMode::Persistent).wait().unwrap();
+    session.create("/large", vec![2; 900_000], CreateMode::Persistent).wait().unwrap();
     let (mut thin, mut fat) = (Client::open(&gateway), Client::open(&gateway));
     for _ in 0..READS {
         thin.send(&Request::GetData(read("/small", false)));
@@ -259,7 +266,7 @@ fn an_event_counts_once_for_all_clients_that_do_not_read_it() {
         .collect();
     let name = "n".repeat(EACH);
     for number in 0..EVENTS {
-        session.create(&format!("/{name}{number}"), b"", CreateMode::Persistent).unwrap();
+        session.create(&format!("/{name}{number}"), b"", CreateMode::Persistent).wait().unwrap();
     }
     // The sockets have taken some of them.
     let held = figure(&gateway, "buffered_bytes");
@@ -273,9 +280,12 @@ fn an_event_counts_once_for_all_clients_that_do_not_read_it() {
 fn long_lists_are_not_made_many_at_a_time() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.create("/many", b"", CreateMode::Persistent).unwrap();
+    session.create("/many", b"", CreateMode::Persistent).wait().unwrap();
     for number in 0..2_000 {
-        session.create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent).unwrap();
+        session
+            .create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent)
+            .wait()
+            .unwrap();
     }
     let mut client = Client::open(&gateway);
     for _ in 0..128 {

@@ -24,7 +24,7 @@ fn without_a_quorum_clients_are_disconnected_and_refused() {
     let cluster =
         Cluster::with_settings(3, Coordinator::builder().session_timeout_bounds(least, most));
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
-    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait().unwrap();
     let mut client = Client::dial(&gateway);
     let opened = client.greet(0, 0, Bytes::new());
     let Credential(Some(password)) = opened.password.clone() else { panic!("{opened:?}") };

@@ -46,10 +46,13 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     let cluster = Cluster::new(3);
     let gateway = serve(&cluster, 0);
     let session = cluster.node(0).session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
-    session.add_auth("digest", "alice:hers").unwrap();
-    session.create_with_acl("/hers", b"2", CreateMode::Persistent, &Entry::creator_all()).unwrap();
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+    session.create("/a/b", b"", CreateMode::Persistent).wait().unwrap();
+    session.add_auth("digest", "alice:hers").wait().unwrap();
+    session
+        .create_with_acl("/hers", b"2", CreateMode::Persistent, &Entry::creator_all())
+        .wait()
+        .unwrap();
 
     let mut writer = Client::dial(&gateway);
     let opened = writer.hello(0, 0, Bytes::new(), true).unwrap();
@@ -127,7 +130,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     assert_eq!(leaves.code(&Request::CloseSession), ErrorCode::Ok);
     assert!(leaves.read().is_none());
 
-    cluster.node(1).session().set("/a", b"2").unwrap();
+    cluster.node(1).session().set("/a", b"2").wait().unwrap();
     cluster.heal();
     wait_until(&cluster, &gateway, "rw");
     assert!(client.read().is_none() && waits.read().is_none());
@@ -150,13 +153,13 @@ fn a_read_only_client_reads_the_state_as_of_its_connection() {
     let cluster = Cluster::new(3);
     let gateway = serve(&cluster, 0);
     let session = cluster.node(1).session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    cluster.node(0).session().sync().unwrap();
+    session.create("/a", b"1", CreateMode::Persistent).wait().unwrap();
+    cluster.node(0).session().sync().wait().unwrap();
     cluster.isolate(0);
     wait_until(&cluster, &gateway, "ro");
     let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
     let before = client.ask(&Request::GetData(read("/a", true)));
-    session.set("/a", b"2").unwrap();
+    session.set("/a", b"2").wait().unwrap();
     cluster.heal();
     // Reads until the connection is closed.
     let zxid = before.header.zxid;
@@ -176,7 +179,7 @@ fn several_reads_have_a_bound_without_a_quorum_too() {
     let cluster = Cluster::new(3);
     let gateway = serve(&cluster, 0);
     let session = cluster.node(0).session();
-    session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
+    session.create("/large", vec![7; 900_000], CreateMode::Persistent).wait().unwrap();
     cluster.isolate(0);
     wait_until(&cluster, &gateway, "ro");
     let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();

@@ -43,13 +43,13 @@ fn replies_come_in_order_and_show_what_was_asked_before() {
 fn an_event_comes_between_the_replies_that_it_belongs_between() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     let mut client = Client::open(&gateway);
     // The data that the client saw when it set its present watch.
     let mut watched: Option<Bytes> = None;
     for round in 0..100_u8 {
         let sets = client.send(&Request::GetData(read("/a", true)));
-        let written = session.nonblocking().set("/a", [round]);
+        let written = session.set("/a", [round]);
         client.send(&Request::GetData(read("/a", false)));
         loop {
             let packet = client.receive();
@@ -79,7 +79,7 @@ fn an_event_comes_between_the_replies_that_it_belongs_between() {
 fn a_change_that_several_watches_see_is_one_event() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     let mut client = Client::open(&gateway);
     for _ in 0..3 {
         client.ask(&Request::GetData(read("/a", true)));
@@ -89,18 +89,18 @@ fn a_change_that_several_watches_see_is_one_event() {
     for mode in [AddWatchMode::Persistent, AddWatchMode::PersistentRecursive] {
         client.ask(&Request::AddWatch(AddWatch { path: Some("/a".into()), mode: mode.into() }));
     }
-    session.delete("/a").unwrap();
+    session.delete("/a").wait().unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeDeleted, "/a".to_owned()));
     client.ping();
     // Persistent watches stay set.
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeCreated, "/a".to_owned()));
     let any = WatchesOf { path: Some("/a".into()), kind: 3 };
     assert_eq!(client.code(&Request::CheckWatches(any.clone())), ErrorCode::Ok);
     assert_eq!(client.code(&Request::RemoveWatches(any.clone())), ErrorCode::Ok);
     assert_eq!(client.code(&Request::RemoveWatches(any.clone())), ErrorCode::NoWatcher);
     assert_eq!(client.code(&Request::CheckWatches(any)), ErrorCode::NoWatcher);
-    session.delete("/a").unwrap();
+    session.delete("/a").wait().unwrap();
     client.ping();
 }
 
@@ -209,7 +209,7 @@ fn the_trace_mask_is_kept() {
 fn a_client_that_reads_nothing_is_served_no_further() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
+    session.create("/large", vec![7; 900_000], CreateMode::Persistent).wait().unwrap();
     let mut lazy = Client::open(&gateway);
     const READS: usize = 300;
     for _ in 0..READS {
@@ -231,9 +231,9 @@ fn a_client_that_reads_nothing_is_served_no_further() {
 fn a_client_that_missed_many_events_still_gets_its_watch() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
     for _ in 0..crate::types::watch::WATCH_CAPACITY + 10 {
-        session.set("/a", b"").unwrap();
+        session.set("/a", b"").wait().unwrap();
     }
     let mut client = Client::open(&gateway);
     let xid = client.send(&Request::SetWatches2(SetWatches2 {
@@ -247,6 +247,6 @@ fn a_client_that_missed_many_events_still_gets_its_watch() {
         persistent_recursive: vec![Some("/a".into())],
     }));
     while client.receive().header.xid != xid {}
-    session.set("/a", b"").unwrap();
+    session.set("/a", b"").wait().unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a".to_owned()));
 }

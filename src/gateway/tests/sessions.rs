@@ -21,7 +21,7 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     let (first, second) = (serve(0), serve(1));
     let session = cluster.node(2).session();
     for path in ["/data", "/gone", "/parent", "/still", "/lasting"] {
-        session.create(path, b"", CreateMode::Persistent).unwrap();
+        session.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
     let mut client = Client::dial(&first);
     let opened = client.greet(0, 0, Bytes::new());
@@ -30,11 +30,11 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     let seen = client.ask(&Request::Exists(read("/still", false))).header.zxid;
     drop(client);
 
-    session.set("/data", b"1").unwrap();
-    session.delete("/gone").unwrap();
-    session.create("/new", b"", CreateMode::Persistent).unwrap();
-    session.create("/parent/child", b"", CreateMode::Persistent).unwrap();
-    session.set("/lasting", b"1").unwrap();
+    session.set("/data", b"1").wait().unwrap();
+    session.delete("/gone").wait().unwrap();
+    session.create("/new", b"", CreateMode::Persistent).wait().unwrap();
+    session.create("/parent/child", b"", CreateMode::Persistent).wait().unwrap();
+    session.set("/lasting", b"1").wait().unwrap();
 
     // A client that has seen a later state than this member has to wait for it; a wrong password is
     // refused.
@@ -76,9 +76,9 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     ];
     assert_eq!(events, expected.map(|(kind, path)| (kind, path.to_owned())));
     // The other watches are set.
-    session.set("/still", b"1").unwrap();
+    session.set("/still", b"1").wait().unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/still".to_owned()));
-    session.create("/later", b"", CreateMode::Persistent).unwrap();
+    session.create("/later", b"", CreateMode::Persistent).wait().unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeCreated, "/later".to_owned()));
 }
 
@@ -87,14 +87,14 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
 #[test]
 fn a_restarted_member_takes_nothing_over_from_a_client_of_its_gateway() {
     let (cluster, gateway) = one();
-    cluster.node(0).session().create("/group", b"", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/group", b"", CreateMode::Persistent).wait().unwrap();
     let mut client = Client::open(&gateway);
     assert_eq!(client.code(&ephemeral("/group/zero")), ErrorCode::Ok);
     cluster.stop(0);
     drop(gateway);
     cluster.restart(0);
     let group = Group::new(&cluster.node(0).session(), "/group").unwrap();
-    assert!(group.try_join("zero", b"").unwrap().is_none(), "the client has the name");
+    assert!(group.try_join("zero", b"").wait().unwrap().is_none(), "the client has the name");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
     let (mut silent, mut alive) = (Client::open(&gateway), Client::open(&gateway));
     assert_eq!(silent.code(&ephemeral("/silent")), ErrorCode::Ok);
     assert_eq!(alive.code(&ephemeral("/alive")), ErrorCode::Ok);
-    let gone = session.exists_and_watch("/silent").unwrap().1;
+    let gone = session.exists_and_watch("/silent").wait().unwrap().1;
     let own = alive.ask(&Request::GetEphemerals(PathOnly { path: None })).body::<ChildrenReply>();
     assert_eq!(own.children, ["/alive"]);
     // In steps: after a delay of its own thread, the gateway counts no client as silent.
@@ -112,16 +112,16 @@ fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
         cluster.advance(SWEEP * 3 / 5);
         alive.ping();
     }
-    assert!(gone.recv().is_some());
+    assert!(gone.recv().wait().unwrap().is_some());
     assert!(silent.read().is_none());
     alive.ping();
-    assert!(session.exists("/alive").unwrap().is_some());
+    assert!(session.exists("/alive").wait().unwrap().is_some());
     assert!(SWEEP < Duration::from_secs(1));
     // An orderly close deletes the ephemeral znodes at once.
-    let gone = session.exists_and_watch("/alive").unwrap().1;
+    let gone = session.exists_and_watch("/alive").wait().unwrap().1;
     assert_eq!(alive.code(&Request::CloseSession), ErrorCode::Ok);
     assert!(alive.read().is_none());
-    assert!(gone.recv().is_some());
+    assert!(gone.recv().wait().unwrap().is_some());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn there_is_room_for_so_many_clients() {
 fn a_client_ahead_of_the_server_leaves_no_session_behind() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     let mut client = Client::dial(&gateway);
     let hello = ConnectRequest {
         protocol_version: 0,
@@ -165,7 +165,7 @@ fn a_client_ahead_of_the_server_leaves_no_session_behind() {
     assert!(client.read().is_none(), "nothing is sent to it");
     for _ in 0..30 {
         cluster.advance(Duration::from_secs(1));
-        session.sync().unwrap();
+        session.sync().wait().unwrap();
     }
     assert_eq!(cluster.node(0).status().sessions, Some(1), "the test's own");
 }
@@ -179,7 +179,7 @@ fn an_instance_that_is_closed_leaves_its_clients_their_sessions() {
     let mut client = Client::dial(&first);
     let opened = client.greet(0, 0, Bytes::new());
     assert_eq!(client.code(&create("/own", b"")), ErrorCode::Ok);
-    cluster.node(0).close();
+    cluster.node(0).close().wait().unwrap();
     assert!(client.read().is_none());
     let Credential(Some(password)) = opened.password else { panic!("there is a password") };
     let resumed = Client::dial(&second).greet(0, opened.session_id, password);
@@ -204,7 +204,7 @@ fn a_session_is_closed_though_its_connection_is_reset_at_once() {
     let node = cluster.node(0);
     let (session, clock) = (node.session(), &node.shared().clock);
     let until = clock.now() + Duration::from_secs(5);
-    while session.children("/").unwrap().len() > 1 {
+    while session.children("/").wait().unwrap().len() > 1 {
         assert!(clock.now() < until, "their timeout is twice as long");
         std::thread::yield_now();
     }
@@ -247,7 +247,7 @@ fn a_client_that_only_asks_for_sasl_loses_its_session() {
     let session = cluster.node(0).session();
     let (mut client, mut other) = (Client::open(&gateway), Client::open(&gateway));
     assert_eq!(client.code(&ephemeral("/own")), ErrorCode::Ok);
-    let gone = session.exists_and_watch("/own").unwrap().1;
+    let gone = session.exists_and_watch("/own").wait().unwrap().1;
     let mut answers = 0;
     let token = Credential(Some(Bytes::new()));
     let ends = (0..2000).any(|_| {
@@ -261,7 +261,7 @@ fn a_client_that_only_asks_for_sasl_loses_its_session() {
         false
     });
     assert!(ends && answers > 1, "{answers}");
-    assert!(gone.recv().is_some());
+    assert!(gone.recv().wait().unwrap().is_some());
     other.ping();
 }
 
@@ -296,8 +296,8 @@ fn watches_of_the_empty_path_are_set_again_as_zookeeper_does() {
     assert_eq!(events(0, 2), only(EventType::NodeChildrenChanged));
     // No watch is left.
     let session = cluster.node(0).session();
-    session.set("/", b"2").unwrap();
-    session.create("/b", b"", CreateMode::Persistent).unwrap();
+    session.set("/", b"2").wait().unwrap();
+    session.create("/b", b"", CreateMode::Persistent).wait().unwrap();
     client.ping();
 }
 
@@ -324,9 +324,9 @@ fn timeouts_lie_within_the_bounds() {
 fn clients_may_do_everything_where_access_lists_are_skipped() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.add_auth("digest", "alice:hers").unwrap();
+    session.add_auth("digest", "alice:hers").wait().unwrap();
     let hers = crate::acl::Acl::creator_all();
-    session.create_with_acl("/hers", b"", CreateMode::Persistent, &hers).unwrap();
+    session.create_with_acl("/hers", b"", CreateMode::Persistent, &hers).wait().unwrap();
     let serve = |skips| {
         let builder = Gateway::builder().skip_acl(skips);
         builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap()
@@ -384,7 +384,7 @@ fn every_member_reports_where_a_client_is() {
     let opened = client.greet(0, 0, Bytes::new());
     client.ask(&Request::Sync(PathOnly { path: Some("/".into()) }));
     let reported = |at: usize| {
-        let sessions = cluster.node(at).sessions().unwrap();
+        let sessions = cluster.node(at).sessions().wait().unwrap();
         let of = |info: &crate::operate::SessionInfo| {
             info.id.number() == opened.session_id.cast_unsigned()
         };
@@ -407,14 +407,14 @@ fn no_event_comes_before_the_reply_to_the_first_packet() {
     let cluster = Cluster::new(3);
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let session = cluster.node(2).session();
-    session.create("/lasting", b"", CreateMode::Persistent).unwrap();
+    session.create("/lasting", b"", CreateMode::Persistent).wait().unwrap();
     let mut client = Client::dial(&gateway);
     let opened = client.greet(0, 0, Bytes::new());
     let Credential(Some(password)) = opened.password else { panic!("there is a password") };
     let seen = client.ask(&Request::Exists(read("/lasting", false))).header.zxid;
     drop(client);
     for round in 0..10_u8 {
-        session.set("/lasting", [round]).unwrap();
+        session.set("/lasting", [round]).wait().unwrap();
         let mut client = Client::dial(&gateway);
         client.say_hello(seen, opened.session_id, password.clone(), false);
         let xid = client.send(&Request::SetWatches2(SetWatches2 {
@@ -443,12 +443,12 @@ fn what_several_watches_have_missed_comes_in_the_order_of_the_changes() {
     let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let session = cluster.node(0).session();
     for path in ["/one", "/two"] {
-        session.create(path, b"", CreateMode::Persistent).unwrap();
+        session.create(path, b"", CreateMode::Persistent).wait().unwrap();
     }
     let mut client = Client::open(&gateway);
     let seen = client.ask(&Request::Exists(read("/one", false))).header.zxid;
     for path in ["/two", "/one", "/two"] {
-        session.set(path, b"new").unwrap();
+        session.set(path, b"new").wait().unwrap();
     }
     let paths = ["/one", "/two"].map(|path| Some(path.to_owned()));
     let xid = client.send(&Request::SetWatches2(SetWatches2 {

@@ -135,7 +135,7 @@ fn a_client_has_the_id_of_its_certificate() {
     let gateway = serve(&cluster, tls.clone().super_user(subject("root")));
     let session = cluster.node(0).session();
     let billing = Entry::new(Permissions::ALL, Id::new("x509", subject("billing")));
-    session.create_with_acl("/bills", b"12", CreateMode::Persistent, &[billing]).unwrap();
+    session.create_with_acl("/bills", b"12", CreateMode::Persistent, &[billing]).wait().unwrap();
     let get = Request::GetData(read("/bills", false));
 
     let mut own = authority.open(&gateway, Some("billing"));
@@ -240,7 +240,7 @@ fn unread_replies_wait_and_are_delivered_later() {
     let gateway = serve(&cluster, authority.tls());
     let session = cluster.node(0).session();
     let large: Vec<u8> = (0..900_000_u32).map(|at| (at % 251) as u8).collect();
-    session.create("/large", large.as_slice(), CreateMode::Persistent).unwrap();
+    session.create("/large", large.as_slice(), CreateMode::Persistent).wait().unwrap();
     let mut client = authority.open(&gateway, None);
     const READS: usize = 40;
     for _ in 0..READS {
@@ -361,7 +361,7 @@ fn each_frame_begins_a_record() {
     let gateway = serve(&cluster, authority.tls());
     let session = cluster.node(0).session();
     let large = vec![7; 100_000];
-    session.create("/large", large.as_slice(), CreateMode::Persistent).unwrap();
+    session.create("/large", large.as_slice(), CreateMode::Persistent).wait().unwrap();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let records = Records::new(authority.connection(None, &[version]), dial(&gateway));
         let counted = Arc::clone(&records.counted);
@@ -489,7 +489,7 @@ fn the_metrics_have_when_the_certificates_of_a_gateway_expire() {
     std::fs::write(authority.path("gateway.key"), key.serialize_pem()).unwrap();
     let tls = authority.with_clients(ClientCertificates::Optional);
     let cluster = Cluster::new(1);
-    let expire = || cluster.node(0).metrics().certificates_expire;
+    let expire = || cluster.node(0).metrics().wait().unwrap().certificates_expire;
     assert!(expire().is_empty());
     let gateway = Gateway::builder().tls(tls).serve(&cluster.node(0), "127.0.0.1:0").unwrap();
     let names: Vec<String> = expire().into_keys().collect();

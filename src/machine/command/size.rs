@@ -65,7 +65,7 @@ impl Command {
             return None;
         }
         let error = |op: Option<&Op>| {
-            let path = op.map_or("/", Op::path).to_owned();
+            let path = op.map_or("/", |op| op.path()).to_owned();
             OpError::TooLarge { path, size: bytes as u64, limit: limit as u64 }
         };
         let Command::Multi(ops) = self else { return Some(error(self.ops().first())) };

@@ -189,7 +189,7 @@ impl Answering<'_> {
                 if some && !planted!(RemovalDenied) {
                     Ok(Answer::Reply(Reply::Done))
                 } else {
-                    Err(Error::NoWatch { path: path.clone() })
+                    Err(Error::NoWatch { path: path.to_string() })
                 }
             }
             Query::Sync => Ok(Answer::Synced(self.tree.zxid())),

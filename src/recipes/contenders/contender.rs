@@ -40,7 +40,7 @@ impl Contender {
     /// fires only when it is deleted.
     pub(in crate::recipes) async fn watch_own(&self) -> Result<()> {
         if self.watch.get().is_none() {
-            let (_, watch) = self.session().nonblocking().children_and_watch(self.path()).await?;
+            let (_, watch) = self.session().children_and_watch(self.path()).await?;
             // Nobody else sets it: a contender waits once at a time.
             let _ = self.watch.set(watch);
         }
@@ -57,7 +57,7 @@ impl Contender {
         end: impl FnOnce(Multi<'a>) -> Multi<'a>,
     ) -> Result<()> {
         let leaving = self.ephemeral.leave_in(multi);
-        let replacing = end(leaving.create(path, data, CreateMode::Ephemeral)).submit();
+        let replacing = end(leaving.create(path, data, CreateMode::Ephemeral)).commit();
         // If this ends early, both znodes are given up and deleted.
         let new = created_in_multi(self.ephemeral.session(), replacing).await?;
         self.ephemeral.forget();
@@ -97,7 +97,7 @@ pub(in crate::recipes) async fn change(
     let sequential = planted!(DowngradeLetsGo);
     let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
     let leaving = held.ephemeral.leave_in(held.session().multi());
-    let changing = leaving.create(&path, b"", mode).submit();
+    let changing = leaving.create(&path, b"", mode).commit();
     // If this ends early, both znodes are given up and deleted.
     let changed = created_in_multi(held.session(), changing).await;
     let changed = inner(changed).map_err(gone)?;

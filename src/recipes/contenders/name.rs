@@ -32,7 +32,7 @@ const DIGITS: usize = 10;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let lock = session.lock("/locks/nightly")?.with_naming(Naming::Kazoo);
-/// assert!(lock.acquire()?.path().ends_with("__lock__0000000000"));
+/// assert!(lock.acquire().wait()?.path().ends_with("__lock__0000000000"));
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -93,7 +93,7 @@ impl LeaderLatch {
     async fn joined_in_front(&self) -> Result<Option<OwnedEphemeral>> {
         let (session, election) = (self.session(), self.contenders.path());
         loop {
-            let snapshot = session.snapshot_soon(election).await?;
+            let snapshot = session.snapshot_of(election).await?;
             let listed = self.contenders.list_in(&snapshot)?;
             let Some(at) = behind(names(&listed), self.standing()) else { return Ok(None) };
             let places = at..listed.len().saturating_sub(1);
@@ -109,7 +109,7 @@ impl LeaderLatch {
                 CreateMode::Ephemeral,
             );
             let placing =
-                Election::new(snapshot.get(election)?).place_in(placing, election).submit();
+                Election::new(snapshot.get(election)?).place_in(placing, election).commit();
             if let Some(placed) = unless_overtaken(created_in_multi(session, placing).await)? {
                 return Ok(Some(placed));
             }
@@ -169,7 +169,7 @@ impl LeaderLatch {
                 continue;
             }
             let until_turn = until_deleted(self.session(), &listed[before].path);
-            match either(until_turn, called_now.watch.recv_async()).await {
+            match either(until_turn, called_now.watch.next()).await {
                 Either::One(gone) => {
                     gone?;
                     called = Some(called_now);
@@ -226,15 +226,9 @@ impl LeaderLatch {
     /// Reads the children and then the znode of the election.
     async fn read(&self) -> Result<(Vec<String>, Option<Election>)> {
         let (session, path) = (self.session(), self.contenders.path());
-        let (children, election) = match session.reads_at_once() {
-            true => (session.children(path), session.get(path)),
-            false => {
-                // Requested together, so that both cost one round trip.
-                let calls = session.nonblocking();
-                let (children, election) = (calls.children(path), calls.get(path));
-                (children.await, election.await)
-            }
-        };
+        // Requested together, so that both cost one round trip where they are requests.
+        let (children, election) = (session.children(path), session.get(path));
+        let (children, election) = (children.await, election.await);
         Ok((children_or_none(children)?, if_exists(election)?.map(Election::new)))
     }
 
@@ -273,7 +267,7 @@ impl LeaderLatch {
         };
         let Some((at, path)) = room else { return Ok(false) };
         let behind = listed[at].path.clone();
-        let Some(stat) = self.session().nonblocking().exists(&behind).await? else {
+        let Some(stat) = self.session().in_turn().exists(&behind).await? else {
             return Ok(true);
         };
         let place = CandidatePlace { behind, czxid: stat.czxid, path };
@@ -286,7 +280,7 @@ impl LeaderLatch {
     /// Watches for a call to come forward.
     async fn calls(&self, candidate: &Contender) -> Result<Called> {
         let call = call_path(self.contenders.path(), origin(candidate.path(), candidate.czxid()));
-        let (there, watch) = self.session().nonblocking().exists_and_watch(&call).await?;
+        let (there, watch) = self.session().exists_and_watch(&call).await?;
         // It has followed an earlier call already.
         let is_called = there.is_some_and(|stat| stat.czxid > candidate.czxid());
         Ok(Called { is_called, watch })

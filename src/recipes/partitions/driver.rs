@@ -15,10 +15,10 @@ use super::plan::PartitionPlan;
 use super::upkeep::Upkeep;
 use super::{MEMBERS, OWNERS, PLAN, Partitions};
 use crate::api::watch::Watch;
+use crate::recipes::Held;
 use crate::recipes::errors::{children_or_none, if_exists, inner};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::waiting::next_event;
-use crate::recipes::{Held, reads};
 use crate::runtime::either::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchMode;
@@ -102,9 +102,8 @@ impl ShareDriver {
         let session = self.partitions.session.clone();
         let [plan, members, owners] =
             [PLAN, MEMBERS, OWNERS].map(|part| self.partitions.part(part));
-        let calls = session.nonblocking();
-        let plan_watch = calls.watch(&plan, WatchMode::Persistent).await?;
-        let members_watch = calls.watch(&members, WatchMode::PersistentRecursive).await?;
+        let plan_watch = session.watch(&plan, WatchMode::Persistent).await?;
+        let members_watch = session.watch(&members, WatchMode::PersistentRecursive).await?;
         let mut owners_watch: Option<Watch> = None;
         loop {
             // The reads that follow show all that these events report.
@@ -125,7 +124,7 @@ impl ShareDriver {
             if !turn.needs_owners {
                 owners_watch = None;
             } else if owners_watch.is_none() {
-                owners_watch = Some(calls.watch(&owners, WatchMode::PersistentRecursive).await?);
+                owners_watch = Some(session.watch(&owners, WatchMode::PersistentRecursive).await?);
                 continue;
             }
             let holdings = Arc::clone(&self.holdings);
@@ -134,7 +133,7 @@ impl ShareDriver {
             let clock = &session.shared().clock;
             let time = async {
                 let Some(at) = turn.wake_at else { return pending().await };
-                calls.sleep(at.saturating_sub(clock.now())).await?;
+                session.sleep(at.saturating_sub(clock.now())).await?;
                 Ok(Changed::Else)
             };
             let owned = async {
@@ -187,7 +186,7 @@ impl ShareDriver {
         }
         let member = self.member.member.clone().weight(0);
         self.member = StoredMember { member, ..self.member };
-        self.holdings.membership.update_async(self.member.encoded()).await?;
+        self.holdings.membership.update(self.member.encoded()).await?;
         let mut left = self.plan.as_ref().map(|plan| plan.own.clone()).unwrap_or_default();
         let state = self.holdings.lock();
         left.extend(state.owned.keys().chain(&state.claiming));
@@ -199,7 +198,7 @@ impl ShareDriver {
     async fn go_on(&mut self) -> Result<()> {
         let own = self.members.as_ref().and_then(|members| members.stored.get(self.name()));
         if own.is_some_and(|(stored, _)| stored.member.is_silent()) {
-            self.holdings.membership.update_async(self.member.encoded()).await?;
+            self.holdings.membership.update(self.member.encoded()).await?;
             self.members = None;
             self.read_members().await?;
         }
@@ -252,7 +251,7 @@ impl ShareDriver {
         let held = Held::new(ephemeral).await?;
         // Its former owner wrote the position before this one could create its znode, so this read shows it.
         let path = self.partitions.position_path(number);
-        let position = if_exists(reads::get(&self.partitions.session, &path).await)?;
+        let position = if_exists(self.partitions.session.get(&path).await)?;
         let name = self.partitions.settings.name_of(number);
         let position = position.map(|(data, _)| data).filter(|_| !planted!(PositionUnread));
         Ok(OwnedPartition::new((number, name), held, path, position))
@@ -263,7 +262,7 @@ impl ShareDriver {
             return Ok(());
         }
         let path = self.partitions.part(PLAN);
-        let (data, stat) = reads::get(&self.partitions.session, &path).await?;
+        let (data, stat) = self.partitions.session.get(&path).await?;
         let plan = self.partitions.parse_plan(&data)?;
         let own = plan.partitions_of(self.name()).into_iter().collect();
         self.plan = Some(StoredPlan { plan, version: stat.version, own });
@@ -276,7 +275,7 @@ impl ShareDriver {
             return Ok(());
         }
         let path = self.partitions.part(MEMBERS);
-        let snapshot = self.partitions.session.snapshot_soon(&path).await?;
+        let snapshot = self.partitions.session.snapshot_of(&path).await?;
         let present = self.partitions.group.members_in(&snapshot)?;
         let stored = self.partitions.parse_members(&present)?;
         let pzxid = snapshot.exists(&path)?.map_or(0, |stat| stat.pzxid);
@@ -350,7 +349,7 @@ impl ShareDriver {
             return Ok(Vec::new());
         }
         if !session.reads_at_once() {
-            let owners = session.nonblocking().children(&self.partitions.part(OWNERS)).await;
+            let owners = session.in_turn().children(&self.partitions.part(OWNERS)).await;
             let owned: BTreeSet<String> = children_or_none(owners)?.into_iter().collect();
             let is_free =
                 |number: &&usize| !owned.contains(&self.partitions.settings.name_of(**number));
@@ -358,7 +357,7 @@ impl ShareDriver {
         }
         let mut unowned = Vec::new();
         for number in numbers {
-            if session.exists(&self.partitions.owner_path(*number))?.is_none() {
+            if session.exists(&self.partitions.owner_path(*number)).await?.is_none() {
                 unowned.push(*number);
             }
         }
@@ -382,7 +381,7 @@ impl ShareDriver {
             multi = multi.create(path, self.name(), CreateMode::Ephemeral);
         }
         let (holdings, session) = (Arc::clone(&self.holdings), session.clone());
-        multi.submit().then(move |answer| {
+        multi.commit().then(move |answer| {
             let claimed = inner(answer).map(|results| {
                 let created = results.into_iter().filter_map(|result| match result {
                     OpResult::Created(created) => Some(created.stat),

@@ -35,7 +35,7 @@ pub(super) struct Holdings {
     pub(super) max_silence: Option<Duration>,
     /// The data of the member's znode that say that it is silent.
     pub(super) silent_member: Vec<u8>,
-    pub(super) silence_timer: Mutex<Option<Pending<()>>>,
+    pub(super) silence_timer: Mutex<Option<Pending<'static, ()>>>,
     pub(super) silence_waker: Waker,
 }
 

@@ -52,14 +52,13 @@ use self::settings::Settings;
 pub use self::share::Share;
 pub use self::status::{
     PartitionMemberStatus, PartitionStatus, PartitionsStatus, partitions_status,
-    partitions_status_async,
 };
 pub(super) use self::table::{is_root, tables};
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::{if_exists, inner, is_root_missing};
 use crate::recipes::parents::Parents;
-use crate::recipes::{Group, Members, reads};
+use crate::recipes::{Group, Members};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -102,17 +101,17 @@ const TURN: Duration = Duration::from_secs(5);
 ///
 /// let cluster = Cluster::new(3);
 /// let partitions = Partitions::new(&cluster.node(0).session(), "/mails", 1)?;
-/// let mut share = partitions.join("host-0")?;
-/// let partition = share.take()?;
+/// let mut share = partitions.join("host-0").wait()?;
+/// let partition = share.take().wait()?;
 /// assert_eq!((partition.name(), partition.position()), ("0", None));
-/// partition.commit("up to 17")?;
-/// assert_eq!(partitions.owner_of("customer-1")?.as_deref(), Some("host-0"));
-/// partition.hand_over("up to 18")?;
+/// partition.commit("up to 17").wait()?;
+/// assert_eq!(partitions.owner_of("customer-1").wait()?.as_deref(), Some("host-0"));
+/// partition.hand_over("up to 18").wait()?;
 ///
 /// // It is still planned for this member, the only one.
-/// assert_eq!(share.take()?.position(), Some(&b"up to 18"[..]));
-/// share.leave()?;
-/// assert_eq!(partitions.owner_of("customer-1")?, None);
+/// assert_eq!(share.take().wait()?.position(), Some(&b"up to 18"[..]));
+/// share.leave().wait()?;
+/// assert_eq!(partitions.owner_of("customer-1").wait()?, None);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -145,10 +144,10 @@ impl Partitions {
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let tenants = Partitions::named(&session, "/tenants", ["blue", "acme"])?;
-    /// let mut share = tenants.join("me")?;
-    /// let (one, other) = (share.take()?, share.take()?);
+    /// let mut share = tenants.join("me").wait()?;
+    /// let (one, other) = (share.take().wait()?, share.take().wait()?);
     /// assert_eq!((one.name(), other.name()), ("acme", "blue"));
-    /// assert_eq!(tenants.owner_of("blue")?.as_deref(), Some("me"));
+    /// assert_eq!(tenants.owner_of("blue").wait()?.as_deref(), Some("me"));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
@@ -233,13 +232,13 @@ impl Partitions {
     ///     let partitions = Partitions::new(&cluster.node(node).session(), "/mails", 1)?;
     ///     Ok(partitions.with_grace(Duration::from_secs(120)))
     /// };
-    /// let mut here = of(0)?.join("host-0")?;
-    /// here.take()?.hand_over("up to 17")?;
-    /// let mut there = of(1)?.join("host-1")?;
+    /// let mut here = of(0)?.join("host-0").wait()?;
+    /// here.take().wait()?.hand_over("up to 17").wait()?;
+    /// let mut there = of(1)?.join("host-1").wait()?;
     /// drop(here);
-    /// assert!(there.take_timeout(Duration::from_millis(100))?.is_none(), "host-0 may come back");
-    /// let mut again = of(2)?.join("host-0")?;
-    /// assert_eq!(again.take()?.position(), Some(&b"up to 17"[..]));
+    /// assert!(there.take().timeout(Duration::from_millis(100)).wait().is_err(), "host-0 may come back");
+    /// let mut again = of(2)?.join("host-0").wait()?;
+    /// assert_eq!(again.take().wait()?.position(), Some(&b"up to 17"[..]));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -277,80 +276,85 @@ impl Partitions {
         self.settings.number_of(key.as_ref())
     }
 
-    both_forms! {
-        /// Returns the name of the member that owns a key's partition, as this replica has it; `None` if nobody does.
-        /// Sends nothing on an instance with a replica. The owner may have changed already: what must not go wrong
-        /// then has to be [fenced](crate::recipes::Held::fenced) by the owner.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoAuth`].
-        pub fn owner_of / owner_of_async(&self, key: impl AsRef<[u8]>) -> Result<Option<String>>
-            = request(self.reading_owner(self.number_of(key)));
-
-        /// Returns the plan, as this replica has it. Blocks as [`Session::get`]. For most of the time it says who owns
-        /// what; while partitions move, it is ahead of that.
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`] if the znode has no plan of these partitions; the errors of a session that is over;
-        /// [`Error::NoAuth`].
-        pub fn plan / plan_async(&self) -> Result<PartitionPlan> = request(self.reading_plan());
-
-        /// Returns the plan that would follow with these members, all moves at once: see [`PartitionPlan::next`]. With
-        /// the result of [`PartitionPlan::moves_to`], it tells what it costs that a member comes or goes.
-        ///
-        /// ```
-        /// use quorate::recipes::Partitions;
-        ///
-        /// let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let partitions = Partitions::new(&session, "/mails", 8)?;
-        /// let mut share = partitions.join("a")?;
-        /// let _partition = share.take()?;
-        /// let mut members = partitions.members()?;
-        /// members.push("b".into());
-        /// let moves = partitions.plan()?.moves_to(&partitions.preview(&members)?);
-        /// assert_eq!(moves, 4);
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        ///
-        /// # Errors
-        /// As [`Partitions::plan`].
-        pub fn preview / preview_async(&self, members: &[PartitionMember]) -> Result<PartitionPlan>
-            = request(self.previewing(members));
-
-        /// Returns the members, as this replica has them, sorted by name. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// [`Error::InvalidData`] if somebody else has written among them; as [`Group::members`].
-        pub fn members / members_async(&self) -> Result<Vec<PartitionMember>>
-            = request(self.reading_members());
+    /// Returns the name of the member that owns a key's partition, as this replica has it; `None` if nobody does.
+    /// Sends nothing on an instance with a replica. The owner may have changed already: what must not go wrong
+    /// then has to be [fenced](crate::recipes::Held::fenced) by the owner.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoAuth`].
+    pub fn owner_of<'a>(
+        &'a self,
+        key: impl AsRef<[u8]> + Send + 'a,
+    ) -> Pending<'a, Option<String>> {
+        self.session().steps("owner_of", self.path(), self.reading_owner(self.number_of(key)))
     }
 
-    both_forms! {
-        /// Joins as a member, and returns its share. Blocks until that is done, also while another member has the name,
-        /// for as long as the session lives. The first use creates the znodes, and the parents that are missing as
-        /// containers.
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`] if the partitions were created with other settings; otherwise as [`Group::join`].
-        pub fn join / join_timeout / join_async(&self, member: impl Into<PartitionMember>) -> Result<Share>
-            = forever(self.joining(member.into()));
+    /// Returns the plan, as this replica has it. For most of the time it says who owns what; while partitions move,
+    /// it is ahead of that.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if the znode has no plan of these partitions; the errors of a session that is over;
+    /// [`Error::NoAuth`].
+    pub fn plan(&self) -> Pending<'_, PartitionPlan> {
+        self.session().steps("plan", self.path(), self.reading_plan())
+    }
+
+    /// Returns the plan that would follow with these members, all moves at once: see [`PartitionPlan::next`]. With
+    /// the result of [`PartitionPlan::moves_to`], it tells what it costs that a member comes or goes.
+    ///
+    /// ```
+    /// use quorate::recipes::Partitions;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let partitions = Partitions::new(&session, "/mails", 8)?;
+    /// let mut share = partitions.join("a").wait()?;
+    /// let _partition = share.take().wait()?;
+    /// let mut members = partitions.members().wait()?;
+    /// members.push("b".into());
+    /// let moves = partitions.plan().wait()?.moves_to(&partitions.preview(&members).wait()?);
+    /// assert_eq!(moves, 4);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Partitions::plan`].
+    pub fn preview<'a>(&'a self, members: &'a [PartitionMember]) -> Pending<'a, PartitionPlan> {
+        self.session().steps("preview", self.path(), self.previewing(members))
+    }
+
+    /// Returns the members, as this replica has them, sorted by name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if somebody else has written among them; as [`Group::members`].
+    pub fn members(&self) -> Pending<'_, Vec<PartitionMember>> {
+        self.session().steps("members", self.path(), self.reading_members())
+    }
+
+    /// Joins as a member, and returns its share. Waits until that is done, also while another member has the name,
+    /// for as long as the session lives. The first use creates the znodes, and the parents that are missing as
+    /// containers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the partitions were created with other settings; otherwise as [`Group::join`].
+    pub fn join(&self, member: impl Into<PartitionMember>) -> Pending<'_, Share> {
+        self.session().steps("join", self.path(), self.joining(member.into())).unlimited()
     }
 
     async fn joining(&self, member: PartitionMember) -> Result<Share> {
         self.agree().await?;
         let member = StoredMember { member, drain_limit: self.drain_limit };
-        let membership = self.group.join_async(member.member.name(), member.encoded()).await?;
+        let membership = self.group.join(member.member.name(), member.encoded()).await?;
         Ok(Share::new(self.clone(), membership, member))
     }
 
     async fn reading_owner(&self, number: Option<usize>) -> Result<Option<String>> {
         let Some(number) = number else { return Ok(None) };
-        let owner = if_exists(reads::get(&self.session, &self.owner_path(number)).await)?;
+        let owner = if_exists(self.session.get(&self.owner_path(number)).await)?;
         Ok(owner.map(|(name, _)| String::from_utf8_lossy(&name).into_owned()))
     }
 
     async fn reading_plan(&self) -> Result<PartitionPlan> {
-        match if_exists(reads::get(&self.session, &self.part(PLAN)).await)? {
+        match if_exists(self.session.get(&self.part(PLAN)).await)? {
             Some((data, _)) => self.parse_plan(&data),
             None => Ok(PartitionPlan::new(self.settings.partitions())),
         }
@@ -366,7 +370,7 @@ impl Partitions {
     }
 
     async fn reading_members(&self) -> Result<Vec<PartitionMember>> {
-        let stored = self.parse_members(&self.group.members_async().await?)?;
+        let stored = self.parse_members(&self.group.members().await?)?;
         Ok(stored.into_iter().map(|stored| stored.member).collect())
     }
 
@@ -401,7 +405,7 @@ impl Partitions {
         let settings = self.settings.encoded();
         let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
         loop {
-            let found = if_exists(self.session.nonblocking().get(&self.path).await)?;
+            let found = if_exists(self.session.in_turn().get(&self.path).await)?;
             let multi = match found {
                 Some((data, _)) if *data == *settings.as_bytes() => return Ok(()),
                 Some((data, _)) if !data.is_empty() => return Err(self.differs(&data)),
@@ -415,7 +419,7 @@ impl Partitions {
             let parts = [PLAN, OWNERS, POSITIONS].map(|part| self.part(part));
             let multi = (parts.iter())
                 .fold(multi, |multi, part| multi.create(part, b"", CreateMode::Persistent));
-            match inner(multi.submit().await) {
+            match inner(multi.commit().await) {
                 Err(Error::NodeExists { path }) if parts.contains(&path) => {
                     let reason = "it is there, and the settings above it are not".to_owned();
                     return Err(Error::InvalidData { path, reason });

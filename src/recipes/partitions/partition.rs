@@ -10,9 +10,9 @@ use crate::api::multi::Multi;
 use crate::api::part::Part;
 use crate::api::session::Session;
 use crate::recipes::Held;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::lost_anyway;
 use crate::runtime::either::either;
+use crate::runtime::pending::Pending;
 use crate::sync::slot::Slot;
 use crate::types::error::{Error, Result};
 use crate::types::znode::CreateMode;
@@ -36,18 +36,18 @@ use crate::types::znode::CreateMode;
 ///     while partition.is_held() && !partition.is_asked() {
 ///         done += 1;
 ///         if done % 100 == 0 {
-///             partition.commit(done.to_string())?;
+///             partition.commit(done.to_string()).wait()?;
 /// #           break;
 ///         }
 ///     }
-///     partition.hand_over(done.to_string())
+///     partition.hand_over(done.to_string()).wait()
 /// }
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let partitions = Partitions::new(&session, "/mails", 1)?;
-/// let mut share = partitions.join("me")?;
-/// work(share.take()?)?;
-/// assert_eq!(share.take()?.position(), Some(&b"100"[..]));
+/// let mut share = partitions.join("me").wait()?;
+/// work(share.take().wait()?)?;
+/// assert_eq!(share.take().wait()?.position(), Some(&b"100"[..]));
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[must_use = "dropped, the partition is given up"]
@@ -109,31 +109,29 @@ impl Partition {
         self.owned.is_asked()
     }
 
-    both_forms! {
-        /// Blocks until the partition is asked for, or is no longer held, without a time limit.
-        ///
-        /// # Errors
-        /// None but [`Error::WouldBlock`], in a waker.
-        pub fn wait_asked / wait_asked_timeout / wait_asked_async(&self) -> Result<()>
-            = forever(self.waiting_for_request());
+    /// Waits until the partition is asked for, or is no longer held.
+    ///
+    /// # Errors
+    /// None but [`Error::WouldBlock`], in a waker.
+    pub fn wait_asked(&self) -> Pending<'_, ()> {
+        self.session().steps("wait_asked", self.path(), self.waiting_for_request()).unlimited()
     }
 
     async fn waiting_for_request(&self) -> Result<()> {
         let asked = self.holdings.until(|| (self.is_asked() || !self.is_held()).then_some(()));
-        either(asked, self.wait_lost_async()).await;
+        either(asked, self.wait_lost()).await;
         Ok(())
     }
 
-    both_forms! {
-        /// Stores the position of the work, on the condition that the partition is still held: the position of one that
-        /// has lost it is never stored. Positions of several partitions that are stored at about the same time are one
-        /// write. Blocks until it is stored, for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if the partition is lost; the errors of a session that is over; otherwise as
-        /// [`Session::set`].
-        pub fn commit / commit_async(&self, position: impl AsRef<[u8]>) -> Result<()>
-            = request(self.committing(position.as_ref().to_vec()));
+    /// Stores the position of the work, on the condition that the partition is still held: the position of one that
+    /// has lost it is never stored. Positions of several partitions that are stored at about the same time are one
+    /// write.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the partition is lost; the errors of a session that is over; otherwise as
+    /// [`Session::set`].
+    pub fn commit(&self, position: impl AsRef<[u8]>) -> Pending<'_, ()> {
+        self.session().steps("commit", self.path(), self.committing(position.as_ref().to_vec()))
     }
 
     async fn committing(&self, position: Vec<u8>) -> Result<()> {
@@ -150,12 +148,12 @@ impl Partition {
     /// use quorate::{CreateMode, recipes::Partitions};
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let mut share = Partitions::new(&session, "/mails", 1)?.join("me")?;
-    /// let partition = share.take()?;
+    /// let mut share = Partitions::new(&session, "/mails", 1)?.join("me").wait()?;
+    /// let partition = share.take().wait()?;
     /// let sent = session.multi().create("/sent-17", b"", CreateMode::Persistent);
-    /// sent.with(&partition.commit_part("17")).commit()?;
+    /// sent.with(&partition.commit_part("17")).commit().wait()?;
     /// drop(partition);
-    /// assert_eq!(share.take()?.position(), Some(&b"17"[..]));
+    /// assert_eq!(share.take().wait()?.position(), Some(&b"17"[..]));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn commit_part(&self, position: impl AsRef<[u8]>) -> Part {
@@ -174,17 +172,17 @@ impl Partition {
         multi.create_or_set(&self.owned.position_path, position, CreateMode::Persistent)
     }
 
-    both_forms! {
-        /// Stores the position and gives the partition up, both in one write, so that its next owner begins where this
-        /// one has ended. Partitions that are handed over at about the same time are one write. Blocks until that is
-        /// done, for the request timeout at most. From the call on, the partition is not held.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if the partition was lost before; the errors of a session that is over; otherwise as
-        /// [`Session::set`]. The partition is given up in any case, but the position is not stored then, except after
-        /// [`Error::Timeout`].
-        pub fn hand_over / hand_over_async(self, position: impl AsRef<[u8]>) -> Result<()>
-            = request(self.handing_over(position.as_ref().to_vec()));
+    /// Stores the position and gives the partition up, both in one write, so that its next owner begins where this
+    /// one has ended. Partitions that are handed over at about the same time are one write.  From the call on, the
+    /// partition is not held.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the partition was lost before; the errors of a session that is over; otherwise as
+    /// [`Session::set`]. The partition is given up in any case, but the position is not stored then, except after
+    /// [`Error::Timeout`].
+    pub fn hand_over(self, position: impl AsRef<[u8]>) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("hand_over", &path, self.handing_over(position.as_ref().to_vec()))
     }
 
     async fn handing_over(self, position: Vec<u8>) -> Result<()> {
@@ -194,13 +192,13 @@ impl Partition {
         }
     }
 
-    both_forms! {
-        /// Gives the partition up, with the position that was committed last, and blocks until that is done, for the
-        /// request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Held::release`].
-        pub fn release / release_async(self) -> Result<()> = request(self.releasing());
+    /// Gives the partition up, with the position that was committed last.
+    ///
+    /// # Errors
+    /// As [`Held::release`].
+    pub fn release(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("release", &path, self.releasing())
     }
 
     async fn releasing(self) -> Result<()> {

@@ -13,7 +13,7 @@ use super::member::StoredMember;
 use super::partition::Partition;
 use crate::api::session::Session;
 use crate::recipes::Membership;
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 
 /// The share of one member in [`Partitions`]: the partitions that it owns, one after the other as it gets them.
@@ -21,7 +21,7 @@ use crate::types::error::Result;
 /// There is no thread behind it. While a thread or a task is in one of its calls, the member makes plans if that is its
 /// part, asks its own [`Partition`]s for what has to move, keeps their drain limits, and takes new ones. So stay in
 /// [`Share::take`], and do the work elsewhere: in threads, in tasks, or between calls of
-/// [`Share::take_timeout`]. An awaited call that is dropped loses nothing.
+/// [`Share::take`] with a [limit](Pending::timeout). One that is dropped loses nothing.
 ///
 /// A member whose share is in no call for 30 s ([`Partitions::with_max_silence`]) loses its partitions to others, and gets
 /// some again once it goes on.
@@ -39,15 +39,15 @@ use crate::types::error::Result;
 ///
 /// let cluster = Cluster::new(3);
 /// let partitions = |node: usize| Partitions::new(&cluster.node(node).session(), "/mails", 2);
-/// let mut here = partitions(0)?.join("host-0")?;
-/// let (first, second) = (here.take()?, here.take()?);
+/// let mut here = partitions(0)?.join("host-0").wait()?;
+/// let (first, second) = (here.take().wait()?, here.take().wait()?);
 ///
-/// let mut there = partitions(1)?.join("host-1")?;
+/// let mut there = partitions(1)?.join("host-1").wait()?;
 /// while !second.is_asked() {
-///     assert!(here.take_timeout(Duration::from_millis(10))?.is_none());
+///     assert!(here.take().timeout(Duration::from_millis(10)).wait().is_err());
 /// }
-/// second.hand_over("up to 7")?;
-/// assert_eq!(there.take()?.position(), Some(&b"up to 7"[..]));
+/// second.hand_over("up to 7").wait()?;
+/// assert_eq!(there.take().wait()?.position(), Some(&b"up to 7"[..]));
 /// assert!(first.is_held() && !first.is_asked());
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -102,15 +102,16 @@ impl Share {
         self.member.member.name()
     }
 
-    both_forms! {
-        /// Returns a partition that this member owns from now on, as soon as there is one. Blocks until then, for as
-        /// long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody has deleted the
-        /// member's znode, and [`Error::InvalidData`](crate::Error::InvalidData) if the plan or a member's data are
-        /// damaged; the errors of [`Session::create`], after which the next call tries again.
-        pub fn take / take_timeout / take_async(&mut self) -> Result<Partition> = forever(self.taking());
+    /// Returns a partition that this member owns from now on, as soon as there is one. Waits until then, for as long
+    /// as the session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody has deleted the
+    /// member's znode, and [`Error::InvalidData`](crate::Error::InvalidData) if the plan or a member's data are
+    /// damaged; the errors of [`Session::create`], after which the next call tries again.
+    pub fn take(&mut self) -> Pending<'_, Partition> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("take", &path, self.taking()).unlimited()
     }
 
     async fn taking(&mut self) -> Result<Partition> {
@@ -123,17 +124,17 @@ impl Share {
         .await
     }
 
-    both_forms! {
-        /// Leaves: asks for all its partitions, goes on until all are handed over or given up and other members have
-        /// them, and then leaves the group. Blocks until then. If no other member could have any, it waits for the end
-        /// of the own ones alone. What [`Share::take`] has not returned yet is given up at once.
-        ///
-        /// Dropping the share meanwhile, as at the end of the time of [`Share::leave_timeout`], gives up all that is
-        /// left.
-        ///
-        /// # Errors
-        /// As [`Share::take`]; everything is given up then.
-        pub fn leave / leave_timeout / leave_async(self) -> Result<()> = forever(self.leaving());
+    /// Leaves: asks for all its partitions, goes on until all are handed over or given up and other members have
+    /// them, and then leaves the group. Waits until then. If no other member could have any, it waits for the end of
+    /// the own ones alone. What [`Share::take`] has not returned yet is given up at once.
+    ///
+    /// Dropping the share meanwhile, as at the end of a [limit](Pending::timeout), gives up all that is left.
+    ///
+    /// # Errors
+    /// As [`Share::take`]; everything is given up then.
+    pub fn leave(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("leave", &path, self.leaving()).unlimited()
     }
 
     async fn leaving(mut self) -> Result<()> {

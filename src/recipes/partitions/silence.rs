@@ -52,7 +52,7 @@ impl Holdings {
                 return self.fall_silent(due);
             }
             let mut timer = self.silence_timer.lock().unwrap_or_else(PoisonError::into_inner);
-            let sleep = timer.get_or_insert_with(|| self.session.nonblocking().sleep(left));
+            let sleep = timer.get_or_insert_with(|| self.session.sleep(left));
             let Poll::Ready(over) =
                 Pin::new(sleep).poll(&mut Context::from_waker(&self.silence_waker))
             else {
@@ -126,7 +126,7 @@ mod tests {
 
     fn turn(share: &mut Share, owned: &mut Vec<Partition>) {
         while let Poll::Ready(taken) =
-            pin!(share.take_async()).poll(&mut Context::from_waker(Waker::noop()))
+            pin!(share.take()).poll(&mut Context::from_waker(Waker::noop()))
         {
             owned.push(taken.unwrap());
         }
@@ -141,15 +141,15 @@ mod tests {
         let session = cluster.node(0).session();
         let partitions = Partitions::new(&session, "/feeds", 2).unwrap();
         let partitions = partitions.with_max_silence(20 * SECOND);
-        let mut share = partitions.join("me").unwrap();
-        let mut owned = vec![share.take().unwrap(), share.take().unwrap()];
+        let mut share = partitions.join("me").wait().unwrap();
+        let mut owned = vec![share.take().wait().unwrap(), share.take().wait().unwrap()];
         let holdings = Arc::clone(&owned[0].holdings);
         holdings.writes.hold();
         while !holdings.lock().is_silent {
             cluster.advance(SECOND);
         }
         // Others end its claims meanwhile.
-        owned.iter().for_each(|owned| session.delete(owned.path()).unwrap());
+        owned.iter().for_each(|owned| session.delete(owned.path()).wait().unwrap());
         owned.clear();
         for _ in 0..10 {
             turn(&mut share, &mut owned);
@@ -161,8 +161,8 @@ mod tests {
             turn(&mut share, &mut owned);
             cluster.advance(SECOND / 10);
         }
-        session.sync().unwrap();
-        let status = partitions_status(&session, "/feeds").unwrap();
+        session.sync().wait().unwrap();
+        let status = partitions_status(&session, "/feeds").wait().unwrap();
         assert_eq!(status.members[0].silent_since, None);
         assert!(owned.iter().all(|owned| owned.is_held()));
     }

@@ -4,8 +4,8 @@ use super::member::PartitionMember;
 use super::settings::Settings;
 use super::{MEMBERS, Partitions};
 use crate::api::session::Session;
-use crate::recipes::blocking::request;
 use crate::recipes::errors::if_exists;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::SessionId;
@@ -64,8 +64,8 @@ impl PartitionStatus {
     }
 }
 
-/// Returns who the members of the [`Partitions`] at a path are and who owns what, as this replica has it at one moment.
-/// Needs no settings. Blocks as [`Session::get`].
+/// Returns who the members of the [`Partitions`] at a path are and who owns what, as this replica has it at one
+/// moment. Needs no settings.
 ///
 /// # Errors
 /// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidData`] if there are no partitions, or somebody else
@@ -75,25 +75,21 @@ impl PartitionStatus {
 /// use quorate::recipes::{Partitions, partitions_status};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let mut share = Partitions::new(&session, "/mails", 2)?.join("host-0")?;
-/// let _partition = share.take()?;
-/// let status = partitions_status(&session, "/mails")?;
+/// let mut share = Partitions::new(&session, "/mails", 2)?.join("host-0").wait()?;
+/// let _partition = share.take().wait()?;
+/// let status = partitions_status(&session, "/mails").wait()?;
 /// assert_eq!((status.members[0].name.as_str(), status.members[0].silent_since), ("host-0", None));
 /// let partition = &status.partitions[0];
 /// assert_eq!((partition.owner.as_deref(), partition.is_draining()), (Some("host-0"), false));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-pub fn partitions_status(session: &Session, path: &str) -> Result<PartitionsStatus> {
-    request(session, "partitions_status", path, partitions_status_async(session, path))
+pub fn partitions_status<'a>(session: &'a Session, path: &'a str) -> Pending<'a, PartitionsStatus> {
+    session.steps("partitions_status", path, reading(session, path))
 }
 
-/// As [`partitions_status`], without blocking the thread.
-///
-/// # Errors
-/// As [`partitions_status`].
-pub async fn partitions_status_async(session: &Session, path: &str) -> Result<PartitionsStatus> {
+async fn reading(session: &Session, path: &str) -> Result<PartitionsStatus> {
     path::validate(path)?;
-    let snapshot = session.snapshot_soon(path).await?;
+    let snapshot = session.snapshot_of(path).await?;
     let (data, _) = snapshot.get(path)?;
     let settings = Settings::decoded(path, &data).ok_or_else(|| Error::InvalidData {
         path: path.to_owned(),

@@ -1,8 +1,9 @@
 //! What operators see of partitions: a table of them, and one of the members.
 
+use super::partitions_status;
 use std::collections::BTreeMap;
 
-use super::{OWNERS, PLAN, POSITIONS, PartitionsStatus, partitions_status_async};
+use super::{OWNERS, PLAN, POSITIONS, PartitionsStatus};
 use crate::api::session::Session;
 use crate::recipes::table::{ColumnKind, RecipeColumn, RecipeTable, cell, column, has_parts};
 use crate::types::error::{Error, Result};
@@ -37,7 +38,7 @@ pub(in crate::recipes) async fn tables(
     session: &Session,
     path: &str,
 ) -> Result<Option<[RecipeTable; 2]>> {
-    let status = match partitions_status_async(session, path).await {
+    let status = match partitions_status(session, path).await {
         Err(Error::InvalidData { .. }) => return Ok(None),
         status => status?,
     };

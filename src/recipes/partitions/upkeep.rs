@@ -113,7 +113,7 @@ impl ShareDriver {
                     multi.require(&self.partitions.member_path(name), Condition::Mzxid(*updated));
             }
         }
-        let written = inner(multi.set_if(&path, data, version).submit().await);
+        let written = inner(multi.set_if(&path, data, version).commit().await);
         self.plan = None;
         match written {
             // Another plan, or another member, has come first. Their events make the next turn.
@@ -127,7 +127,7 @@ impl ShareDriver {
     /// How many partitions have an owner that is a member and not the planned one. One that has left is about to give
     /// them up.
     async fn moving(&self, plan: &PartitionPlan, members: &[PartitionMember]) -> Result<usize> {
-        let snapshot = self.partitions.session.snapshot_soon(&self.partitions.part(OWNERS)).await?;
+        let snapshot = self.partitions.session.snapshot_of(&self.partitions.part(OWNERS)).await?;
         let mut moving = 0;
         for number in 0..plan.partitions() {
             let owner = if_exists(snapshot.get(&self.partitions.owner_path(number)))?;
@@ -154,7 +154,7 @@ impl ShareDriver {
             turn.wake(at);
             return Ok(());
         }
-        let snapshot = self.partitions.session.snapshot_soon(&self.partitions.part(OWNERS)).await?;
+        let snapshot = self.partitions.session.snapshot_of(&self.partitions.part(OWNERS)).await?;
         let mut blocked = BTreeMap::new();
         let mut overdue = None;
         for number in 0..plan.partitions() {
@@ -229,7 +229,7 @@ impl ShareDriver {
         if ended < ENDED_MAX {
             multi = multi.set(&member, stored.silent(true).encoded());
         }
-        match inner(multi.submit().await) {
+        match inner(multi.commit().await) {
             // It has gone on, or another one has come first.
             Ok(_)
             | Err(

@@ -1,19 +1,17 @@
 //! The handle of a persistent ephemeral, and the state that it shares with the future that drives it.
 
+use crate::runtime::pending::Pending;
+use crate::runtime::shared::NodeShared;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::recover;
 use crate::api::ops::check_data;
 use crate::api::session::Session;
-use crate::recipes::blocking;
 use crate::recipes::creating::created_among;
 use crate::recipes::former_run::FormerEphemeral;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::runtime::clock::Clock;
-use crate::runtime::pending::block_on;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Created, Stat};
@@ -38,7 +36,7 @@ use crate::types::znode::{CreateMode, Created, Stat};
 #[derive(Clone)]
 pub struct EphemeralHandle {
     pub(super) path: Arc<str>,
-    pub(super) clock: Clock,
+    pub(super) shared: Arc<NodeShared>,
     state: Arc<Mutex<EphemeralState>>,
     /// Tasks that wait for any change of the state.
     waiting: Arc<Wakers>,
@@ -111,7 +109,7 @@ impl PendingCreate {
             put.waiting.wake();
         };
         match left {
-            None => session.nonblocking().create(path, data, CreateMode::Ephemeral).then(answered),
+            None => session.create(path, data, CreateMode::Ephemeral).then(answered),
             Some(left) => {
                 let taking = left.take_over(session, path, data);
                 taking.then(|results| answered(results.and_then(created_among)));
@@ -144,7 +142,7 @@ impl fmt::Debug for EphemeralHandle {
 }
 
 impl EphemeralHandle {
-    pub(super) fn new(path: &str, data: &[u8], clock: Clock) -> EphemeralHandle {
+    pub(super) fn new(path: &str, data: &[u8], shared: &Arc<NodeShared>) -> EphemeralHandle {
         let state = EphemeralState {
             data: data.into(),
             wanted: 1,
@@ -153,7 +151,7 @@ impl EphemeralHandle {
             znode: ZnodeState::Missing,
         };
         let (state, waiting) = (Arc::new(Mutex::new(state)), Arc::default());
-        EphemeralHandle { path: path.into(), clock, state, waiting }
+        EphemeralHandle { path: path.into(), shared: Arc::clone(shared), state, waiting }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, EphemeralState> {
@@ -205,30 +203,14 @@ impl EphemeralHandle {
         self.state().is_present()
     }
 
-    /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
-    /// Returns `false` if it does not by then, or if it is closed.
-    pub fn wait_present(&self, timeout: Duration) -> bool {
-        let deadline = self.clock.now().saturating_add(timeout);
-        let present = block_on(self.wait_present_async(), &self.clock, Some(deadline));
-        present.ok().flatten().unwrap_or(false)
-    }
-
-    /// As [`EphemeralHandle::wait_present`], without blocking the thread and without a time limit.
-    /// Returns `false` if it is closed.
-    ///
-    /// ```
-    /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
-    /// let is_present = handle.wait_present_async().await;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn wait_present_async(&self) -> bool {
+    /// Waits until the znode exists with the data that was set last; `false` if it is closed.
+    pub fn wait_present(&self) -> Pending<'_, bool> {
         let is_written = |state: &EphemeralState| state.wanted == state.written;
-        self.until(|state| match state.closed {
-            true => Some(false),
-            false => (state.is_present() && is_written(state)).then_some(true),
-        })
-        .await
+        let present = self.until(move |state| match state.closed {
+            true => Some(Ok(false)),
+            false => (state.is_present() && is_written(state)).then_some(Ok(true)),
+        });
+        Pending::steps(&self.shared, "wait_present", &self.path, present).unlimited()
     }
 
     /// Closes it, and deletes the znode. Returns the state whose end has to be awaited; it also
@@ -249,36 +231,15 @@ impl EphemeralHandle {
     /// Closes it for good, and waits until the znode is gone. Running it ends; the session
     /// continues. If it was closed or dropped before, that is not an error, and this waits, too.
     ///
-    /// Blocks for the request timeout at most.
-    ///
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout), after which the znode is deleted as soon as possible. Not an error if
     /// the session, and the znode with it, is over.
-    pub fn close(&self) -> Result<()> {
-        let znode = self.end();
-        let session = match &znode {
-            ZnodeState::Missing => return Ok(()),
-            ZnodeState::Creating(session, _) => session,
-            ZnodeState::Exists(ephemeral) => ephemeral.session(),
+    pub fn close(&self) -> Pending<'_, ()> {
+        let closing = async {
+            let znode = self.end();
+            self.until_deleted(&znode).await
         };
-        blocking::request(session, "close", &self.path, self.until_deleted(&znode))
-    }
-
-    /// As [`EphemeralHandle::close`], without blocking the thread. It is closed from the first poll
-    /// on, even if the future is dropped then.
-    ///
-    /// # Errors
-    /// [`Error::System`](crate::Error::System).
-    ///
-    /// ```
-    /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
-    /// handle.close_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn close_async(&self) -> Result<()> {
-        let znode = self.end();
-        self.until_deleted(&znode).await
+        Pending::steps(&self.shared, "close", &self.path, closing)
     }
 
     async fn until_deleted(&self, znode: &ZnodeState) -> Result<()> {
@@ -292,7 +253,7 @@ impl EphemeralHandle {
             ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
         // The deletion was sent before this request, so this is answered after it.
-        while let Err(error) = session.nonblocking().exists(&self.path).await {
+        while let Err(error) = session.in_turn().exists(&self.path).await {
             if error.is_session_lost() {
                 break;
             }

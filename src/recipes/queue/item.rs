@@ -2,10 +2,10 @@
 
 use crate::api::multi::Multi;
 use crate::api::part::Part;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::errors::inner;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::queue::ItemName;
@@ -20,14 +20,14 @@ use crate::types::znode::OpResult;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let queue = Queue::new(&session, "/jobs")?;
-/// queue.put("report")?;
-/// let item = queue.take()?;
+/// queue.put("report").wait()?;
+/// let item = queue.take().wait()?;
 /// assert_eq!(item.data(), b"report");
 /// assert!(item.lost().is_empty(), "it is surely held");
 /// drop(item); // Given back.
-/// let item = queue.take()?;
-/// item.done()?;
-/// assert!(queue.is_empty()?);
+/// let item = queue.take().wait()?;
+/// item.done().wait()?;
+/// assert!(queue.is_empty().wait()?);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -75,21 +75,21 @@ impl Item {
         &self.item
     }
 
-    both_forms! {
-        /// Finishes the item: removes it from the queue. Blocks until that is done, for the request
-        /// timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
-        /// deleted the item or its claim; the errors of a session that is over, after which others can
-        /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
-        /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
-        /// continues, and it is not known whether the item will be taken again.
-        pub fn done / done_async(self) -> Result<()> = request(self.finishing());
+    /// Finishes the item: removes it from the queue.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
+    /// deleted the item or its claim; the errors of a session that is over, after which others can
+    /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
+    /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
+    /// continues, and it is not known whether the item will be taken again.
+    pub fn done(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("done", &path, self.finishing())
     }
 
     async fn finishing(self) -> Result<()> {
-        let done = self.finish().submit().await;
+        let done = self.finish().commit().await;
         self.finished(done)
     }
 
@@ -101,13 +101,13 @@ impl Item {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put("report")?;
-    /// let item = queue.take()?;
+    /// queue.put("report").wait()?;
+    /// let item = queue.take().wait()?;
     /// // The result is stored and the item is finished, or neither.
     /// let result = session.multi().create("/result", b"ok", CreateMode::Persistent);
-    /// result.with(&item.done_part()).commit()?;
+    /// result.with(&item.done_part()).commit().wait()?;
     /// drop(item);
-    /// assert!(queue.is_empty()?);
+    /// assert!(queue.is_empty().wait()?);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn done_part(&self) -> Part {

@@ -13,14 +13,14 @@ mod put;
 mod table;
 mod take;
 
+use crate::api::snapshot::Snapshot;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::blocking;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
 use crate::recipes::errors::{children_or_none, unless_overtaken};
+use crate::runtime::pending::Pending;
 #[cfg(doc)]
 use crate::types::error::Error;
 use crate::types::error::Result;
@@ -66,11 +66,11 @@ use take::{Lease, Removal};
 ///
 /// let cluster = Cluster::new(3);
 /// let producer = Queue::new(&cluster.node(0).session(), "/jobs")?.max(100);
-/// producer.put("resize 17")?;
+/// producer.put("resize 17").wait()?;
 /// let consumer = Queue::new(&cluster.node(1).session(), "/jobs")?;
-/// let item = consumer.take()?;
+/// let item = consumer.take().wait()?;
 /// assert_eq!(item.data(), b"resize 17");
-/// item.done()?;
+/// item.done().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"one")?;
+    /// queue.put(b"one").wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn new(session: &Session, path: &str) -> Result<Queue> {
@@ -123,8 +123,8 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?.max(1);
-    /// queue.try_put(b"one")?;
-    /// assert!(queue.try_put(b"two").is_err());
+    /// queue.try_put(b"one").wait()?;
+    /// assert!(queue.try_put(b"two").wait().is_err());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]
@@ -146,9 +146,9 @@ impl Queue {
         &self.path
     }
 
-    /// Returns the number of items, as this replica has them, including those that a consumer has
-    /// and those that are not due. Blocks as [`Session::get`]. (An instance without a replica counts the parts of
-    /// the queue one after the other: an item that is taken meanwhile may count twice, or not at all.)
+    /// Returns the number of items, as this replica has them, including those that a consumer has and those that are
+    /// not due. (An instance without a replica counts the parts of the queue one after the other: an item that is
+    /// taken meanwhile may count twice, or not at all.)
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -158,19 +158,25 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"one")?;
-    /// assert_eq!(queue.len()?, 1);
+    /// queue.put(b"one").wait()?;
+    /// assert_eq!(queue.len().wait()?, 1);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn len(&self) -> Result<usize> {
+    pub fn len(&self) -> Pending<'_, usize> {
+        self.session().steps("len", self.path(), self.counting())
+    }
+
+    async fn counting(&self) -> Result<usize> {
         // A member reads one state.
-        let is_member = self.session.has_replica();
-        let snapshot = is_member.then(|| self.session.snapshot_of(&self.path)).transpose()?;
+        let snapshot = match self.session.has_replica() {
+            true => Some(self.session.snapshot_of(&self.path).await?),
+            false => None,
+        };
         let mut count = 0;
         for part in COUNTED.map(|part| self.part(part)) {
             let stat = match &snapshot {
                 Some(snapshot) => snapshot.exists(&part)?,
-                None => self.session.exists(&part)?,
+                None => self.session.exists(&part).await?,
             };
             count += stat.map_or(0, |stat| stat.num_children as usize);
         }
@@ -187,16 +193,15 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.is_empty()?);
+    /// assert!(queue.is_empty().wait()?);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn is_empty(&self) -> Result<bool> {
-        Ok(self.len()? == 0)
+    pub fn is_empty(&self) -> Pending<'_, bool> {
+        self.len().and_then(|items| Ok(items == 0))
     }
 
-    /// Returns the data of the item that would be taken now, as this replica has it. Blocks as
-    /// [`Session::get`]. (A delayed item is ignored until another one was taken while it was due: only
-    /// writes carry the cluster's time.)
+    /// Returns the data of the item that would be taken now, as this replica has it. (A delayed item is ignored until
+    /// another one was taken while it was due: only writes carry the cluster's time.)
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -206,13 +211,16 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"one")?;
-    /// assert_eq!(queue.peek()?.as_deref(), Some(&b"one"[..]));
-    /// assert_eq!(queue.len()?, 1);
+    /// queue.put(b"one").wait()?;
+    /// assert_eq!(queue.peek().wait()?.as_deref(), Some(&b"one"[..]));
+    /// assert_eq!(queue.len().wait()?, 1);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn peek(&self) -> Result<Option<Vec<u8>>> {
-        let snapshot = self.session.snapshot_of(&self.path)?;
+    pub fn peek(&self) -> Pending<'_, Option<Vec<u8>>> {
+        self.session.snapshot_of(&self.path).and_then(|shown| self.first_in(&shown))
+    }
+
+    fn first_in(&self, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
         let names = |part| children_or_none(snapshot.children(&self.part(part)));
         let claimed = names(CLAIMS)?;
         let left = names(TAKEN)?.into_iter().filter(|name| !claimed.contains(name));
@@ -224,56 +232,28 @@ impl Queue {
         Ok(Some(snapshot.get(&path::join(&self.part(part), &name))?.0.to_vec()))
     }
 
-    both_forms! {
-        /// Puts an item. Blocks until that is done, with a maximum also until there is room, for as
-        /// long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if
-        /// the items can never fit.
-        ///
-        /// ```
-        /// use quorate::recipes::{NewItem, Queue};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let queue = Queue::new(&session, "/jobs")?;
-        /// queue.put(b"later")?;
-        /// queue.put(NewItem::new(b"first").priority(-1))?;
-        /// assert_eq!(queue.pop()?, b"first");
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn put / put_async(&self, item: impl Into<NewItem>) -> Result<()> = forever(self.putting(item));
-    }
-
-    async fn putting(&self, item: impl Into<NewItem>) -> Result<()> {
-        self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
-    }
-
-    /// As [`Queue::put`], at most for `timeout`. Returns `false` if there was no room by then.
+    /// Puts an item. Waits until that is done, with a maximum also until there is room, for as long as the session
+    /// lives.
     ///
     /// # Errors
-    /// As [`Queue::put`]; [`Error::Timeout`] if the write was in flight by then: the item may have
-    /// been put, or may still be.
+    /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if
+    /// the items can never fit.
     ///
     /// ```
-    /// use std::time::Duration;
-    /// use quorate::recipes::Queue;
+    /// use quorate::recipes::{NewItem, Queue};
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// let queue = queue.max(1);
-    /// queue.put(b"one")?;
-    /// assert!(!queue.put_timeout(b"two", Duration::from_millis(10))?, "it is full");
+    /// queue.put(b"later").wait()?;
+    /// queue.put(NewItem::new(b"first").priority(-1)).wait()?;
+    /// assert_eq!(queue.pop().wait()?, b"first");
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn put_timeout(&self, item: impl Into<NewItem>, timeout: Duration) -> Result<bool> {
-        let (items, busy) = ([item.into()], AtomicBool::new(false));
-        let put = self.put_when_room(&items, &busy);
-        let put = blocking::within(&self.session, timeout, put)?;
-        Ok(self.in_time("put", timeout, put, &busy)?.is_some())
+    pub fn put(&self, item: impl Into<NewItem>) -> Pending<'_, ()> {
+        self.put_all([item])
     }
 
-    /// Puts an item if there is room. Blocks for the request timeout at most.
+    /// Puts an item if there is room.
     ///
     /// # Errors
     /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], after
@@ -284,36 +264,34 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.try_put(b"one")?;
+    /// queue.try_put(b"one").wait()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn try_put(&self, item: impl Into<NewItem>) -> Result<()> {
+    pub fn try_put(&self, item: impl Into<NewItem>) -> Pending<'_, ()> {
         self.try_put_all([item])
     }
 
-    both_forms! {
-        /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
-        /// they may have up to 1 MiB.
-        ///
-        /// # Errors
-        /// As [`Queue::put`].
-        ///
-        /// ```
-        /// use quorate::recipes::Queue;
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let queue = Queue::new(&session, "/jobs")?;
-        /// // Puts both in one write, or none.
-        /// queue.put_all([b"one", b"two"])?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn put_all / put_all_async(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()>
-            = forever(self.putting_all(items));
-    }
-
-    async fn putting_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
+    /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
+    /// they may have up to 1 MiB.
+    ///
+    /// # Errors
+    /// As [`Queue::put`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// // Puts both in one write, or none.
+    /// queue.put_all([b"one", b"two"]).wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Pending<'_, ()> {
         let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
-        self.put_when_room(&items, &AtomicBool::new(false)).await
+        let busy = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&busy);
+        let putting = async move { self.put_when_room(&items, &busy).await };
+        self.session().steps("put", self.path(), putting).unlimited().in_flight(flag)
     }
 
     /// As [`Queue::put_all`], if there is room for all: see [`Queue::try_put`].
@@ -327,64 +305,65 @@ impl Queue {
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
     /// let queue = queue.max(1);
-    /// assert!(queue.try_put_all([b"one", b"two"]).is_err());
-    /// assert!(queue.is_empty()?);
+    /// assert!(queue.try_put_all([b"one", b"two"]).wait().is_err());
+    /// assert!(queue.is_empty().wait()?);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn try_put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
+    pub fn try_put_all(
+        &self,
+        items: impl IntoIterator<Item = impl Into<NewItem>>,
+    ) -> Pending<'_, ()> {
         let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
-        let busy = AtomicBool::new(false);
-        blocking::request(&self.session, "put", &self.path, self.put_now(&items, &busy))
+        let putting = async move { self.put_now(&items, &AtomicBool::new(false)).await };
+        self.session().steps("put", self.path(), putting)
     }
 
-    both_forms! {
-        /// Takes the first item, under a lease of this session. Blocks until there is one, for as long
-        /// as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
-        /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
-        ///
-        /// ```
-        /// use quorate::recipes::Queue;
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let queue = Queue::new(&session, "/jobs")?;
-        /// queue.put(b"one")?;
-        /// let item = queue.take()?;
-        /// assert_eq!(item.data(), b"one");
-        /// // If this consumer dies before that, another one gets the item.
-        /// item.done()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn take / take_timeout / take_async(&self) -> Result<Item>
-            = forever(self.take_when_there(&Lease));
-
-        /// Takes the first item if there is one; returns `None` otherwise. Blocks for the request
-        /// timeout at most.
-        ///
-        /// # Errors
-        /// As [`Queue::take`]; [`Error::Timeout`].
-        ///
-        /// ```
-        /// use quorate::recipes::Queue;
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let queue = Queue::new(&session, "/jobs")?;
-        /// assert!(queue.try_take()?.is_none());
-        /// queue.put(b"one")?;
-        /// queue.try_take()?.unwrap().done()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn try_take / try_take_async(&self) -> Result<Option<Item>> = request(self.take_now(&Lease));
-    }
-
-    /// Deletes the first item and returns its data. Blocks until there is one, for as long as the
-    /// session lives.
+    /// Takes the first item, under a lease of this session. Waits until there is one, for as long as the session
+    /// lives.
     ///
-    /// There is no async form, since a future that is dropped at the wrong moment, as in a
-    /// `select!`, would lose an item. In a task, use [`Queue::take_async`] and then
-    /// [`Item::done_async`].
+    /// # Errors
+    /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
+    /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one").wait()?;
+    /// let item = queue.take().wait()?;
+    /// assert_eq!(item.data(), b"one");
+    /// // If this consumer dies before that, another one gets the item.
+    /// item.done().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn take(&self) -> Pending<'_, Item> {
+        self.session().steps("take", self.path(), self.take_when_there(&Lease)).unlimited()
+    }
+
+    /// Takes the first item if there is one; returns `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`Queue::take`]; [`Error::Timeout`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.try_take().wait()?.is_none());
+    /// queue.put(b"one").wait()?;
+    /// queue.try_take().wait()?.unwrap().done().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn try_take(&self) -> Pending<'_, Option<Item>> {
+        self.session().steps("try_take", self.path(), self.take_now(&Lease))
+    }
+
+    /// Deletes the first item and returns its data. Waits until there is one, for as long as the session lives.
+    ///
+    /// **If it is dropped while its deletion is in flight**, as in a `select!`, or given up then
+    /// ([`Error::Timeout`]), its item is lost. [`Queue::take`] and [`Item::done`] lose none.
     ///
     /// # Errors
     /// As [`Queue::take`]. If the session ends and it is not known whether an item was deleted,
@@ -395,83 +374,56 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.put(b"one")?;
-    /// assert_eq!(queue.pop()?, b"one");
+    /// queue.put(b"one").wait()?;
+    /// assert_eq!(queue.pop().wait()?, b"one");
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn pop(&self) -> Result<Vec<u8>> {
-        blocking::forever(&self.session, self.popped())
-    }
-
-    /// As [`Queue::pop`], at most for `timeout`. Returns `None` if there was no item by then.
-    ///
-    /// # Errors
-    /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was in flight by then: it continues, and
-    /// its item is lost.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.pop_timeout(Duration::from_millis(10))?.is_none());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn pop_timeout(&self, timeout: Duration) -> Result<Option<Vec<u8>>> {
-        let busy = AtomicBool::new(false);
-        let removal = Removal(&busy);
-        let popped = blocking::within(&self.session, timeout, self.take_when_there(&removal))?;
-        self.in_time("pop", timeout, popped, &busy)
+    pub fn pop(&self) -> Pending<'_, Vec<u8>> {
+        let busy = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&busy);
+        let popping = async move { self.take_when_there(&Removal(&busy)).await };
+        self.session().steps("pop", self.path(), popping).unlimited().in_flight(flag)
     }
 
     /// Deletes the first item, if there is one, and returns its data; returns `None` otherwise.
-    /// Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Queue::pop`]; [`Error::Timeout`] as [`Queue::pop_timeout`].
+    /// As [`Queue::pop`].
     ///
     /// ```
     /// use quorate::recipes::Queue;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.try_pop()?.is_none());
+    /// assert!(queue.try_pop().wait()?.is_none());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn try_pop(&self) -> Result<Option<Vec<u8>>> {
-        let busy = AtomicBool::new(false);
-        let removal = Removal(&busy);
-        blocking::request(&self.session, "pop", &self.path, self.take_now(&removal))
+    pub fn try_pop(&self) -> Pending<'_, Option<Vec<u8>>> {
+        let popping = async { self.take_now(&Removal(&AtomicBool::new(false))).await };
+        self.session().steps("pop", self.path(), popping)
     }
 
-    /// As [`Queue::pop`], for tasks. Not public: if the future is dropped while its deletion is in
-    /// flight, the deletion continues, and its item is lost.
-    pub(crate) async fn popped(&self) -> Result<Vec<u8>> {
-        self.take_when_there(&Removal(&AtomicBool::new(false))).await
-    }
-
-    both_forms! {
-        /// Removes all items with exactly this id that no consumer has, and returns their number. An
-        /// item that is put during the call may stay. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// The errors of [`Session::create`]; after an error, some of the items may have been removed.
-        ///
-        /// ```
-        /// use quorate::recipes::{NewItem, Queue};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let queue = Queue::new(&session, "/jobs")?;
-        /// queue.put(NewItem::new(b"one").id("order-7"))?;
-        /// assert_eq!(queue.remove("order-7")?, 1);
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn remove / remove_async(&self, id: &str) -> Result<usize> = request(self.removing(id));
+    /// Removes all items with exactly this id that no consumer has, and returns their number. An item that is put
+    /// during the call may stay.
+    ///
+    /// # Errors
+    /// The errors of [`Session::create`]; after an error, some of the items may have been removed.
+    ///
+    /// ```
+    /// use quorate::recipes::{NewItem, Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(NewItem::new(b"one").id("order-7")).wait()?;
+    /// assert_eq!(queue.remove("order-7").wait()?, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, usize> {
+        self.session().steps("remove", self.path(), self.removing(id))
     }
 
     async fn removing(&self, id: &str) -> Result<usize> {
-        let calls = self.session.nonblocking();
+        let calls = &self.session.in_turn();
         let mut removed = 0;
         // Items move to `items` only, so those that do meanwhile are found there.
         for part in [DELAYED, TAKEN, ITEMS] {
@@ -486,7 +438,7 @@ impl Queue {
                     let claim = path::join(&self.part(CLAIMS), &name);
                     multi = multi.require(&claim, Condition::Absent);
                 }
-                let removing = multi.delete(&path::join(&self.part(part), &name)).submit();
+                let removing = multi.delete(&path::join(&self.part(part), &name)).commit();
                 // `None`: a consumer has it, or it is due now.
                 removed += usize::from(unless_overtaken(removing.await)?.is_some());
             }

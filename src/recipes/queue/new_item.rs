@@ -16,11 +16,11 @@ use crate::types::error::Error;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let queue = Queue::new(&session, "/jobs")?;
-/// queue.put("as usual")?;
-/// queue.put(NewItem::new("first").priority(-1))?;
-/// queue.put(NewItem::new("tomorrow").delay(Duration::from_secs(86_400)).id("report"))?;
-/// assert_eq!(queue.remove("report")?, 1);
-/// assert_eq!(queue.pop()?, b"first");
+/// queue.put("as usual").wait()?;
+/// queue.put(NewItem::new("first").priority(-1)).wait()?;
+/// queue.put(NewItem::new("tomorrow").delay(Duration::from_secs(86_400)).id("report")).wait()?;
+/// assert_eq!(queue.remove("report").wait()?, 1);
+/// assert_eq!(queue.pop().wait()?, b"first");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,9 +83,9 @@ impl NewItem {
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
     /// let invoice = NewItem::new("invoice 17").unique("invoice-17", Duration::from_secs(3600));
-    /// queue.put(invoice.clone())?;
-    /// assert!(matches!(queue.put(invoice), Err(Error::NodeExists { .. })));
-    /// assert_eq!(queue.len()?, 1);
+    /// queue.put(invoice.clone()).wait()?;
+    /// assert!(matches!(queue.put(invoice).wait(), Err(Error::NodeExists { .. })));
+    /// assert_eq!(queue.len().wait()?, 1);
     /// # Ok::<(), Error>(())
     /// ```
     #[must_use]

@@ -2,20 +2,20 @@
 
 use super::{NewItem, Queue};
 use crate::api::part::Part;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::parents::create_unless_there;
+use crate::runtime::pending::Pending;
 #[cfg(doc)]
 use crate::types::error::Error;
 use crate::types::error::Result;
 
 impl Queue {
-    both_forms! {
-        /// Creates the queue's znodes, which then stay when the queue is unused: writes with [`Queue::put_part`] need
-        /// them. Does nothing if they are there. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Session::create`](crate::Session::create).
-        pub fn prepare / prepare_async(&self) -> Result<()> = request(self.preparing());
+    /// Creates the queue's znodes, which then stay when the queue is unused: writes with [`Queue::put_part`] need
+    /// them. Does nothing if they are there.
+    ///
+    /// # Errors
+    /// As [`Session::create`](crate::Session::create).
+    pub fn prepare(&self) -> Pending<'_, ()> {
+        self.session().steps("prepare", self.path(), self.preparing())
     }
 
     pub(super) async fn preparing(&self) -> Result<()> {
@@ -32,8 +32,8 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// queue.prepare()?;
-    /// session.create("/stock", b"3", CreateMode::Persistent)?;
+    /// queue.prepare().wait()?;
+    /// session.create("/stock", b"3", CreateMode::Persistent).wait()?;
     /// let sold = session.transact(|txn| {
     ///     let left = txn.get("/stock")?.0[0] - b'0';
     ///     if left > 0 {
@@ -41,9 +41,9 @@ impl Queue {
     ///         txn.with(&queue.put_part("ship one"));
     ///     }
     ///     Ok(left > 0)
-    /// })?;
+    /// }).wait()?;
     /// assert!(sold.value);
-    /// assert_eq!(queue.len()?, 1);
+    /// assert_eq!(queue.len().wait()?, 1);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn put_part(&self, item: impl Into<NewItem>) -> Part {
@@ -60,10 +60,10 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let (inbox, archive) = (Queue::new(&session, "/inbox")?, Queue::new(&session, "/archive")?);
-    /// inbox.put("letter")?;
-    /// archive.prepare()?;
+    /// inbox.put("letter").wait()?;
+    /// archive.prepare().wait()?;
     /// let moved = session.multi().with(&inbox.pop_part()).with(&archive.put_part("a letter"));
-    /// assert!(matches!(&moved.commit()?[0], OpResult::Taken { data, .. } if data == b"letter"));
+    /// assert!(matches!(&moved.commit().wait()?[0], OpResult::Taken { data, .. } if data == b"letter"));
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn pop_part(&self) -> Part {

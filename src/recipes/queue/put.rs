@@ -1,7 +1,6 @@
 //! Putting items into a queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::{NewItem, Queue};
 use crate::api::multi::Multi;
@@ -38,8 +37,7 @@ impl Queue {
         let contender = self.putters.join(&PUTTER, b"").await?;
         self.putters.wait(&contender, predecessor).await?;
         loop {
-            let watch = self.session.nonblocking();
-            let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
+            let watch = self.session.watch(&self.path, WatchMode::PersistentRecursive).await?;
             loop {
                 if self.has_room(items.len()).await? {
                     match self.put_now(items, busy).await {
@@ -79,7 +77,7 @@ impl Queue {
         let mut parents = Parents::of(&self.session, &self.path);
         loop {
             parents.make().await?;
-            let put = self.put_multi(items)?.submit();
+            let put = self.put_multi(items)?.commit();
             busy.store(true, Ordering::Relaxed);
             let put = put.await;
             busy.store(false, Ordering::Relaxed);
@@ -135,27 +133,11 @@ impl Queue {
             }),
         }
     }
-
-    /// The result of a blocking call with a deadline.
-    pub(super) fn in_time<T>(
-        &self,
-        operation: &str,
-        waited: Duration,
-        done: Option<T>,
-        busy: &InFlight,
-    ) -> Result<Option<T>> {
-        if done.is_none() && busy.load(Ordering::Relaxed) {
-            let operation = format!("{operation} {}", self.path);
-            let reason = self.session.shared().waiting_for();
-            return Err(Error::Timeout { operation, waited, reason });
-        }
-        Ok(done)
-    }
 }
 
 /// Waits for an event of this kind; `false` if the watch is over.
 async fn until_event(watch: &Watch, is_it: impl Fn(&WatchEvent) -> bool) -> bool {
-    while let Some(event) = watch.recv_async().await {
+    while let Some(event) = watch.next().await {
         if is_it(&event) {
             return true;
         }

@@ -61,7 +61,7 @@ impl QueueParts {
         let since = match oldest {
             Some((part, name)) => {
                 let item = path::join(&path::join(queue, part), name);
-                session.nonblocking().exists(&item).await?.map(|stat| stat.ctime)
+                session.in_turn().exists(&item).await?.map(|stat| stat.ctime)
             }
             None => None,
         };

@@ -11,7 +11,6 @@ use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::claimed_in_multi;
 use crate::recipes::errors::{children_or_none, gone, inner};
-use crate::recipes::reads;
 use crate::runtime::either::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -55,7 +54,7 @@ impl TakeMethod for Lease {
     const CLAIMS: bool = true;
 
     async fn commit(&self, queue: &Queue, multi: Multi<'_>) -> Result<Item> {
-        let (path, data, claim) = claimed_in_multi(&queue.session, multi.submit()).await?;
+        let (path, data, claim) = claimed_in_multi(&queue.session, multi.commit()).await?;
         Item::new(path, data, claim).await
     }
 }
@@ -66,7 +65,7 @@ impl TakeMethod for Removal<'_> {
     const CLAIMS: bool = false;
 
     async fn commit(&self, _: &Queue, multi: Multi<'_>) -> Result<Vec<u8>> {
-        let removing = multi.submit();
+        let removing = multi.commit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
@@ -105,7 +104,7 @@ impl Queue {
     /// replica without waiting, and otherwise through the node, requested together.
     pub(super) async fn counts<const N: usize>(&self, parts: [&str; N]) -> Result<[u64; N]> {
         if self.session.reads_at_once() {
-            let shown = self.session.snapshot_soon(&self.path).await?;
+            let shown = self.session.snapshot_of(&self.path).await?;
             let mut counts = [0; N];
             for (count, part) in counts.iter_mut().zip(parts) {
                 let stat = shown.exists(&self.part(part))?;
@@ -113,7 +112,7 @@ impl Queue {
             }
             return Ok(counts);
         }
-        let calls = self.session.nonblocking();
+        let calls = &self.session.in_turn();
         let asked = parts.map(|part| calls.exists(&self.part(part)));
         let mut counts = [0; N];
         for (count, stat) in counts.iter_mut().zip(asked) {
@@ -130,7 +129,7 @@ impl Queue {
         if delayed == 0 {
             return Ok(QueueHead { has_item, due: None });
         }
-        let delayed = self.session.nonblocking().children(&self.part(DELAYED)).await;
+        let delayed = self.session.in_turn().children(&self.part(DELAYED)).await;
         let delayed = children_or_none(delayed)?;
         let due = delayed.iter().filter_map(|name| split_due(name)).map(|(due, _)| due).min();
         Ok(QueueHead { has_item, due })
@@ -140,11 +139,11 @@ impl Queue {
     /// item that somebody has deleted.
     async fn has_unclaimed(&self) -> Result<bool> {
         let [taken, claims] = if self.session.reads_at_once() {
-            let shown = self.session.snapshot_soon(&self.path).await?;
+            let shown = self.session.snapshot_of(&self.path).await?;
             [TAKEN, CLAIMS].map(|part| shown.children(&self.part(part)))
         } else {
             // An item that is done between the two answers seems to have no claim. The take does not find it.
-            let calls = self.session.nonblocking();
+            let calls = &self.session.in_turn();
             let [taken, claims] = [TAKEN, CLAIMS].map(|part| calls.children(&self.part(part)));
             [taken.await, claims.await]
         };
@@ -161,7 +160,7 @@ impl Queue {
         let mut head = self.look().await?;
         if head == NOTHING && self.session.reads_at_once() {
             // The session may have put one in a call that is not answered yet.
-            self.session.nonblocking().exists(&self.path).await?;
+            self.session.in_turn().exists(&self.path).await?;
             head = self.look().await?;
         }
         // Whether a delayed item is due is decided by the cluster's clock.
@@ -185,8 +184,7 @@ impl Queue {
         let contender = self.takers.join(&TAKER, b"").await?;
         self.takers.wait(&contender, predecessor).await?;
         loop {
-            let watch = self.session.nonblocking();
-            let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
+            let watch = self.session.watch(&self.path, WatchMode::PersistentRecursive).await?;
             if let Some(taken) = self.take_watching(method, &contender, &watch).await? {
                 contender.forget();
                 return Ok(taken);
@@ -225,7 +223,7 @@ impl Queue {
                 continue;
             };
             let wait = Duration::from_millis(left).max(clock_look);
-            let slept = self.session.nonblocking().sleep(wait);
+            let slept = self.session.sleep(wait);
             match either(self.changed(watch), slept).await {
                 Either::One(true) => {}
                 Either::One(false) => return Ok(None),
@@ -241,7 +239,7 @@ impl Queue {
 
     /// Waits until there may be more to take; `false` if the watch is over.
     async fn changed(&self, watch: &Watch) -> bool {
-        while let Some(event) = watch.recv_async().await {
+        while let Some(event) = watch.next().await {
             if self.gives(&event).await {
                 return true;
             }
@@ -259,7 +257,7 @@ impl Queue {
                 // The claim of an item that is done goes with it.
                 let item = path::join(&self.part(TAKEN), path::name(&event.path));
                 // An error is found again by whoever looks.
-                !matches!(reads::exists(&self.session, &item).await, Ok(None))
+                !matches!(self.session.exists(&item).await, Ok(None))
             }
             EventKind::Deleted | EventKind::DataChanged | EventKind::ChildrenChanged => false,
             _ => true,

@@ -80,8 +80,9 @@ impl Agreement {
 
     /// Makes sure that the path has this limit.
     pub(super) async fn make(&self, session: &Session) -> Result<()> {
-        let (calls, limit) = (session.nonblocking(), self.to_string());
+        let (calls, limit) = (session.in_turn(), self.to_string());
         let mut parents = Parents::of(session, path::parent(&self.path).unwrap_or(ROOT));
+        let mut is_synced = false;
         loop {
             let written = match if_exists(calls.get(&self.path).await)? {
                 Some((data, stat)) if *data == *limit.as_bytes() => {
@@ -92,7 +93,13 @@ impl Agreement {
                 Some((data, stat)) if data.is_empty() => {
                     calls.set_if(&self.path, &limit, stat.version).await.map(drop)
                 }
-                Some((data, _)) => return Err(self.differs(&data)),
+                Some((data, _)) if is_synced => return Err(self.differs(&data)),
+                // This replica may show what was there before.
+                Some(_) => {
+                    session.sync().await?;
+                    is_synced = true;
+                    continue;
+                }
                 None => {
                     parents.make().await?;
                     calls.create(&self.path, &limit, CreateMode::Persistent).await.map(drop)

@@ -8,7 +8,6 @@ use super::agreement::Agreement;
 use super::blocks::{Block, CallerStep, Grant, LimiterState, NoPermits, RESERVED_MAX, RETRY_MIN};
 use super::limit::Limit;
 use crate::api::session::Session;
-use crate::recipes::blocking;
 use crate::recipes::errors::{inner, missing_nanos};
 use crate::recipes::parents::{create_unless_there, shows_missing};
 use crate::runtime::either::{Either, either};
@@ -54,9 +53,12 @@ impl Bucket {
         self.take(permits, None).await.map(drop)
     }
 
-    pub(super) fn acquire_timeout(&self, permits: u32, timeout: Duration) -> Result<bool> {
-        let taking = self.take(permits, Some(self.now().saturating_add(timeout)));
-        Ok(self.counted(blocking::within(&self.session, timeout, taking)?.flatten()))
+    pub(super) async fn acquiring_within(&self, permits: u32, time: Duration) -> Result<bool> {
+        let taking = self.take(permits, Some(self.now().saturating_add(time)));
+        Ok(self.counted(match either(taking, self.session.sleep(time)).await {
+            Either::One(granted) => granted?,
+            Either::Other(slept) => slept.map(|()| None)?,
+        }))
     }
 
     /// Whether there are permits; if not, the metrics count that.
@@ -147,7 +149,7 @@ impl Bucket {
         if by.is_some_and(|by| until > by) {
             return Ok(false);
         }
-        self.session.nonblocking().sleep(until.saturating_sub(self.now())).await?;
+        self.session.sleep(until.saturating_sub(self.now())).await?;
         Ok(true)
     }
 
@@ -166,7 +168,7 @@ impl Bucket {
             answered.await;
             return Ok(true);
         };
-        match either(answered, self.session.nonblocking().sleep(left)).await {
+        match either(answered, self.session.sleep(left)).await {
             Either::One(()) => Ok(true),
             Either::Other(slept) => slept.map(|()| false),
         }
@@ -186,7 +188,7 @@ impl Bucket {
         {
             multi = agreement.create(multi, &self.path);
         }
-        let moved = multi.move_time(&self.path, by, within).submit();
+        let moved = multi.move_time(&self.path, by, within).commit();
         let (shared, clock) = (Arc::clone(&self.shared), self.session.shared().clock.clone());
         moved.then(move |answer| {
             let block = granted(answer).map(|(after, time)| {

@@ -11,7 +11,7 @@ use super::blocks::Grant;
 use super::bucket::Bucket;
 use super::limit::Limit;
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 
@@ -42,12 +42,12 @@ const KEYS_MAX: usize = 8192;
 /// let second = Duration::from_secs(1);
 /// let here = RateLimiter::keyed(&cluster.node(0).session(), "/limits/users", 2, second)?;
 /// let there = RateLimiter::keyed(&cluster.node(1).session(), "/limits/users", 2, second)?;
-/// assert!(here.try_acquire("ann", 1)? && there.try_acquire("ann", 1)?);
-/// assert!(!here.try_acquire("ann", 1)?, "two a second, on all instances together");
-/// assert!(here.try_acquire("bob", 2)?, "another key");
+/// assert!(here.try_acquire("ann", 1).wait()? && there.try_acquire("ann", 1).wait()?);
+/// assert!(!here.try_acquire("ann", 1).wait()?, "two a second, on all instances together");
+/// assert!(here.try_acquire("bob", 2).wait()?, "another key");
 ///
 /// let other = RateLimiter::keyed(&cluster.node(2).session(), "/limits/users", 3, second)?;
-/// assert!(matches!(other.try_acquire("ann", 1), Err(Error::InvalidSetting { .. })));
+/// assert!(matches!(other.try_acquire("ann", 1).wait(), Err(Error::InvalidSetting { .. })));
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -85,23 +85,23 @@ impl KeyedRateLimiter {
         &self.agreement.path
     }
 
-    both_forms! {
-        /// Uses permits of a key if they are there now: as [`RateLimiter::try_acquire`](super::RateLimiter::try_acquire).
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) if it is none, or more than the burst, or if the path
-        /// was created with another limit; [`Error::InvalidData`](crate::Error::InvalidData) if it has something else;
-        /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the key's path has more than 4,096 bytes; otherwise as
-        /// [`Session::create`].
-        pub fn try_acquire / try_acquire_async(&self, key: &str, permits: u32) -> Result<bool>
-            = request(self.trying(key, permits));
+    /// Uses permits of a key if they are there now: as [`RateLimiter::try_acquire`](super::RateLimiter::try_acquire).
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) if it is none, or more than the burst, or if the path
+    /// was created with another limit; [`Error::InvalidData`](crate::Error::InvalidData) if it has something else;
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the key's path has more than 4,096 bytes; otherwise as
+    /// [`Session::create`].
+    pub fn try_acquire<'a>(&'a self, key: &'a str, permits: u32) -> Pending<'a, bool> {
+        self.session().steps("try_acquire", self.path(), self.trying(key, permits))
+    }
 
-        /// Uses permits of a key as soon as they are there. Blocks until then, for as long as the session lives.
-        ///
-        /// # Errors
-        /// As [`KeyedRateLimiter::try_acquire`].
-        pub fn acquire / acquire_async(&self, key: &str, permits: u32) -> Result<()>
-            = forever(self.acquiring(key, permits));
+    /// Uses permits of a key as soon as they are there. Waits until then, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`KeyedRateLimiter::try_acquire`].
+    pub fn acquire<'a>(&'a self, key: &'a str, permits: u32) -> Pending<'a, ()> {
+        self.session().steps("acquire", self.path(), self.acquiring(key, permits)).unlimited()
     }
 
     async fn trying(&self, key: &str, permits: u32) -> Result<bool> {
@@ -112,13 +112,19 @@ impl KeyedRateLimiter {
         self.bucket(key)?.acquiring(permits).await
     }
 
-    /// [`KeyedRateLimiter::acquire`], at most for `timeout`: as
-    /// [`RateLimiter::acquire_timeout`](super::RateLimiter::acquire_timeout).
+    /// [`KeyedRateLimiter::acquire`], if the permits come within this time: as
+    /// [`RateLimiter::acquire_within`](super::RateLimiter::acquire_within).
     ///
     /// # Errors
     /// As [`KeyedRateLimiter::try_acquire`].
-    pub fn acquire_timeout(&self, key: &str, permits: u32, timeout: Duration) -> Result<bool> {
-        self.bucket(key)?.acquire_timeout(permits, timeout)
+    pub fn acquire_within<'a>(
+        &'a self,
+        key: &'a str,
+        permits: u32,
+        time: Duration,
+    ) -> Pending<'a, bool> {
+        let steps = async move { self.bucket(key)?.acquiring_within(permits, time).await };
+        self.session().steps("acquire_within", self.path(), steps).unlimited()
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -212,7 +218,7 @@ mod tests {
         let session = Cluster::new(1).node(0).session();
         let hour = Duration::from_secs(3600);
         let limiter = RateLimiter::keyed(&session, "/limit", 1, hour).unwrap();
-        assert_eq!(limiter.try_acquire("first", 1), Ok(true));
+        assert_eq!(limiter.try_acquire("first", 1).wait(), Ok(true));
         let known = || limiter.keys.lock().unwrap();
         for number in 0..3 * KEYS_MAX {
             limiter.bucket(&number.to_string()).unwrap();
@@ -222,6 +228,6 @@ mod tests {
         }
         assert!(known().recent.contains_key("used") && !known().older.contains_key("first"));
         // It has forgotten that nothing is to be had, and asks.
-        assert_eq!(limiter.try_acquire("first", 1), Ok(false));
+        assert_eq!(limiter.try_acquire("first", 1).wait(), Ok(false));
     }
 }

@@ -35,7 +35,7 @@ pub use self::keyed::KeyedRateLimiter;
 use self::limit::Limit;
 pub(super) use self::table::{may_be_limit, table};
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::path;
 
@@ -68,9 +68,9 @@ use crate::types::path;
 /// let second = Duration::from_secs(1);
 /// let here = RateLimiter::new(&cluster.node(0).session(), "/limits/mail", 2, second)?;
 /// let there = RateLimiter::new(&cluster.node(1).session(), "/limits/mail", 2, second)?;
-/// assert!(here.try_acquire(1)? && there.try_acquire(1)?);
-/// assert!(!here.try_acquire(1)?, "two a second, on all instances together");
-/// assert!(here.acquire_timeout(1, second)?, "waits for half a second");
+/// assert!(here.try_acquire(1).wait()? && there.try_acquire(1).wait()?);
+/// assert!(!here.try_acquire(1).wait()?, "two a second, on all instances together");
+/// assert!(here.acquire_within(1, second).wait()?, "waits for half a second");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -121,30 +121,32 @@ impl RateLimiter {
         &self.bucket.path
     }
 
-    both_forms! {
-        /// Uses permits if they are there now; otherwise returns `false`. Sends nothing while a block has enough, nor
-        /// while the cluster has said that nothing is to be had; otherwise asks, and blocks for the request timeout at
-        /// most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) if it is none, or more than the burst; [`Error::InvalidData`](crate::Error::InvalidData) if the znode does
-        /// not hold a time; otherwise as [`Session::set`].
-        pub fn try_acquire / try_acquire_async(&self, permits: u32) -> Result<bool> = request(self.bucket.trying(permits));
-
-        /// Uses permits as soon as they are there. Blocks until then, for as long as the session lives.
-        ///
-        /// # Errors
-        /// As [`RateLimiter::try_acquire`].
-        pub fn acquire / acquire_async(&self, permits: u32) -> Result<()> = forever(self.bucket.acquiring(permits));
+    /// Uses permits if they are there now; otherwise returns `false`. Sends nothing while a block has enough, nor
+    /// while the cluster has said that nothing is to be had; otherwise asks.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) if it is none, or more than the burst; [`Error::InvalidData`](crate::Error::InvalidData) if the znode does
+    /// not hold a time; otherwise as [`Session::set`].
+    pub fn try_acquire(&self, permits: u32) -> Pending<'_, bool> {
+        self.session().steps("try_acquire", self.path(), self.bucket.trying(permits))
     }
 
-    /// [`RateLimiter::acquire`], at most for `timeout`: `false` if the permits do not come by then, at once if that is
+    /// Uses permits as soon as they are there. Waits until then, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::try_acquire`].
+    pub fn acquire(&self, permits: u32) -> Pending<'_, ()> {
+        self.session().steps("acquire", self.path(), self.bucket.acquiring(permits)).unlimited()
+    }
+
+    /// [`RateLimiter::acquire`], if the permits come within this time: otherwise `false`, at once if that is
     /// known. None are used then; a block that was asked for stays for the other callers of this instance.
     ///
     /// # Errors
     /// As [`RateLimiter::try_acquire`].
-    pub fn acquire_timeout(&self, permits: u32, timeout: Duration) -> Result<bool> {
-        self.bucket.acquire_timeout(permits, timeout)
+    pub fn acquire_within(&self, permits: u32, time: Duration) -> Pending<'_, bool> {
+        let steps = self.bucket.acquiring_within(permits, time);
+        self.session().steps("acquire_within", self.path(), steps).unlimited()
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -181,18 +183,18 @@ mod tests {
         let limiter = of(1, Duration::from_nanos(1)).unwrap();
         assert!(matches!(limiter.clone().with_burst(0), Err(Error::InvalidSetting { .. })));
         let limiter = limiter.with_burst(u32::MAX).unwrap();
-        assert!(matches!(limiter.try_acquire(0), Err(Error::InvalidSetting { .. })));
-        assert_eq!(limiter.try_acquire(u32::MAX), Ok(true));
+        assert!(matches!(limiter.try_acquire(0).wait(), Err(Error::InvalidSetting { .. })));
+        assert_eq!(limiter.try_acquire(u32::MAX).wait(), Ok(true));
         let daily = of(1, Duration::from_secs(86_400)).unwrap();
-        assert!(matches!(daily.try_acquire(2), Err(Error::InvalidSetting { .. })));
+        assert!(matches!(daily.try_acquire(2).wait(), Err(Error::InvalidSetting { .. })));
     }
 
     #[test]
     fn data_that_are_no_time_are_left_alone() {
         let session = Cluster::new(1).node(0).session();
-        session.create("/limit", b"abc", CreateMode::Persistent).unwrap();
+        session.create("/limit", b"abc", CreateMode::Persistent).wait().unwrap();
         let limiter = RateLimiter::new(&session, "/limit", 5, Duration::from_secs(1)).unwrap();
-        assert!(matches!(limiter.try_acquire(1), Err(Error::InvalidData { .. })));
-        assert_eq!(&session.get("/limit").unwrap().0[..], b"abc");
+        assert!(matches!(limiter.try_acquire(1).wait(), Err(Error::InvalidData { .. })));
+        assert_eq!(&session.get("/limit").wait().unwrap().0[..], b"abc");
     }
 }

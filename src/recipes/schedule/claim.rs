@@ -102,7 +102,7 @@ impl Schedule {
 
     /// All timers that this version understands.
     pub(super) async fn all_seen(&self) -> Result<Vec<Seen>> {
-        let Some(snapshot) = if_exists(self.session.snapshot_soon(self.path()).await)? else {
+        let Some(snapshot) = if_exists(self.session.snapshot_of(self.path()).await)? else {
             return Ok(Vec::new());
         };
         let names = children_or_none(snapshot.children(self.path()))?;
@@ -122,7 +122,7 @@ impl Schedule {
             let own = multi.len();
             let work = Part::of(Ok(hand_over(&fire, self.session.multi())));
             let multi = unless!(WorkForgotten, multi.with(&work), multi);
-            let done = match multi.submit().await {
+            let done = match multi.commit().await {
                 Err(Error::Multi { index, error }) if index >= own => {
                     return Err(Error::Multi { index: index - own, error });
                 }
@@ -147,7 +147,7 @@ impl Schedule {
                 true => multi,
                 false => multi.create(&record, self.encoded(&fire)?, CreateMode::Persistent),
             };
-            let created = created_in_multi(&self.session, multi.submit()).await;
+            let created = created_in_multi(&self.session, multi.commit()).await;
             let Some(runner) = self.unless_refused(created, from)? else { continue };
             // `None` if somebody has deleted it meanwhile.
             if let Some(claim) = if_exists(Held::new(runner).await)? {
@@ -168,9 +168,8 @@ impl Schedule {
             let watching = match watch {
                 Some(watch) => &*watch,
                 None => {
-                    let calls = self.session.nonblocking();
                     let mode = WatchMode::PersistentRecursive;
-                    watch.insert(calls.watch(self.path(), mode).await?)
+                    watch.insert(self.session.watch(self.path(), mode).await?)
                 }
             };
             let mut wake = None;
@@ -178,7 +177,7 @@ impl Schedule {
                 return Ok(claim);
             }
             let changed = async {
-                while let Some(event) = watching.recv_async().await {
+                while let Some(event) = watching.next().await {
                     if self.gives(&event) {
                         return true;
                     }
@@ -187,7 +186,7 @@ impl Schedule {
             };
             let goes_on = match wake {
                 None => changed.await,
-                Some(wait) => match either(changed, self.session.nonblocking().sleep(wait)).await {
+                Some(wait) => match either(changed, self.session.sleep(wait)).await {
                     Either::One(goes_on) => goes_on,
                     Either::Other(slept) => slept.map(|()| true)?,
                 },
@@ -265,7 +264,7 @@ impl Schedule {
                 self.claim(&seen, fire, multi, plan.from).map(Some)
             }
             None => {
-                self.unless_refused(multi.submit().await, plan.from)?;
+                self.unless_refused(multi.commit().await, plan.from)?;
                 *wake = Some(Duration::ZERO);
                 Ok(None)
             }
@@ -288,7 +287,7 @@ impl Schedule {
                 .require(&part(RUN), Condition::Absent)
                 .delete_recursive(&path);
         }
-        Ok(unless_overtaken(multi.submit().await)?.is_some())
+        Ok(unless_overtaken(multi.commit().await)?.is_some())
     }
 
     /// The log's time: by the estimate, or else the cluster is asked. `None` if the timer has changed meanwhile.
@@ -399,33 +398,35 @@ mod tests {
         let session = cluster.node(0).session();
         let schedule = Schedule::new(&session, "/schedule").unwrap();
         let due = Timer::at(UNIX_EPOCH).unwrap();
-        schedule.set("report", &due).unwrap();
+        schedule.set("report", &due).wait().unwrap();
         let definition = Definition { timer: foreign(), paused: false };
         let path = schedule.timer_path("report");
-        session.set(&path, schedule.encoded(&definition).unwrap()).unwrap();
+        session.set(&path, schedule.encoded(&definition).unwrap()).wait().unwrap();
 
         let wait = Duration::from_millis(200);
-        assert_eq!(schedule.fire_timeout(|_, multi| multi, wait).unwrap(), None);
-        assert!(schedule.take_timeout(wait).unwrap().is_none());
-        let state = schedule.get("report").unwrap().unwrap();
+        let fired = schedule.fire(|_, multi| multi).timeout(wait).wait();
+        assert!(matches!(fired, Err(Error::Timeout { .. })), "{fired:?}");
+        let taken = schedule.take().timeout(wait).wait();
+        assert!(matches!(taken, Err(Error::NotInTime { .. })), "{taken:?}");
+        let state = schedule.get("report").wait().unwrap().unwrap();
         assert_eq!((state.next, state.history.len()), (Some(UNIX_EPOCH), 0), "it has not moved");
         // One that was asked for needs no times.
-        schedule.fire_now("report").unwrap();
-        assert!(schedule.fire(|_, multi| multi).unwrap().is_requested());
+        schedule.fire_now("report").wait().unwrap();
+        assert!(schedule.fire(|_, multi| multi).wait().unwrap().is_requested());
         // Another timer is not held up.
-        schedule.set("launch", &due).unwrap();
-        assert_eq!(schedule.fire(|_, multi| multi).unwrap().timer(), "launch");
+        schedule.set("launch", &due).wait().unwrap();
+        assert_eq!(schedule.fire(|_, multi| multi).wait().unwrap().timer(), "launch");
     }
 
     #[test]
     fn a_timer_whose_times_are_unknown_here_is_not_set() {
         let cluster = Cluster::new(1);
         let schedule = Schedule::new(&cluster.node(0).session(), "/schedule").unwrap();
-        let refused = schedule.set("report", &foreign());
+        let refused = schedule.set("report", &foreign()).wait();
         assert!(
             matches!(refused, Err(Error::InvalidSetting { setting: "cron", .. })),
             "{refused:?}"
         );
-        assert_eq!(schedule.get("report").unwrap(), None);
+        assert_eq!(schedule.get("report").wait().unwrap(), None);
     }
 }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::timer::time;
 use crate::api::multi::Multi;
 use crate::api::part::Part;
-use crate::recipes::blocking::both_forms;
 #[cfg(any(test, feature = "simulator"))]
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::inner;
 use crate::recipes::held::{Held, guard};
+use crate::runtime::pending::Pending;
 #[cfg(doc)]
 use crate::types::error::Error;
 use crate::types::error::Result;
@@ -28,8 +28,8 @@ const KEPT: usize = 16;
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let schedule = Schedule::new(&session, "/schedule")?;
 /// let time = UNIX_EPOCH + Duration::from_secs(7);
-/// schedule.set("report", &Timer::at(time)?.data("weekly"))?;
-/// let fire = schedule.fire(|_, multi| multi)?;
+/// schedule.set("report", &Timer::at(time)?.data("weekly")).wait()?;
+/// let fire = schedule.fire(|_, multi| multi).wait()?;
 /// assert_eq!((fire.timer(), fire.due(), fire.data()), ("report", time, &b"weekly"[..]));
 /// assert_eq!((fire.number(), fire.since(), fire.is_requested()), (1, time, false));
 /// # Ok::<(), quorate::Error>(())
@@ -50,9 +50,9 @@ pub struct Fire {
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let schedule = Schedule::new(&session, "/schedule")?;
 /// let time = UNIX_EPOCH + Duration::from_secs(7);
-/// schedule.set("report", &Timer::at(time)?)?;
-/// schedule.fire(|_, multi| multi)?;
-/// let state = schedule.get("report")?.expect("it is there");
+/// schedule.set("report", &Timer::at(time)?).wait()?;
+/// schedule.fire(|_, multi| multi).wait()?;
+/// let state = schedule.get("report").wait()?.expect("it is there");
 /// let fired = &state.history[0];
 /// assert!(fired.due == time && fired.at > time, "it was late");
 /// # Ok::<(), quorate::Error>(())
@@ -176,14 +176,14 @@ impl Fire {
 /// use quorate::{CreateMode, recipes::{Schedule, Timer}};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// session.create("/reports", b"0", CreateMode::Persistent)?;
+/// session.create("/reports", b"0", CreateMode::Persistent).wait()?;
 /// let schedule = Schedule::new(&session, "/schedule")?;
-/// schedule.set("report", &Timer::at(UNIX_EPOCH)?)?;
-/// let run = schedule.take()?;
+/// schedule.set("report", &Timer::at(UNIX_EPOCH)?).wait()?;
+/// let run = schedule.take().wait()?;
 /// assert!(run.is_held());
 /// println!("{} runs with token {}", run.fire().timer(), run.fencing_token());
 /// // The result and the end of the run, both or neither: the result is there exactly once.
-/// session.multi().set("/reports", b"1").with(&run.done_part()).commit()?;
+/// session.multi().set("/reports", b"1").with(&run.done_part()).commit().wait()?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -207,19 +207,20 @@ impl Run {
         &self.fire
     }
 
-    both_forms! {
-        /// Finishes the run: it does not run again. Blocks until that is done, for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] or [`Error::Unmet`] if the run was lost, or somebody has removed the timer; the errors of a
-        /// session that is over, after which it runs again elsewhere; the errors of
-        /// [`Session::create`](crate::Session::create), after which it runs again. After [`Error::Timeout`] the end is
-        /// still in flight, and it is not known whether it runs again.
-        pub fn done / done_async(self) -> Result<()> = request(self.finishing());
+    /// Finishes the run: it does not run again.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] or [`Error::Unmet`] if the run was lost, or somebody has removed the timer; the errors of a
+    /// session that is over, after which it runs again elsewhere; the errors of
+    /// [`Session::create`](crate::Session::create), after which it runs again. After [`Error::Timeout`] the end is
+    /// still in flight, and it is not known whether it runs again.
+    pub fn done(self) -> Pending<'static, ()> {
+        let (session, path) = (self.session().clone(), self.path().to_owned());
+        session.steps("done", &path, self.finishing())
     }
 
     async fn finishing(self) -> Result<()> {
-        inner(self.end().submit().await)?;
+        inner(self.end().commit().await)?;
         self.claim.ephemeral.forget();
         Ok(())
     }
@@ -233,12 +234,12 @@ impl Run {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let schedule = Schedule::new(&session, "/schedule")?;
-    /// schedule.set("report", &Timer::at(UNIX_EPOCH)?)?;
-    /// let run = schedule.take()?;
+    /// schedule.set("report", &Timer::at(UNIX_EPOCH)?).wait()?;
+    /// let run = schedule.take().wait()?;
     /// let result = session.multi().create("/report", b"ok", CreateMode::Persistent);
-    /// result.with(&run.done_part()).commit()?;
+    /// result.with(&run.done_part()).commit().wait()?;
     /// drop(run);
-    /// assert!(!schedule.get("report")?.expect("it is there").is_running);
+    /// assert!(!schedule.get("report").wait()?.expect("it is there").is_running);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn done_part(&self) -> Part {

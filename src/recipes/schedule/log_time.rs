@@ -48,7 +48,7 @@ impl LogTime {
         multi: Multi<'_>,
         path: &str,
     ) -> Result<Option<i64>> {
-        match multi.require_time(path, i64::MAX).submit().await {
+        match multi.require_time(path, i64::MAX).commit().await {
             Err(Error::Multi { error, .. }) => {
                 match (missing_nanos(&error), is_overtaken(&error)) {
                     (Some(missing), _) => {
@@ -81,13 +81,13 @@ mod tests {
     #[test]
     fn a_write_may_come_only_between_two_times_of_the_log() {
         let session = Cluster::new(1).node(0).session();
-        let created = session.create_or_set("/next", b"", CreateMode::Persistent).unwrap();
+        let created = session.create_or_set("/next", b"", CreateMode::Persistent).wait().unwrap();
         let now = i64::try_from(created.stat.mtime).unwrap();
         let minute = 60_000;
         let between = |from: i64, until: i64| {
             let multi = session.multi().set("/next", written(from));
             let multi = multi.require_time("/next", until.saturating_mul(1_000_000));
-            match multi.set("/next", b"").commit() {
+            match multi.set("/next", b"").commit().wait() {
                 Err(Error::Multi { index: 1, error }) => Err(*error),
                 done => done.map(drop),
             }
@@ -99,7 +99,7 @@ mod tests {
         let early = between(now + minute, now + 2 * minute).unwrap_err();
         let missing = missing_nanos(&early).unwrap() / 1_000_000;
         assert!((minute / 2..=minute).contains(&missing), "{missing} ms are missing");
-        assert!(session.get("/next").unwrap().0.is_empty(), "refused, it changes nothing");
+        assert!(session.get("/next").wait().unwrap().0.is_empty(), "refused, it changes nothing");
     }
 
     #[test]

@@ -27,10 +27,10 @@ use serde::{Deserialize, Serialize};
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{children_or_none, if_exists, unless_overtaken};
 use crate::recipes::parents::Parents;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode};
@@ -83,14 +83,14 @@ const RUNNER: &str = "runner";
 /// let session = cluster.node(0).session();
 /// let (schedule, mails) = (Schedule::new(&session, "/schedule")?, Queue::new(&session, "/mails")?);
 /// // Every instance may do this at its start.
-/// mails.prepare()?;
-/// schedule.set("report", &Timer::every(Duration::from_secs(3600))?.missed(Missed::Skip))?;
-/// schedule.set("launch", &Timer::at(UNIX_EPOCH)?.data("now"))?;
+/// mails.prepare().wait()?;
+/// schedule.set("report", &Timer::every(Duration::from_secs(3600))?.missed(Missed::Skip)).wait()?;
+/// schedule.set("launch", &Timer::at(UNIX_EPOCH)?.data("now")).wait()?;
 ///
 /// // In a loop, on each instance: who claims a fire puts its mail, in one write.
-/// let fire = schedule.fire(|fire, multi| multi.with(&mails.put_part(fire.timer())))?;
+/// let fire = schedule.fire(|fire, multi| multi.with(&mails.put_part(fire.timer()))).wait()?;
 /// assert_eq!((fire.timer(), fire.data()), ("launch", &b"now"[..]));
-/// assert_eq!(mails.pop()?, b"launch");
+/// assert_eq!(mails.pop().wait()?, b"launch");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -109,8 +109,8 @@ pub struct Schedule {
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let schedule = Schedule::new(&session, "/schedule")?;
 /// let timer = Timer::every(Duration::from_secs(60))?;
-/// schedule.set("sweep", &timer)?;
-/// let state = schedule.get("sweep")?.expect("it is there");
+/// schedule.set("sweep", &timer).wait()?;
+/// let state = schedule.get("sweep").wait()?.expect("it is there");
 /// assert_eq!((state.timer, state.is_paused, state.is_running), (timer, false, false));
 /// assert!(state.next.is_some() && state.history.is_empty());
 /// # Ok::<(), quorate::Error>(())
@@ -153,157 +153,173 @@ impl Schedule {
         &self.path
     }
 
-    both_forms! {
-        /// Waits for the next fire, and hands its work over in the write that claims it: with the operations that
-        /// `hand_over` adds to the multi. Returns what has fired. Blocks until then, for as long as the session lives; with
-        /// a timeout, a fire whose write is in flight by then may still happen, with its work.
-        ///
-        /// `hand_over` is called for each attempt, and most attempts are those of instances that come too late: it must
-        /// have no other effects. Recipes give their parts for it, as [`Queue::put_part`](super::Queue::put_part).
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::Multi`] with the index of the operation
-        /// among those of `hand_over` that failed; the errors of [`Session::create`], except [`Error::Timeout`]. After an
-        /// error the timer has not fired, except that its outcome may be unknown ([`Error::is_outcome_unknown`]): call it
-        /// again.
-        ///
-        /// ```
-        /// use std::time::UNIX_EPOCH;
-        /// use quorate::{CreateMode, recipes::{Schedule, Timer}};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("close", &Timer::at(UNIX_EPOCH)?)?;
-        /// schedule.fire(|_, multi| multi.create("/closed", b"", CreateMode::Persistent))?;
-        /// assert!(session.exists("/closed")?.is_some());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn fire / fire_timeout / fire_async(&self, hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Multi<'m>) -> Result<Fire>
-            = forever(self.firing(hand_over));
+    /// Waits for the next fire, and hands its work over in the write that claims it: with the operations that
+    /// `hand_over` adds to the multi. Returns what has fired. Waits until then, for as long as the session lives;
+    /// with a timeout, a fire whose write is in flight by then may still happen, with its work.
+    ///
+    /// `hand_over` is called for each attempt, and most attempts are those of instances that come too late: it must
+    /// have no other effects. Recipes give their parts for it, as [`Queue::put_part`](super::Queue::put_part).
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::Multi`] with the index of the operation
+    /// among those of `hand_over` that failed; the errors of [`Session::create`], except [`Error::Timeout`]. After an
+    /// error the timer has not fired, except that its outcome may be unknown ([`Error::is_outcome_unknown`]): call it
+    /// again.
+    ///
+    /// ```
+    /// use std::time::UNIX_EPOCH;
+    /// use quorate::{CreateMode, recipes::{Schedule, Timer}};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("close", &Timer::at(UNIX_EPOCH)?).wait()?;
+    /// schedule.fire(|_, multi| multi.create("/closed", b"", CreateMode::Persistent)).wait()?;
+    /// assert!(session.exists("/closed").wait()?.is_some());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn fire<'a>(
+        &'a self,
+        hand_over: impl for<'m> FnMut(&Fire, Multi<'m>) -> Multi<'m> + Send + 'a,
+    ) -> Pending<'a, Fire> {
+        self.session().steps("fire", self.path(), self.firing(hand_over)).unlimited().unknown()
+    }
 
-        /// Takes the next fire, to run it on this instance: a fire that is due, or one whose runner was lost. Blocks until
-        /// then, for as long as the session lives.
-        ///
-        /// # Errors
-        /// The errors of a session that is over; the errors of [`Session::create`], except [`Error::Timeout`].
-        ///
-        /// ```
-        /// use std::time::UNIX_EPOCH;
-        /// use quorate::recipes::{Schedule, Timer};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("sweep", &Timer::at(UNIX_EPOCH)?)?;
-        /// let run = schedule.take()?;
-        /// let token = run.fencing_token();
-        /// drop(run);
-        /// let again = schedule.take()?;
-        /// assert!(again.fire().number() == 1 && again.fencing_token() > token);
-        /// again.done()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn take / take_timeout / take_async(&self) -> Result<Run> = forever(self.taking());
+    /// Takes the next fire, to run it on this instance: a fire that is due, or one whose runner was lost. Waits until
+    /// then, for as long as the session lives.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; the errors of [`Session::create`], except [`Error::Timeout`].
+    ///
+    /// ```
+    /// use std::time::UNIX_EPOCH;
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("sweep", &Timer::at(UNIX_EPOCH)?).wait()?;
+    /// let run = schedule.take().wait()?;
+    /// let token = run.fencing_token();
+    /// drop(run);
+    /// let again = schedule.take().wait()?;
+    /// assert!(again.fire().number() == 1 && again.fencing_token() > token);
+    /// again.done().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn take(&self) -> Pending<'_, Run> {
+        self.session().steps("take", self.path(), self.taking()).unlimited()
+    }
 
-        /// Sets a timer with this name, or changes it. Returns whether it did: the same timer again is no change, so all
-        /// instances may set their timers at their start.
-        ///
-        /// A timer with other times forgets its next one, and fires at the first of its own that comes. It keeps its
-        /// history, and stays paused if it is. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::InvalidPath`] if the name cannot be that of a znode; [`Error::InvalidData`] if there is something
-        /// else; [`Error::InvalidSetting`] if this instance does not know the times of a cron expression; otherwise as
-        /// [`Session::create`].
-        pub fn set / set_async(&self, name: &str, timer: &Timer) -> Result<bool> = request(self.setting(name, timer));
+    /// Sets a timer with this name, or changes it. Returns whether it did: the same timer again is no change, so all
+    /// instances may set their timers at their start.
+    ///
+    /// A timer with other times forgets its next one, and fires at the first of its own that comes. It keeps its
+    /// history, and stays paused if it is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`] if the name cannot be that of a znode; [`Error::InvalidData`] if there is something
+    /// else; [`Error::InvalidSetting`] if this instance does not know the times of a cron expression; otherwise as
+    /// [`Session::create`].
+    pub fn set<'a>(&'a self, name: &'a str, timer: &'a Timer) -> Pending<'a, bool> {
+        self.session().steps("set", self.path(), self.setting(name, timer))
+    }
 
-        /// Removes a timer, with its history. Returns whether it was there. A fire of it that runs loses its token. Blocks
-        /// for the request timeout at most.
-        ///
-        /// # Errors
-        /// As [`Session::delete`].
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use quorate::recipes::{Schedule, Timer};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("sweep", &Timer::every(Duration::from_secs(60))?)?;
-        /// assert!(schedule.remove("sweep")? && !schedule.remove("sweep")?);
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn remove / remove_async(&self, name: &str) -> Result<bool> = request(self.removing(name));
+    /// Removes a timer, with its history. Returns whether it was there. A fire of it that runs loses its token.
+    ///
+    /// # Errors
+    /// As [`Session::delete`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("sweep", &Timer::every(Duration::from_secs(60))?).wait()?;
+    /// assert!(schedule.remove("sweep").wait()? && !schedule.remove("sweep").wait()?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn remove<'a>(&'a self, name: &'a str) -> Pending<'a, bool> {
+        self.session().steps("remove", self.path(), self.removing(name))
+    }
 
-        /// Pauses a timer: once this has returned, it does not fire before [`Schedule::resume`]. A fire that runs goes on.
-        /// Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if there is no such timer; [`Error::InvalidData`] if there is something else; otherwise as
-        /// [`Session::set`].
-        pub fn pause / pause_async(&self, name: &str) -> Result<()> = request(self.pausing(name, true));
+    /// Pauses a timer: once this has returned, it does not fire before [`Schedule::resume`]. A fire that runs goes
+    /// on.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if there is no such timer; [`Error::InvalidData`] if there is something else; otherwise as
+    /// [`Session::set`].
+    pub fn pause<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
+        self.session().steps("pause", self.path(), self.pausing(name, true))
+    }
 
-        /// Lets a paused timer fire again. What it has missed meanwhile is up to [`Timer::missed`]. Blocks for the request
-        /// timeout at most.
-        ///
-        /// # Errors
-        /// As [`Schedule::pause`].
-        ///
-        /// ```
-        /// use std::time::{Duration, UNIX_EPOCH};
-        /// use quorate::recipes::{Schedule, Timer};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("launch", &Timer::at(UNIX_EPOCH)?)?;
-        /// schedule.pause("launch")?;
-        /// assert!(schedule.take_timeout(Duration::from_millis(10))?.is_none());
-        /// schedule.resume("launch")?;
-        /// schedule.take()?.done()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn resume / resume_async(&self, name: &str) -> Result<()> = request(self.pausing(name, false));
+    /// Lets a paused timer fire again. What it has missed meanwhile is up to [`Timer::missed`].
+    ///
+    /// # Errors
+    /// As [`Schedule::pause`].
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("launch", &Timer::at(UNIX_EPOCH)?).wait()?;
+    /// schedule.pause("launch").wait()?;
+    /// assert!(schedule.take().timeout(Duration::from_millis(10)).wait().is_err());
+    /// schedule.resume("launch").wait()?;
+    /// schedule.take().wait()?.done().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn resume<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
+        self.session().steps("resume", self.path(), self.pausing(name, false))
+    }
 
-        /// Lets a timer fire once more, now, even if it is paused. Its own times stay as they are. If that is asked for
-        /// again before an instance has claimed the fire, it fires once. Blocks for the request timeout at most.
-        ///
-        /// # Errors
-        /// [`Error::NoNode`] if there is no such timer; otherwise as [`Session::create`].
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use quorate::recipes::{Schedule, Timer};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("backup", &Timer::every(Duration::from_secs(86_400))?)?;
-        /// schedule.fire_now("backup")?;
-        /// assert!(schedule.take()?.fire().is_requested());
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn fire_now / fire_now_async(&self, name: &str) -> Result<()> = request(self.asking(name));
+    /// Lets a timer fire once more, now, even if it is paused. Its own times stay as they are. If that is asked for
+    /// again before an instance has claimed the fire, it fires once.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if there is no such timer; otherwise as [`Session::create`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("backup", &Timer::every(Duration::from_secs(86_400))?).wait()?;
+    /// schedule.fire_now("backup").wait()?;
+    /// assert!(schedule.take().wait()?.fire().is_requested());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn fire_now<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
+        self.session().steps("fire_now", self.path(), self.asking(name))
+    }
 
-        /// Returns a timer and its state, as this replica has it; `None` if there is none. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over; [`Error::InvalidData`] if there is something else.
-        pub fn get / get_async(&self, name: &str) -> Result<Option<TimerState>> = request(self.getting(name));
+    /// Returns a timer and its state, as this replica has it; `None` if there is none.
+    ///
+    /// # Errors
+    /// The errors of a session that is over; [`Error::InvalidData`] if there is something else.
+    pub fn get<'a>(&'a self, name: &'a str) -> Pending<'a, Option<TimerState>> {
+        self.session().steps("get", self.path(), self.getting(name))
+    }
 
-        /// Returns the names of all timers, sorted, as this replica has them. Blocks as [`Session::children`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use quorate::recipes::{Schedule, Timer};
-        ///
-        /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-        /// let schedule = Schedule::new(&session, "/schedule")?;
-        /// schedule.set("sweep", &Timer::every(Duration::from_secs(60))?)?;
-        /// assert_eq!(schedule.names()?, ["sweep"]);
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        pub fn names / names_async(&self) -> Result<Vec<String>> = request(self.naming());
+    /// Returns the names of all timers, sorted, as this replica has them.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::{Schedule, Timer};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let schedule = Schedule::new(&session, "/schedule")?;
+    /// schedule.set("sweep", &Timer::every(Duration::from_secs(60))?).wait()?;
+    /// assert_eq!(schedule.names().wait()?, ["sweep"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn names(&self) -> Pending<'_, Vec<String>> {
+        self.session().steps("names", self.path(), self.naming())
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -352,8 +368,8 @@ impl Schedule {
 
     /// Reads a timer, with all writes before this call. `None` if there is none.
     async fn known(&self, name: &str, path: &str) -> Result<Option<Seen>> {
-        self.session.nonblocking().sync().await?;
-        let snapshot = if_exists(self.session.nonblocking().snapshot_of(path).await)?;
+        self.session.sync().await?;
+        let snapshot = if_exists(self.session.in_turn().snapshot_of(path).await)?;
         snapshot.map_or(Ok(None), |snapshot| self.read(&snapshot, name, path))
     }
 
@@ -420,7 +436,7 @@ impl Schedule {
                     })?
                 }
             };
-            let set = start.set(&next, written(first)).submit().await;
+            let set = start.set(&next, written(first)).commit().await;
             if unless_overtaken(set)?.is_some() {
                 return Ok(true);
             }
@@ -429,7 +445,7 @@ impl Schedule {
 
     async fn removing(&self, name: &str) -> Result<bool> {
         let path = self.checked(name)?;
-        Ok(if_exists(self.session.nonblocking().delete_recursive(&path).await)?.is_some())
+        Ok(if_exists(self.session.delete_recursive(&path).await)?.is_some())
     }
 
     async fn pausing(&self, name: &str, paused: bool) -> Result<()> {
@@ -442,7 +458,7 @@ impl Schedule {
             }
             let definition = Definition { paused, ..seen.definition };
             let multi = self.session.multi().require(&path, Condition::Mzxid(seen.defined));
-            let set = multi.set(&path, self.encoded(&definition)?).submit();
+            let set = multi.set(&path, self.encoded(&definition)?).commit();
             if unless_overtaken(set.await)?.is_some() {
                 return Ok(());
             }
@@ -452,7 +468,7 @@ impl Schedule {
     async fn asking(&self, name: &str) -> Result<()> {
         self.checked(name)?;
         let asked = self.part(name, ASKED);
-        match self.session.nonblocking().create(&asked, b"", CreateMode::Persistent).await {
+        match self.session.create(&asked, b"", CreateMode::Persistent).await {
             Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -460,7 +476,7 @@ impl Schedule {
 
     async fn getting(&self, name: &str) -> Result<Option<TimerState>> {
         let path = self.checked(name)?;
-        let Some(snapshot) = if_exists(self.session.snapshot_soon(&path).await)? else {
+        let Some(snapshot) = if_exists(self.session.snapshot_of(&path).await)? else {
             return Ok(None);
         };
         let Some(seen) = self.read(&snapshot, name, &path)? else { return Ok(None) };
@@ -475,7 +491,7 @@ impl Schedule {
     }
 
     async fn naming(&self) -> Result<Vec<String>> {
-        children_or_none(self.session.nonblocking().children(&self.path).await)
+        children_or_none(self.session.in_turn().children(&self.path).await)
     }
 }
 

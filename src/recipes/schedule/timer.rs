@@ -215,10 +215,10 @@ impl Timer {
     ///
     /// let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let schedule = Schedule::new(&session, "/schedule")?;
-    /// schedule.set("mail-17", &Timer::at(UNIX_EPOCH)?.removed_when_over())?;
-    /// schedule.fire(|_, multi| multi)?;
-    /// assert!(schedule.fire_timeout(|_, multi| multi, Duration::from_millis(50))?.is_none());
-    /// assert!(schedule.names()?.is_empty());
+    /// schedule.set("mail-17", &Timer::at(UNIX_EPOCH)?.removed_when_over()).wait()?;
+    /// schedule.fire(|_, multi| multi).wait()?;
+    /// assert!(schedule.fire(|_, multi| multi).timeout(Duration::from_millis(50)).wait().is_err());
+    /// assert!(schedule.names().wait()?.is_empty());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[must_use]

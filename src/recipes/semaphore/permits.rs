@@ -2,8 +2,8 @@
 
 use super::HOLDS;
 use crate::recipes::Revocations;
-use crate::recipes::blocking::both_forms;
 use crate::recipes::held::{Held, guard};
+use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 
 /// Held permits of a [`Semaphore`](crate::recipes::Semaphore). They dereference to [`Held`]; dropping
@@ -14,10 +14,10 @@ use crate::types::error::Result;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let semaphore = Semaphore::new(&session, "/uploads", 3)?;
-/// let permits = semaphore.acquire_many(2)?;
+/// let permits = semaphore.acquire_many(2).wait()?;
 /// assert!(permits.is_held());
-/// permits.release()?;
-/// assert!(semaphore.try_acquire_many(3)?.is_some());
+/// permits.release().wait()?;
+/// assert!(semaphore.try_acquire_many(3).wait()?.is_some());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -34,30 +34,29 @@ impl Permits {
         self.permits
     }
 
-    both_forms! {
-        /// Returns a receiver of requests to give the permits back, made by
-        /// [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder). A request made before this
-        /// call is included. Costs a write, unless others already wait behind this holder. Blocks for the request
-        /// timeout at most.
-        ///
-        /// ```
-        /// use quorate::{recipes::Semaphore, testing::Cluster};
-        ///
-        /// let cluster = Cluster::new(3);
-        /// let semaphore = Semaphore::new(&cluster.node(0).session(), "/uploads", 2)?;
-        /// let permits = semaphore.acquire()?;
-        /// let revocations = permits.revocations()?;
-        /// let other = Semaphore::new(&cluster.node(1).session(), "/uploads", 2)?;
-        /// assert!(other.revoke_holder(permits.path())?);
-        /// assert!(revocations.wait());
-        /// permits.release()?;
-        /// # Ok::<(), quorate::Error>(())
-        /// ```
-        ///
-        /// # Errors
-        /// [`Error::NoNode`](crate::Error::NoNode) if the permits are lost; the errors of a session that
-        /// is over; [`Error::Timeout`](crate::Error::Timeout).
-        pub fn revocations / revocations_async(&self) -> Result<Revocations> = request(self.receiving());
+    /// Returns a receiver of requests to give the permits back, made by
+    /// [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder). A request made before this call is
+    /// included. Costs a write, unless others already wait behind this holder.
+    ///
+    /// ```
+    /// use quorate::{recipes::Semaphore, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let semaphore = Semaphore::new(&cluster.node(0).session(), "/uploads", 2)?;
+    /// let permits = semaphore.acquire().wait()?;
+    /// let revocations = permits.revocations().wait()?;
+    /// let other = Semaphore::new(&cluster.node(1).session(), "/uploads", 2)?;
+    /// assert!(other.revoke_holder(permits.path()).wait()?);
+    /// assert!(revocations.wait_asked().wait()?);
+    /// permits.release().wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoNode`](crate::Error::NoNode) if the permits are lost; the errors of a session that
+    /// is over; [`Error::Timeout`](crate::Error::Timeout).
+    pub fn revocations(&self) -> Pending<'_, Revocations> {
+        self.session().steps("revocations", self.path(), self.receiving())
     }
 
     async fn receiving(&self) -> Result<Revocations> {

@@ -14,14 +14,14 @@
 
 use super::{Permits, check, parsed, permits_differ};
 use crate::api::session::Session;
-use crate::recipes::blocking::both_forms;
+use crate::recipes::Held;
 use crate::recipes::contenders::{Contenders, LOCK, Naming, predecessor};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, inner};
 use crate::recipes::parents::Parents;
-use crate::recipes::{Held, reads};
 use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -44,10 +44,10 @@ use crate::types::znode::CreateMode;
 ///     let session = cluster.node(node).session();
 ///     SharedSemaphore::new(&session, "/uploads", 1, Naming::Curator)
 /// };
-/// let permit = semaphore(0)?.acquire()?;
-/// assert!(semaphore(1)?.try_acquire()?.is_none());
-/// permit.release()?;
-/// assert!(semaphore(1)?.acquire()?.is_held());
+/// let permit = semaphore(0)?.acquire().wait()?;
+/// assert!(semaphore(1)?.try_acquire().wait()?.is_none());
+/// permit.release().wait()?;
+/// assert!(semaphore(1)?.acquire().wait()?.is_held());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -90,37 +90,35 @@ impl SharedSemaphore {
         &self.path
     }
 
-    both_forms! {
-        /// Acquires a permit. Blocks until there is one, for as long as the session lives.
-        ///
-        /// # Errors
-        /// [`Error::InvalidSetting`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
-        /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
-        /// acquire a permit.
-        pub fn acquire / acquire_timeout / acquire_async(&self) -> Result<Permits>
-            = forever(self.acquiring());
+    /// Acquires a permit. Waits until there is one, for as long as the session lives.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
+    /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
+    /// acquire a permit.
+    pub fn acquire(&self) -> Pending<'_, Permits> {
+        self.session().steps("acquire", self.path(), self.acquiring()).unlimited()
     }
 
     async fn acquiring(&self) -> Result<Permits> {
         self.agree().await?;
         let turn = self.lock.acquire(&LOCK, b"", predecessor).await?;
-        let calls = self.lock.session().nonblocking();
+        let calls = &self.lock.session().in_turn();
         // A replica that is behind may still show leases that were given back, and its watch then reports that. It
         // shows all leases that exist: they were created under the lock, before this session got it.
         while let Some((held, watch)) = if_exists(calls.children_and_watch(&self.leases).await)?
             && !self.has_room(held.len())
         {
-            if let Either::Other(_) = either(watch.recv_async(), turn.wait_lost_async()).await {
+            if let Either::Other(_) = either(watch.next(), turn.wait_lost()).await {
                 return Err(Error::NoNode { path: turn.path().to_owned() });
             }
         }
         self.lease(turn).await
     }
 
-    both_forms! {
-        /// Acquires a permit if there is one now and nobody waits; returns `None` otherwise. Blocks for the request
-        /// timeout at most.
-        pub fn try_acquire / try_acquire_async(&self) -> Result<Option<Permits>> = request(self.trying());
+    /// Acquires a permit if there is one now and nobody waits; returns `None` otherwise.
+    pub fn try_acquire(&self) -> Pending<'_, Option<Permits>> {
+        self.session().steps("try_acquire", self.path(), self.trying())
     }
 
     async fn trying(&self) -> Result<Option<Permits>> {
@@ -128,10 +126,9 @@ impl SharedSemaphore {
         let Some(turn) = self.lock.try_acquire(&LOCK, b"", predecessor).await? else {
             return Ok(None);
         };
-        let calls = self.lock.session().nonblocking();
-        let held = children_or_none(calls.children(&self.leases).await)?.len();
+        let held = children_or_none(self.lock.session().children(&self.leases).await)?.len();
         if !self.has_room(held) {
-            turn.release_async().await?;
+            turn.release().await?;
             return Ok(None);
         }
         self.lease(turn).await.map(Some)
@@ -153,7 +150,7 @@ impl SharedSemaphore {
         let mut parents = Parents::of(session, &self.leases);
         let lease = loop {
             parents.make().await?;
-            let creating = turn.ephemeral.multi().create(&path, b"", mode).submit();
+            let creating = turn.ephemeral.multi().create(&path, b"", mode).commit();
             match created_in_multi(session, creating).await {
                 Err(Error::Multi { index: 0, .. }) => {
                     return Err(Error::NoNode { path: turn.path().to_owned() });
@@ -162,7 +159,7 @@ impl SharedSemaphore {
                 created => break inner(created)?,
             }
         };
-        turn.release_async().await?;
+        turn.release().await?;
         Ok(Permits { held: Held::new(lease).await?, permits: 1 })
     }
 
@@ -172,7 +169,7 @@ impl SharedSemaphore {
             return Ok(());
         }
         let (session, total) = (self.lock.session(), self.permits.to_string());
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         let mut parents = Parents::of(session, path::parent(&self.path).unwrap_or("/"));
         loop {
             let written = match if_exists(calls.get(&self.path).await)? {
@@ -196,15 +193,15 @@ impl SharedSemaphore {
         }
     }
 
-    both_forms! {
-        /// Returns how many permits are held, as this replica has it. Blocks as [`Session::get`].
-        ///
-        /// # Errors
-        /// The errors of a session that is over.
-        pub fn held / held_async(&self) -> Result<usize> = request(self.counting());
+    /// Returns how many permits are held, as this replica has it.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn held(&self) -> Pending<'_, usize> {
+        self.session().steps("held", self.path(), self.counting())
     }
 
     async fn counting(&self) -> Result<usize> {
-        Ok(children_or_none(reads::children(self.session(), &self.leases).await)?.len())
+        Ok(children_or_none(self.session().children(&self.leases).await)?.len())
     }
 }

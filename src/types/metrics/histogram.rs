@@ -24,8 +24,8 @@ const BOUNDS_US: [u64; 22] = {
 /// use quorate::{CreateMode, testing::Cluster};
 ///
 /// let cluster = Cluster::new(1);
-/// cluster.node(0).session().create("/app", b"", CreateMode::Persistent)?;
-/// let commits = cluster.node(0).metrics().commit;
+/// cluster.node(0).session().create("/app", b"", CreateMode::Persistent).wait()?;
+/// let commits = cluster.node(0).metrics().wait().unwrap().commit;
 /// assert!(commits.count() >= 1);
 /// assert!(commits.quantile(0.5) <= commits.quantile(0.99));
 /// assert!(commits.quantile(0.99) <= Some(commits.max()));

@@ -29,9 +29,9 @@ use self::recipes::RecipeFigures;
 ///
 /// let cluster = Cluster::new(1);
 /// let coordinator = cluster.node(0);
-/// coordinator.session().create("/app/a", b"", CreateMode::Persistent).unwrap_err();
-/// coordinator.session().create("/app", b"", CreateMode::Persistent)?;
-/// let metrics = coordinator.metrics();
+/// coordinator.session().create("/app/a", b"", CreateMode::Persistent).wait().unwrap_err();
+/// coordinator.session().create("/app", b"", CreateMode::Persistent).wait()?;
+/// let metrics = coordinator.metrics().wait()?;
 /// assert_eq!((metrics.znodes_created, metrics.requests_refused), (1, 1));
 /// assert_eq!(metrics.changes_below["/app"], 1);
 /// assert!(metrics.to_string().contains("\nquorate_znodes_created_total 1\n"));
@@ -158,7 +158,7 @@ pub struct Metrics {
     pub messages_dropped: u64,
     /// Incoming connections closed because of what they sent or did not send.
     pub connections_refused: u64,
-    /// Calls of this instance's rate limiters that got no permits: `false` of `try_acquire` and `acquire_timeout`.
+    /// Calls of this instance's rate limiters that got no permits: `false` of `try_acquire` and `acquire_within`.
     pub permits_refused: u64,
     /// What this instance's last look at all recipes has found.
     pub recipes: RecipeFigures,

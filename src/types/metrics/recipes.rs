@@ -16,9 +16,9 @@ const PATHS_MAX: usize = 256;
 ///
 /// let coordinator = quorate::testing::Cluster::new(1).node(0);
 /// let session = coordinator.session();
-/// Queue::new(&session, "/jobs")?.put("resize 17")?;
-/// contended(&session, "/")?;
-/// assert_eq!(coordinator.metrics().recipes.queue_items["/jobs"], 1);
+/// Queue::new(&session, "/jobs")?.put("resize 17").wait()?;
+/// contended(&session, "/").wait()?;
+/// assert_eq!(coordinator.metrics().wait().unwrap().recipes.queue_items["/jobs"], 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

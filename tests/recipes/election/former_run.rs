@@ -40,16 +40,16 @@ fn was_replaced(watch: &Watch) {
 fn a_restarted_instance_takes_its_registration_over_in_one_write() {
     let cluster = Cluster::new(3);
     let here = Instance::new("zero", "10.0.0.7", 80);
-    let former = registry(&cluster.node(0).session()).register("web", &here).unwrap();
-    let watch = cluster.node(1).session().watch(ID, WatchMode::Persistent).unwrap();
+    let former = registry(&cluster.node(0).session()).register("web", &here).wait().unwrap();
+    let watch = cluster.node(1).session().watch(ID, WatchMode::Persistent).wait().unwrap();
 
     kill(&cluster, 0);
     let (report, registered) = unbounded();
     let again = Instance::new("zero", "10.0.0.7", 81);
     let supervised = cluster.node(0).supervise(move |session| {
-        let registration = registry(&session).register("web", &again)?;
+        let registration = registry(&session).register("web", &again).wait()?;
         report.send(registration.is_held()).unwrap();
-        registration.wait_lost();
+        registration.wait_lost().wait().unwrap();
         Ok(Continue(()))
     });
     // The clock stands still, so the former session has not expired.
@@ -58,24 +58,25 @@ fn a_restarted_instance_takes_its_registration_over_in_one_write() {
     // The handle of the former run does not delete the znode of the next one.
     drop(former);
     let observer = cluster.node(0).session();
-    observer.sync().unwrap();
-    assert!(observer.exists(ID).unwrap().is_some());
+    observer.sync().wait().unwrap();
+    assert!(observer.exists(ID).wait().unwrap().is_some());
     drop(supervised);
 }
 
 #[test]
 fn a_restarted_member_of_a_group_joins_at_once() {
     let cluster = Cluster::new(3);
-    let _former = group(&cluster.node(0).session()).join("zero", b"1").unwrap();
-    let watch = cluster.node(1).session().watch("/workers/zero", WatchMode::Persistent).unwrap();
+    let _former = group(&cluster.node(0).session()).join("zero", b"1").wait().unwrap();
+    let watch =
+        cluster.node(1).session().watch("/workers/zero", WatchMode::Persistent).wait().unwrap();
     kill(&cluster, 0);
-    let again = group(&cluster.node(0).session()).join_timeout("zero", b"2", Duration::MAX);
-    let again = again.unwrap().expect("it has joined");
+    let again = group(&cluster.node(0).session()).join("zero", b"2").timeout(Duration::MAX).wait();
+    let again = again.expect("it has joined");
     assert!(again.is_held());
     was_replaced(&watch);
 
     kill(&cluster, 0);
-    let again = group(&cluster.node(0).session()).try_join("zero", b"3").unwrap();
+    let again = group(&cluster.node(0).session()).try_join("zero", b"3").wait().unwrap();
     assert!(again.is_some_and(|member| member.is_held()));
 }
 
@@ -86,15 +87,15 @@ fn a_restarted_instance_has_its_persistent_ephemeral_at_once() {
     let run = |data: &str| {
         let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/zero", data).unwrap();
         let handle = here.handle();
-        std::thread::spawn(move || here.run());
-        assert!(handle.wait_present(Duration::from_secs(10)));
+        std::thread::spawn(move || here.run().wait());
+        assert!(handle.wait_present().timeout(Duration::from_secs(10)).wait() == Ok(true));
     };
     run("1");
-    let watch = cluster.node(1).session().watch("/up/zero", WatchMode::Persistent).unwrap();
+    let watch = cluster.node(1).session().watch("/up/zero", WatchMode::Persistent).wait().unwrap();
     kill(&cluster, 0);
     run("2");
     was_replaced(&watch);
-    assert_eq!(&cluster.node(0).session().get("/up/zero").unwrap().0[..], b"2");
+    assert_eq!(&cluster.node(0).session().get("/up/zero").wait().unwrap().0[..], b"2");
 }
 
 /// A session that is over for its handles may be alive in the cluster for a while: the next one did not
@@ -104,9 +105,9 @@ fn an_instance_takes_over_from_a_session_of_its_own_that_nobody_holds() {
     let cluster = Cluster::new(3);
     let here = Instance::new("zero", "10.0.0.7", 80);
     let first = cluster.node(0).open_session().unwrap();
-    let _lost = registry(&first).register("web", &here).unwrap();
-    first.detach().unwrap();
-    let second = registry(&cluster.node(0).session()).register("web", &here).unwrap();
+    let _lost = registry(&first).register("web", &here).wait().unwrap();
+    first.detach().wait().unwrap();
+    let second = registry(&cluster.node(0).session()).register("web", &here).wait().unwrap();
     assert!(second.is_held());
 }
 
@@ -115,14 +116,14 @@ fn an_instance_takes_over_from_a_session_of_its_own_that_nobody_holds() {
 fn an_id_of_a_living_instance_is_refused_wherever_it_runs() {
     let cluster = Cluster::new(3);
     let here = Instance::new("zero", "10.0.0.7", 80);
-    let first = registry(&cluster.node(0).session()).register("web", &here).unwrap();
-    let member = group(&cluster.node(0).session()).join("zero", b"").unwrap();
+    let first = registry(&cluster.node(0).session()).register("web", &here).wait().unwrap();
+    let member = group(&cluster.node(0).session()).join("zero", b"").wait().unwrap();
     let client = cluster.add_client();
     // Another session of the same instance, another instance, a client, and that instance once it was restarted.
     let check = |session: &Session| {
-        let refused = registry(session).register("web", &here);
+        let refused = registry(session).register("web", &here).wait();
         assert!(matches!(refused, Err(Error::NodeExists { .. })), "{refused:?}");
-        assert!(group(session).try_join("zero", b"").unwrap().is_none());
+        assert!(group(session).try_join("zero", b"").wait().unwrap().is_none());
     };
     check(&cluster.node(0).open_session().unwrap());
     check(&cluster.node(1).session());
@@ -138,12 +139,12 @@ fn what_a_resumed_session_has_is_not_taken_over() {
     let cluster = Cluster::new(3);
     let here = Instance::new("zero", "10.0.0.7", 80);
     let session = cluster.node(0).session();
-    let _kept = registry(&session).register("web", &here).unwrap();
-    let kept = cluster.node(0).close_keeping_sessions();
+    let _kept = registry(&session).register("web", &here).wait().unwrap();
+    let kept = cluster.node(0).close_keeping_sessions().wait().unwrap();
     cluster.restart(0);
     let (id, password) = kept.into_iter().find(|(id, _)| *id == session.id()).unwrap();
-    let resumed = cluster.node(0).resume(id, password).unwrap();
-    let refused = registry(&cluster.node(0).session()).register("web", &here);
+    let resumed = cluster.node(0).resume(id, password).wait().unwrap();
+    let refused = registry(&cluster.node(0).session()).register("web", &here).wait();
     assert!(matches!(refused, Err(Error::NodeExists { .. })), "{refused:?}");
-    assert_eq!(resumed.ephemerals().unwrap(), [ID]);
+    assert_eq!(resumed.ephemerals().wait().unwrap(), [ID]);
 }

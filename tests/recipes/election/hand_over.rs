@@ -16,13 +16,13 @@ fn campaign<'scope>(
     scope: &'scope Scope<'scope, '_>,
     latch: LeaderLatch,
 ) -> ScopedJoinHandle<'scope, Leadership> {
-    scope.spawn(move || latch.campaign().unwrap())
+    scope.spawn(move || latch.campaign().wait().unwrap())
 }
 
 /// Waits until the candidate is there.
 fn listed(cluster: &Cluster, latch: &LeaderLatch, id: &str) -> Candidate {
     for _ in 0..5_000 {
-        let candidates = latch.candidates().unwrap();
+        let candidates = latch.candidates().wait().unwrap();
         if let Some(candidate) = candidates.into_iter().find(|candidate| candidate.name() == id) {
             return candidate;
         }
@@ -34,9 +34,9 @@ fn listed(cluster: &Cluster, latch: &LeaderLatch, id: &str) -> Candidate {
 #[test]
 fn the_third_in_line_leads_next_if_it_is_named() {
     let cluster = Cluster::new(3);
-    cluster.node(0).session().create("/state", b"", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/state", b"", CreateMode::Persistent).wait().unwrap();
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     std::thread::scope(|scope| {
         let mut waiting = Vec::new();
         for (id, node) in [("one", 1), ("two", 2), ("three", 1), ("four", 2)] {
@@ -45,30 +45,30 @@ fn the_third_in_line_leads_next_if_it_is_named() {
             listed(&cluster, &zero, id);
         }
         let mut changes = zero.watch();
-        assert_eq!(changes.recv().unwrap().unwrap().name(), "zero");
+        assert_eq!(changes.recv().wait().unwrap().unwrap().name(), "zero");
         let named = listed(&cluster, &zero, "three");
-        let leader = leadership.hand_over_to(&named).unwrap();
+        let leader = leadership.hand_over_to(&named).wait().unwrap();
         assert!(!leadership.is_held());
         assert_eq!(leader.name(), "three");
         assert!(leader.fencing_token().unwrap() > leadership.fencing_token());
-        assert_eq!(leadership.wait_lost(), Lost::Deleted);
-        assert!(leadership.fenced().set("/state", b"zero").commit().is_err());
+        assert_eq!(leadership.wait_lost().wait().unwrap(), Lost::Deleted);
+        assert!(leadership.fenced().set("/state", b"zero").commit().wait().is_err());
         let three = waiting.remove(2).join().unwrap();
         assert!(three.is_held());
         assert_eq!(three.fencing_token(), leader.fencing_token().unwrap());
         // Nobody led in between.
         assert_eq!(
-            changes.recv().unwrap().unwrap().fencing_token().unwrap(),
+            changes.recv().wait().unwrap().unwrap().fencing_token().unwrap(),
             leader.fencing_token().unwrap()
         );
-        assert_eq!(names(&zero.candidates().unwrap()), ["three", "one", "two", "four"]);
-        leadership.release().unwrap();
+        assert_eq!(names(&zero.candidates().wait().unwrap()), ["three", "one", "two", "four"]);
+        leadership.release().wait().unwrap();
         let mut tokens = vec![three.fencing_token()];
         drop(three);
         for waiting in waiting {
             let leadership = waiting.join().unwrap();
             tokens.push(leadership.fencing_token());
-            leadership.release().unwrap();
+            leadership.release().wait().unwrap();
         }
         assert!(tokens.is_sorted() && tokens.windows(2).all(|two| two[0] != two[1]), "{tokens:?}");
     });
@@ -77,30 +77,30 @@ fn the_third_in_line_leads_next_if_it_is_named() {
 #[test]
 fn a_leadership_goes_round_without_a_gap() {
     let cluster = Cluster::new(3);
-    cluster.node(0).session().create("/state", b"", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().create("/state", b"", CreateMode::Persistent).wait().unwrap();
     let (zero, tokens) = (latch(&cluster, 0, "0"), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for node in 0..3 {
             let (latch, tokens) = (latch(&cluster, node, &node.to_string()), &tokens);
             scope.spawn(move || {
                 for _ in 0..5 {
-                    let mut leadership = latch.campaign().unwrap();
+                    let mut leadership = latch.campaign().wait().unwrap();
                     assert!(leadership.is_held());
                     tokens.lock().unwrap().push(leadership.fencing_token());
-                    leadership.fenced().set("/state", b"mine").commit().unwrap();
+                    leadership.fenced().set("/state", b"mine").commit().wait().unwrap();
                     // The last one of all, if there is one.
-                    let last = latch.candidates().unwrap().pop().unwrap();
+                    let last = latch.candidates().wait().unwrap().pop().unwrap();
                     if last.path == leadership.path() {
-                        leadership.release().unwrap();
+                        leadership.release().wait().unwrap();
                         continue;
                     }
-                    match leadership.hand_over_to(&last) {
+                    match leadership.hand_over_to(&last).wait() {
                         Ok(leader) => {
                             assert!(leader.fencing_token().unwrap() > leadership.fencing_token())
                         }
                         Err(error) => {
                             assert!(matches!(error, Error::NoNode { .. }), "{error}");
-                            leadership.release().unwrap();
+                            leadership.release().wait().unwrap();
                         }
                     }
                 }
@@ -110,61 +110,64 @@ fn a_leadership_goes_round_without_a_gap() {
     let tokens = tokens.into_inner().unwrap();
     assert_eq!(tokens.len(), 15);
     assert!(tokens.windows(2).all(|two| two[0] < two[1]), "{tokens:?}");
-    cluster.node(0).session().sync().unwrap();
-    assert_eq!(zero.leader().unwrap(), None);
+    cluster.node(0).session().sync().wait().unwrap();
+    assert_eq!(zero.leader().wait().unwrap(), None);
 }
 
 #[test]
 fn a_leader_leads_on_if_the_candidate_is_gone_or_does_not_come() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     let session = cluster.node(1).session();
     let path = "/app/leader/0123456789abcdef-latch-";
     let mode = CreateMode::EphemeralSequential;
-    let next = session.create(path, b"next", mode).unwrap();
+    let next = session.create(path, b"next", mode).wait().unwrap();
     // Its session does not campaign.
-    let silent = session.create(path, b"silent", mode).unwrap();
+    let silent = session.create(path, b"silent", mode).wait().unwrap();
     let candidate = listed(&cluster, &zero, "silent");
     std::thread::scope(|scope| {
-        let handing_over = scope.spawn(|| {
-            leadership
-                .hand_over_to_timeout(&candidate, Duration::from_secs(1))
-                .map(|it| it.is_some())
-        });
+        let handing_over = scope
+            .spawn(|| leadership.hand_over_to(&candidate).timeout(Duration::from_secs(1)).wait());
         while !handing_over.is_finished() {
             cluster.advance(MOMENT);
         }
-        assert_eq!(handing_over.join().unwrap(), Ok(false));
+        assert!(matches!(handing_over.join().unwrap(), Err(Error::Timeout { .. })));
     });
     assert!(leadership.is_held());
-    leadership.fenced().create("/state", b"", CreateMode::Persistent).commit().unwrap();
-    session.delete(&silent.path).unwrap();
+    leadership.fenced().create("/state", b"", CreateMode::Persistent).commit().wait().unwrap();
+    session.delete(&silent.path).wait().unwrap();
     let gone = leadership.hand_over_to(&candidate);
-    assert_eq!(gone, Err(Error::NoNode { path: silent.path }));
+    assert_eq!(gone.wait(), Err(Error::NoNode { path: silent.path }));
     assert!(leadership.is_held());
     // To itself.
-    let own = zero.leader().unwrap().unwrap();
-    assert_eq!(leadership.hand_over_to(&own), Ok(own));
+    let own = zero.leader().wait().unwrap().unwrap();
+    assert_eq!(leadership.hand_over_to(&own).wait(), Ok(own));
     assert!(leadership.is_held());
     // Who is next needs not come forward.
-    let leader = leadership.hand_over().unwrap();
+    let leader = leadership.hand_over().wait().unwrap();
     assert_eq!(leader.path, next.path);
     assert!(!leadership.is_held());
     // There is nothing to hand over any more.
-    assert_eq!(leadership.hand_over(), Err(Error::NoNode { path: leadership.path().to_owned() }));
+    assert_eq!(
+        leadership.hand_over().wait(),
+        Err(Error::NoNode { path: leadership.path().to_owned() })
+    );
 }
 
 #[test]
 fn a_drain_waits_for_a_candidate() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
-    assert_eq!(leadership.hand_over_timeout(Duration::from_millis(1)), Ok(None));
+    let mut leadership = zero.campaign().wait().unwrap();
+    assert!(matches!(
+        leadership.hand_over().timeout(Duration::from_millis(1)).wait(),
+        Err(Error::Timeout { .. })
+    ));
     assert!(leadership.is_held());
     std::thread::scope(|scope| {
         let handing_over = scope.spawn(|| {
-            let leader = leadership.hand_over();
+            let leader = leadership.hand_over().wait();
             (leadership.is_held(), leader)
         });
         let one = campaign(scope, latch(&cluster, 1, "one"));
@@ -180,15 +183,15 @@ fn a_drain_waits_for_a_candidate() {
 fn a_drain_knows_the_token_of_one_that_was_passed_over() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     std::thread::scope(|scope| {
         let passed = campaign(scope, latch(&cluster, 1, "passed"));
         let before = listed(&cluster, &zero, "passed");
         let high = campaign(scope, latch(&cluster, 2, "high").with_priority(1));
         listed(&cluster, &zero, "high");
-        assert_eq!(leadership.hand_over().unwrap().name(), "high");
+        assert_eq!(leadership.hand_over().wait().unwrap().name(), "high");
         let mut high = high.join().unwrap();
-        let leader = high.hand_over().unwrap();
+        let leader = high.hand_over().wait().unwrap();
         assert!(leader.fencing_token().unwrap() > high.fencing_token());
         assert!(before.fencing_token().unwrap() < high.fencing_token());
         assert_eq!(passed.join().unwrap().fencing_token(), leader.fencing_token().unwrap());
@@ -200,7 +203,7 @@ fn a_drain_knows_the_token_of_one_that_was_passed_over() {
 fn a_candidate_is_found_after_it_has_moved() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     std::thread::scope(|scope| {
         let (mut waiting, mut before) = (Vec::new(), Vec::new());
         for id in ["one", "two", "three"] {
@@ -211,23 +214,23 @@ fn a_candidate_is_found_after_it_has_moved() {
         let three = &before[2];
         let session = cluster.node(0).session();
         // As Curator's latch behind it, which waits for the deletion alone.
-        let (_, _, behind) = session.get_and_watch(&three.path).unwrap();
+        let (_, _, behind) = session.get_and_watch(&three.path).wait().unwrap();
         let first = three.fencing_token().unwrap();
         let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
-        leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().unwrap();
-        while zero.candidates().unwrap()[1].name() != "three" {
+        leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().wait().unwrap();
+        while zero.candidates().wait().unwrap()[1].name() != "three" {
             cluster.advance(MOMENT);
         }
-        assert!(session.exists(&three.path).unwrap().is_none());
-        assert_eq!(behind.recv().unwrap().kind, EventKind::Deleted);
-        session.delete(&call).unwrap();
-        assert_eq!(leadership.hand_over_to(&before[1]).unwrap().name(), "two");
+        assert!(session.exists(&three.path).wait().unwrap().is_none());
+        assert_eq!(behind.recv().wait().unwrap().unwrap().kind, EventKind::Deleted);
+        session.delete(&call).wait().unwrap();
+        assert_eq!(leadership.hand_over_to(&before[1]).wait().unwrap().name(), "two");
         let mut two = waiting.remove(1).join().unwrap();
-        assert_eq!(names(&zero.candidates().unwrap()), ["two", "three", "one"]);
-        assert_eq!(two.hand_over_to(three).unwrap().name(), "three");
+        assert_eq!(names(&zero.candidates().wait().unwrap()), ["two", "three", "one"]);
+        assert_eq!(two.hand_over_to(three).wait().unwrap().name(), "three");
         let mut three = waiting.remove(1).join().unwrap();
-        assert_eq!(three.hand_over().unwrap().name(), "one");
-        waiting.remove(0).join().unwrap().release().unwrap();
+        assert_eq!(three.hand_over().wait().unwrap().name(), "one");
+        waiting.remove(0).join().unwrap().release().wait().unwrap();
     });
 }
 
@@ -235,13 +238,14 @@ fn a_candidate_is_found_after_it_has_moved() {
 fn a_candidate_of_another_library_takes_over_when_it_is_next() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     let session = cluster.node(1).session();
     let name = "/app/leader/_c_41bb8ee8-bb0d-4f29-9c1f-0123456789ab-latch-";
-    let curators = session.create(name, b"curator", CreateMode::EphemeralSequential).unwrap();
+    let curators =
+        session.create(name, b"curator", CreateMode::EphemeralSequential).wait().unwrap();
     let candidate = listed(&cluster, &zero, "curator");
-    assert_eq!(leadership.hand_over_to(&candidate).unwrap().path, curators.path);
-    assert_eq!(zero.leader().unwrap(), Some(candidate));
+    assert_eq!(leadership.hand_over_to(&candidate).wait().unwrap().path, curators.path);
+    assert_eq!(zero.leader().wait().unwrap(), Some(candidate));
 }
 
 #[test]
@@ -262,17 +266,17 @@ fn a_selector_hands_over_when_it_ends() {
                     started.send(()).unwrap();
                     ControlFlow::Break(token)
                 };
+                let run =
+                    zero.run(|leadership| std::future::ready(term(leadership.fencing_token())));
                 let ended = match is_async {
-                    false => zero.run(|leadership| term(leadership.fencing_token())),
-                    true => block_on(zero.run_async(|leadership| {
-                        std::future::ready(term(leadership.fencing_token()))
-                    })),
+                    false => run.wait(),
+                    true => block_on(run),
                 };
                 // Somebody leads at once.
-                (ended, zero.latch().leader().unwrap().expect("a leader"))
+                (ended, zero.latch().leader().wait().unwrap().expect("a leader"))
             });
             starts.recv().unwrap();
-            let leadership = one.latch().campaign().unwrap();
+            let leadership = one.latch().campaign().wait().unwrap();
             let (ended, leader) = ended.join().unwrap();
             let ended = ended.unwrap().break_value().unwrap();
             assert_eq!(
@@ -284,12 +288,12 @@ fn a_selector_hands_over_when_it_ends() {
     }
     // There is nobody else.
     std::thread::scope(|scope| {
-        let ended = scope.spawn(|| one.run(|_| ControlFlow::Break(())).unwrap());
+        let ended = scope.spawn(|| one.run(|_| async { ControlFlow::Break(()) }).wait().unwrap());
         while !ended.is_finished() {
             cluster.advance(MOMENT);
         }
     });
-    assert_eq!(one.latch().leader().unwrap(), None);
+    assert_eq!(one.latch().leader().wait().unwrap(), None);
 }
 
 /// A call is followed once. A candidate that has come forward and is passed by another one is called again.
@@ -297,7 +301,7 @@ fn a_selector_hands_over_when_it_ends() {
 fn a_candidate_that_was_passed_after_a_call_is_called_again() {
     let cluster = Cluster::new(3);
     let zero = latch(&cluster, 0, "zero");
-    let mut leadership = zero.campaign().unwrap();
+    let mut leadership = zero.campaign().wait().unwrap();
     std::thread::scope(|scope| {
         let mut waiting = Vec::new();
         for id in ["one", "two", "three"] {
@@ -307,15 +311,15 @@ fn a_candidate_that_was_passed_after_a_call_is_called_again() {
         for id in ["three", "two"] {
             let first = listed(&cluster, &zero, id).fencing_token().unwrap();
             let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
-            leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().unwrap();
-            while zero.candidates().unwrap()[1].name() != id {
+            leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().wait().unwrap();
+            while zero.candidates().wait().unwrap()[1].name() != id {
                 cluster.advance(MOMENT);
             }
         }
         let three = listed(&cluster, &zero, "three");
-        assert_eq!(leadership.hand_over_to(&three).unwrap().name(), "three");
-        waiting.remove(2).join().unwrap().release().unwrap();
-        waiting.remove(1).join().unwrap().release().unwrap();
-        waiting.remove(0).join().unwrap().release().unwrap();
+        assert_eq!(leadership.hand_over_to(&three).wait().unwrap().name(), "three");
+        waiting.remove(2).join().unwrap().release().wait().unwrap();
+        waiting.remove(1).join().unwrap().release().wait().unwrap();
+        waiting.remove(0).join().unwrap().release().wait().unwrap();
     });
 }

@@ -38,7 +38,7 @@ fn one_leads_at_a_time_in_order_and_tokens_only_grow() {
             let (busy, last) = (&busy, &last);
             scope.spawn(move || {
                 for _ in 0..8 {
-                    let leadership = latch.campaign().unwrap();
+                    let leadership = latch.campaign().wait().unwrap();
                     assert!(!busy.swap(true, Ordering::SeqCst), "two leaders");
                     assert!(leadership.is_held());
                     assert!(
@@ -47,53 +47,53 @@ fn one_leads_at_a_time_in_order_and_tokens_only_grow() {
                     );
                     busy.store(false, Ordering::SeqCst);
                     if leadership.fencing_token().is_multiple_of(2) {
-                        leadership.release().unwrap();
+                        leadership.release().wait().unwrap();
                     }
                 }
             });
         }
     });
-    cluster.node(0).session().sync().unwrap();
+    cluster.node(0).session().sync().wait().unwrap();
 }
 
 #[test]
 fn candidates_are_listed_in_order_with_their_ids() {
     let cluster = Cluster::new(3);
     let first = latch(&cluster, 0, "zero");
-    let leadership = first.campaign().unwrap();
+    let leadership = first.campaign().wait().unwrap();
     std::thread::scope(|scope| {
         for node in [2, 1] {
             let latch = latch(&cluster, node, &format!("node {node}"));
-            scope.spawn(move || latch.campaign().unwrap().release().unwrap());
+            scope.spawn(move || latch.campaign().wait().unwrap().release().wait().unwrap());
             let waiting = if node == 2 { 2 } else { 3 };
-            while first.candidates().unwrap().len() < waiting {
+            while first.candidates().wait().unwrap().len() < waiting {
                 cluster.advance(MOMENT);
             }
         }
-        let candidates = first.candidates().unwrap();
+        let candidates = first.candidates().wait().unwrap();
         assert_eq!(names(&candidates), ["zero", "node 2", "node 1"]);
-        assert_eq!(first.leader().unwrap().as_ref(), candidates.first());
+        assert_eq!(first.leader().wait().unwrap().as_ref(), candidates.first());
         assert_eq!(candidates[0].fencing_token().unwrap(), leadership.fencing_token());
         assert_eq!(candidates[1].session, Some(cluster.node(2).session().id()));
-        leadership.release().unwrap();
+        leadership.release().wait().unwrap();
     });
-    first.campaign().unwrap().release().unwrap();
-    assert_eq!(first.leader().unwrap(), None);
+    first.campaign().wait().unwrap().release().wait().unwrap();
+    assert_eq!(first.leader().wait().unwrap(), None);
 }
 
 #[test]
 fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
     let cluster = Cluster::new(3);
-    cluster.node(1).session().create("/state", b"", CreateMode::Persistent).unwrap();
-    let old = latch(&cluster, 0, "old").campaign().unwrap();
-    old.fenced().set("/state", b"old").commit().unwrap();
+    cluster.node(1).session().create("/state", b"", CreateMode::Persistent).wait().unwrap();
+    let old = latch(&cluster, 0, "old").campaign().wait().unwrap();
+    old.fenced().set("/state", b"old").commit().wait().unwrap();
     let other = latch(&cluster, 1, "new");
     std::thread::scope(|scope| {
         let new = scope.spawn(|| {
-            let new = other.campaign().unwrap();
+            let new = other.campaign().wait().unwrap();
             (old.is_held(), new)
         });
-        while other.candidates().unwrap().len() < 2 {
+        while other.candidates().wait().unwrap().len() < 2 {
             cluster.advance(MOMENT);
         }
         cluster.isolate(0);
@@ -101,12 +101,12 @@ fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
         let (old_leads, new) = new.join().unwrap();
         assert!(!old_leads, "two leaders");
         assert!(new.is_held() && new.fencing_token() > old.fencing_token());
-        assert_eq!(old.wait_lost(), Lost::SessionOver);
-        assert!(old.fenced().set("/state", b"old").commit().is_err());
-        new.fenced().set("/state", b"new").commit().unwrap();
+        assert_eq!(old.wait_lost().wait().unwrap(), Lost::SessionOver);
+        assert!(old.fenced().set("/state", b"old").commit().wait().is_err());
+        new.fenced().set("/state", b"new").commit().wait().unwrap();
     });
-    assert_eq!(&cluster.node(1).session().get("/state").unwrap().0[..], b"new");
-    assert_eq!(old.release(), Ok(()));
+    assert_eq!(&cluster.node(1).session().get("/state").wait().unwrap().0[..], b"new");
+    assert_eq!(old.release().wait(), Ok(()));
 }
 
 #[test]
@@ -114,17 +114,17 @@ fn a_deposed_leaders_writes_are_refused() {
     let cluster = Cluster::new(3);
     let latch = latch(&cluster, 0, "");
     let session = cluster.node(0).session();
-    session.create("/state", b"", CreateMode::Persistent).unwrap();
-    let old = latch.campaign().unwrap();
-    cluster.node(1).session().delete(old.path()).unwrap();
-    let new = latch.campaign().unwrap();
-    let refused = old.fenced().set("/state", b"old").commit();
+    session.create("/state", b"", CreateMode::Persistent).wait().unwrap();
+    let old = latch.campaign().wait().unwrap();
+    cluster.node(1).session().delete(old.path()).wait().unwrap();
+    let new = latch.campaign().wait().unwrap();
+    let refused = old.fenced().set("/state", b"old").commit().wait();
     assert!(matches!(refused, Err(Error::Multi { index: 0, .. })), "{refused:?}");
-    let failed = new.fenced().delete("/missing").commit();
+    let failed = new.fenced().delete("/missing").commit().wait();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
     // The former leadership deletes only its own znode.
     drop(old);
-    session.sync().unwrap();
+    session.sync().wait().unwrap();
     assert!(new.is_held());
 }
 
@@ -134,31 +134,31 @@ fn a_candidate_of_an_earlier_session_is_another() {
     let cluster = Cluster::new(3);
     let coordinator = cluster.node(0);
     let one = coordinator.open_session().unwrap();
-    let earlier = LeaderLatch::new(&one, "/leader", "me").unwrap().campaign().unwrap();
+    let earlier = LeaderLatch::new(&one, "/leader", "me").unwrap().campaign().wait().unwrap();
     // Another handle resumes the session, so its candidate stays.
-    let taken = cluster.node(1).resume(one.id(), one.password()).unwrap();
+    let taken = cluster.node(1).resume(one.id(), one.password()).wait().unwrap();
     let two = coordinator.open_session().unwrap();
     let latch = LeaderLatch::new(&two, "/leader", "me").unwrap();
-    assert_eq!(earlier.wait_lost(), Lost::SessionOver);
+    assert_eq!(earlier.wait_lost().wait().unwrap(), Lost::SessionOver);
     assert!(!earlier.is_held());
-    assert!(latch.try_campaign().unwrap().is_none(), "the other's is still there");
-    let leader = latch.leader().unwrap().unwrap();
+    assert!(latch.try_campaign().wait().unwrap().is_none(), "the other's is still there");
+    let leader = latch.leader().wait().unwrap().unwrap();
     assert_eq!(leader.session, Some(taken.id()));
-    taken.close().unwrap();
-    let leadership = latch.campaign().unwrap();
+    taken.close().wait().unwrap();
+    let leadership = latch.campaign().wait().unwrap();
     assert!(leadership.is_held() && !earlier.is_held());
-    assert_eq!(latch.leader().unwrap().unwrap().session, Some(two.id()));
+    assert_eq!(latch.leader().wait().unwrap().unwrap().session, Some(two.id()));
 }
 
 #[test]
 fn giving_up_leaves_no_candidate() {
     let cluster = Cluster::new(3);
     let (one, two) = (latch(&cluster, 0, "one"), latch(&cluster, 1, "two"));
-    let leadership = one.campaign().unwrap();
-    assert!(two.try_campaign().unwrap().is_none());
+    let leadership = one.campaign().wait().unwrap();
+    assert!(two.try_campaign().wait().unwrap().is_none());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| two.campaign_timeout(LONG / 20).unwrap().is_none());
-        while one.candidates().unwrap().len() < 2 {
+        let waiter = scope.spawn(|| two.campaign().timeout(LONG / 20).wait().is_err());
+        while one.candidates().wait().unwrap().len() < 2 {
             cluster.advance(MOMENT);
         }
         cluster.advance(LONG / 20);
@@ -166,7 +166,7 @@ fn giving_up_leaves_no_candidate() {
     });
     let mut context = Context::from_waker(Waker::noop());
     for polls in 1..20 {
-        let mut campaign = Box::pin(two.campaign_async());
+        let mut campaign = Box::pin(two.campaign());
         for _ in 0..polls {
             assert!(campaign.as_mut().poll(&mut context).is_pending());
             if polls % 3 > 0 {
@@ -175,58 +175,64 @@ fn giving_up_leaves_no_candidate() {
         }
         drop(campaign);
         let session = cluster.node(1).session();
-        session.sync().unwrap();
-        session.sync().unwrap();
-        assert_eq!(names(&two.candidates().unwrap()), ["one"], "after {polls} polls");
+        session.sync().wait().unwrap();
+        session.sync().wait().unwrap();
+        assert_eq!(names(&two.candidates().wait().unwrap()), ["one"], "after {polls} polls");
     }
     drop(leadership);
-    assert!(two.campaign().unwrap().is_held());
+    assert!(two.campaign().wait().unwrap().is_held());
 }
 
 #[test]
 fn an_observer_sees_each_leader_once_and_always_the_last() {
     let cluster = Cluster::new(3);
     let mut changes = latch(&cluster, 2, "").watch();
-    assert_eq!(changes.recv(), Ok(None), "there is no leader and no path");
+    assert_eq!(changes.recv().wait(), Ok(None), "there is no leader and no path");
     let latches: Vec<LeaderLatch> =
         (0..3).map(|node| latch(&cluster, node, &node.to_string())).collect();
-    let mut leadership = latches[0].campaign().unwrap();
+    let mut leadership = latches[0].campaign().wait().unwrap();
     for turn in 1..10 {
-        let leader = changes.recv().unwrap().expect("there is a leader");
+        let leader = changes.recv().wait().unwrap().expect("there is a leader");
         assert_eq!(leader.fencing_token().unwrap(), leadership.fencing_token());
         let before = leadership;
         leadership = std::thread::scope(|scope| {
-            let next = scope.spawn(|| latches[turn % 3].campaign().unwrap());
-            while latches[2].candidates().unwrap().len() < 2 {
+            let next = scope.spawn(|| latches[turn % 3].campaign().wait().unwrap());
+            while latches[2].candidates().wait().unwrap().len() < 2 {
                 cluster.advance(MOMENT);
             }
             // An additional waiting candidate does not change the leader.
-            assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
-            before.release().unwrap();
+            assert!(matches!(
+                changes.recv().timeout(Duration::ZERO).wait(),
+                Err(Error::NotInTime { .. })
+            ));
+            before.release().wait().unwrap();
             next.join().unwrap()
         });
     }
     // Several changes between two reads are merged into one.
     for turn in 0..9 {
-        leadership.release().unwrap();
-        leadership = latches[turn % 3].campaign().unwrap();
+        leadership.release().wait().unwrap();
+        leadership = latches[turn % 3].campaign().wait().unwrap();
     }
-    cluster.node(2).session().sync().unwrap();
-    let leader = changes.recv().unwrap().expect("there is a leader");
+    cluster.node(2).session().sync().wait().unwrap();
+    let leader = changes.recv().wait().unwrap().expect("there is a leader");
     assert_eq!(leader.fencing_token().unwrap(), leadership.fencing_token());
-    assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
+    assert!(
+        matches!(changes.recv().timeout(Duration::ZERO).wait(), Err(Error::NotInTime { .. })),
+        "once"
+    );
     // The election's znode may be deleted, too.
-    leadership.release().unwrap();
-    cluster.node(0).session().delete("/app/leader").unwrap();
-    assert_eq!(changes.recv(), Ok(None));
-    let leadership = latches[1].campaign().unwrap();
+    leadership.release().wait().unwrap();
+    cluster.node(0).session().delete("/app/leader").wait().unwrap();
+    assert_eq!(changes.recv().wait(), Ok(None));
+    let leadership = latches[1].campaign().wait().unwrap();
     assert_eq!(
-        changes.recv().unwrap().and_then(|leader| leader.fencing_token()),
+        changes.recv().wait().unwrap().and_then(|leader| leader.fencing_token()),
         Some(leadership.fencing_token())
     );
     cluster.expire(&cluster.node(2).session());
     drop(leadership);
-    assert!(changes.recv().unwrap_err().is_session_lost());
+    assert!(changes.recv().wait().unwrap_err().is_session_lost());
 }
 
 /// The observer's instance receives a snapshot in which everything has changed.
@@ -234,24 +240,24 @@ fn an_observer_sees_each_leader_once_and_always_the_last() {
 fn an_observer_that_was_isolated_learns_the_current_leader() {
     let cluster = Cluster::with_settings(3, Coordinator::builder().session_timeout(LONG * 10));
     let one = latch(&cluster, 0, "one");
-    let leadership = one.campaign().unwrap();
+    let leadership = one.campaign().wait().unwrap();
     let mut changes = latch(&cluster, 2, "").watch();
-    cluster.node(2).session().sync().unwrap();
+    cluster.node(2).session().sync().wait().unwrap();
     assert_eq!(
-        changes.recv().unwrap().and_then(|leader| leader.fencing_token()),
+        changes.recv().wait().unwrap().and_then(|leader| leader.fencing_token()),
         Some(leadership.fencing_token())
     );
     cluster.isolate(2);
     let mut leadership = Some(leadership);
     for _ in 0..5 {
         drop(leadership.take());
-        leadership = Some(one.campaign().unwrap());
+        leadership = Some(one.campaign().wait().unwrap());
     }
-    assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
+    assert!(matches!(changes.recv().timeout(Duration::ZERO).wait(), Err(Error::NotInTime { .. })));
     cluster.heal();
-    cluster.node(2).session().sync().unwrap();
+    cluster.node(2).session().sync().wait().unwrap();
     let token = leadership.as_ref().map(|leadership| leadership.fencing_token());
-    assert_eq!(changes.recv().unwrap().and_then(|leader| leader.fencing_token()), token);
+    assert_eq!(changes.recv().wait().unwrap().and_then(|leader| leader.fencing_token()), token);
 }
 
 #[test]
@@ -270,9 +276,13 @@ fn a_selector_runs_while_it_leads_and_again_if_it_wants() {
                     assert!(leadership.is_held());
                     terms += 1;
                     running.store(false, Ordering::SeqCst);
-                    if terms == 5 { ControlFlow::Break(terms) } else { ControlFlow::Continue(()) }
+                    let ends = terms == 5;
+                    std::future::ready(match ends {
+                        true => ControlFlow::Break(terms),
+                        false => ControlFlow::Continue(()),
+                    })
                 });
-                assert_eq!(done, Ok(ControlFlow::Break(5)));
+                assert_eq!(done.wait(), Ok(ControlFlow::Break(5)));
             });
         }
     });
@@ -283,12 +293,13 @@ fn a_selector_ends_with_its_session() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
-    let ended: Result<ControlFlow<()>, Error> = selector.run(|leadership| {
+    let run = selector.run(|leadership| {
         cluster.expire(&session);
         assert!(!leadership.is_held());
-        assert_eq!(leadership.wait_lost(), Lost::SessionOver);
-        ControlFlow::Continue(())
+        assert_eq!(leadership.wait_lost().wait().unwrap(), Lost::SessionOver);
+        std::future::ready(ControlFlow::<()>::Continue(()))
     });
+    let ended = run.wait();
     assert!(matches!(ended, Err(Error::SessionExpired { .. })), "{ended:?}");
 }
 
@@ -306,7 +317,7 @@ fn an_async_selectors_future_is_dropped_at_the_loss_and_started_again() {
     let session = cluster.node(0).open_session().unwrap();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
     let (begun, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let mut running = Box::pin(selector.run_async(|leadership| {
+    let mut running = Box::pin(selector.run(|leadership| {
         let (begun, ended) = (&begun, &ended);
         async move {
             begun.fetch_add(1, Ordering::SeqCst);
@@ -322,8 +333,8 @@ fn an_async_selectors_future_is_dropped_at_the_loss_and_started_again() {
             cluster.advance(MOMENT);
         }
         assert_eq!(ended.load(Ordering::SeqCst), term - 1);
-        let leader = selector.latch().leader().unwrap().unwrap();
-        cluster.node(1).session().delete(&leader.path).unwrap();
+        let leader = selector.latch().leader().wait().unwrap().unwrap();
+        cluster.node(1).session().delete(&leader.path).wait().unwrap();
         while ended.load(Ordering::SeqCst) < term {
             assert!(running.as_mut().poll(&mut context).is_pending());
             cluster.advance(MOMENT);
@@ -352,12 +363,12 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     impl App {
         async fn lead(&self) -> quorate::Result<ControlFlow<String>> {
             let place = "here".to_owned();
-            let run = self.selector.run_async(|leadership| {
+            let run = self.selector.run(|leadership| {
                 let place = &place;
                 async move {
                     let session = self.cluster.node(0).session();
                     // Held across an await.
-                    session.nonblocking().sync().await.unwrap();
+                    session.sync().await.unwrap();
                     assert!(leadership.is_held());
                     ControlFlow::Break(format!("{} leads {place}", self.name))
                 }
@@ -402,7 +413,7 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
         kept.lock().unwrap().push(leadership);
         std::future::pending::<ControlFlow<()>>()
     };
-    let mut running = Box::pin(selector.run_async(keep));
+    let mut running = Box::pin(selector.run(keep));
     let mut context = Context::from_waker(Waker::noop());
     while kept.lock().unwrap().is_empty() {
         assert!(running.as_mut().poll(&mut context).is_pending());
@@ -412,14 +423,14 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     assert!(leadership.is_held());
     drop(running);
     assert!(!leadership.is_held(), "its term is over");
-    session.sync().unwrap();
-    assert_eq!(selector.latch().leader().unwrap(), None);
-    assert_eq!(leadership.wait_lost(), Lost::Deleted);
+    session.sync().wait().unwrap();
+    assert_eq!(selector.latch().leader().wait().unwrap(), None);
+    assert_eq!(leadership.wait_lost().wait().unwrap(), Lost::Deleted);
 
     // Neither does a clone that outlives a term that has ended by itself.
     let terms = Mutex::new(Vec::new());
     let mut turns = 0;
-    let running = selector.run_async(|leadership| {
+    let running = selector.run(|leadership| {
         terms.lock().unwrap().push(leadership);
         turns += 1;
         std::future::ready(if turns < 3 {
@@ -442,18 +453,18 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
 fn an_election_in_a_chroot_is_one_of_its_own() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
-    session.create("/app", b"", CreateMode::Persistent).unwrap();
+    session.create("/app", b"", CreateMode::Persistent).wait().unwrap();
     let inside = session.chroot("/app").unwrap();
     let here = LeaderLatch::new(&inside, "/leader", "inside").unwrap();
     let there = LeaderLatch::new(&session, "/leader", "outside").unwrap();
-    let (one, two) = (here.campaign().unwrap(), there.campaign().unwrap());
+    let (one, two) = (here.campaign().wait().unwrap(), there.campaign().wait().unwrap());
     assert!(one.is_held() && two.is_held());
-    assert!(session.exists(&format!("/app{}", one.path())).unwrap().is_some());
-    assert_eq!(here.leader().unwrap().unwrap().path, one.path());
-    inside.create("/x", b"", CreateMode::Persistent).unwrap();
-    one.fenced().set("/x", b"1").commit().unwrap();
-    session.delete(&format!("/app{}", one.path())).unwrap();
-    assert_eq!(one.wait_lost(), Lost::Deleted);
+    assert!(session.exists(&format!("/app{}", one.path())).wait().unwrap().is_some());
+    assert_eq!(here.leader().wait().unwrap().unwrap().path, one.path());
+    inside.create("/x", b"", CreateMode::Persistent).wait().unwrap();
+    one.fenced().set("/x", b"1").commit().wait().unwrap();
+    session.delete(&format!("/app{}", one.path())).wait().unwrap();
+    assert_eq!(one.wait_lost().wait().unwrap(), Lost::Deleted);
     let mut changes = here.watch();
-    assert_eq!(changes.recv(), Ok(None));
+    assert_eq!(changes.recv().wait(), Ok(None));
 }

@@ -26,32 +26,32 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
     let handle = znode.handle();
     let other = cluster.node(1).session();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| znode.run());
+        let running = scope.spawn(|| znode.run().wait());
         let mut last = 0;
         for round in 0..6 {
-            assert!(handle.wait_present(LONG), "round {round}");
-            other.sync().unwrap();
-            let (data, stat) = other.get(UP).unwrap();
+            assert!(handle.wait_present().timeout(LONG).wait() == Ok(true), "round {round}");
+            other.sync().wait().unwrap();
+            let (data, stat) = other.get(UP).wait().unwrap();
             assert!(stat.czxid > last && stat.ephemeral_owner.is_some());
             assert_eq!(data[..], *round.to_string().as_bytes());
             last = stat.czxid;
             handle.set((round + 1).to_string()).unwrap();
             match round % 2 {
                 0 => cluster.expire(&cluster.node(0).session()),
-                _ => other.delete(UP).unwrap(),
+                _ => other.delete(UP).wait().unwrap(),
             }
             // It is deleted, and then created again.
-            while other.exists(UP).unwrap().is_none_or(|stat| stat.czxid == last) {
+            while other.exists(UP).wait().unwrap().is_none_or(|stat| stat.czxid == last) {
                 cluster.advance(MOMENT);
             }
         }
-        assert!(handle.wait_present(LONG));
-        handle.close().unwrap();
-        assert!(!handle.is_present() && !handle.wait_present(LONG));
-        assert!(cluster.node(0).session().exists(UP).unwrap().is_none());
+        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
+        handle.close().wait().unwrap();
+        assert!(!handle.is_present() && handle.wait_present().timeout(LONG).wait() != Ok(true));
+        assert!(cluster.node(0).session().exists(UP).wait().unwrap().is_none());
         assert_eq!(running.join().unwrap(), Ok(()));
     });
-    assert_eq!(handle.close(), Ok(()), "twice is no error");
+    assert_eq!(handle.close().wait(), Ok(()), "twice is no error");
 }
 
 /// A request that is refused because there are too many is repeated. The future used to end with
@@ -61,17 +61,17 @@ fn a_busy_node_does_not_end_it() {
     let cluster = Cluster::with_settings(1, Coordinator::builder().pending_requests_max(3));
     let (znode, session) = (up(&cluster, 0), cluster.node(0).session());
     let handle = znode.handle();
-    let mut running = Box::pin(znode.run_async());
+    let mut running = Box::pin(znode.run());
     let mut context = Context::from_waker(Waker::noop());
     let mut deleted = 0;
     for turn in 0.. {
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         // Two times out of three, its next request may be one too many.
         let _reads: Vec<_> = (0..turn % 3 * 2).map(|_| calls.exists("/")).collect();
         assert!(running.as_mut().poll(&mut context).is_pending(), "turn {turn}");
         // Not in step with the retries, or each retry would meet the limit again.
         cluster.advance((7 + turn % 5) * MOMENT);
-        if handle.is_present() && session.delete(UP).is_ok() {
+        if handle.is_present() && session.delete(UP).wait().is_ok() {
             deleted += 1;
         }
         if deleted == 20 {
@@ -90,21 +90,22 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
         let znode = up(&cluster, node);
         let (handle, session) = (znode.handle(), cluster.node(node).session());
         std::thread::scope(|scope| {
-            let running = scope.spawn(|| znode.run());
+            let running = scope.spawn(|| znode.run().wait());
             for _ in 0..3 {
-                assert!(handle.wait_present(LONG));
+                assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
                 // It exists a moment before it is watched.
-                while session.remove_watches(UP, WatcherType::Any).is_err() {
+                while session.remove_watches(UP, WatcherType::Any).wait().is_err() {
                     cluster.advance(MOMENT);
                 }
-                other.sync().unwrap();
-                let first = other.exists(UP).unwrap().unwrap();
-                other.delete(UP).unwrap();
-                while other.exists(UP).unwrap().is_none_or(|stat| stat.czxid == first.czxid) {
+                other.sync().wait().unwrap();
+                let first = other.exists(UP).wait().unwrap().unwrap();
+                other.delete(UP).wait().unwrap();
+                while other.exists(UP).wait().unwrap().is_none_or(|stat| stat.czxid == first.czxid)
+                {
                     cluster.advance(MOMENT);
                 }
             }
-            handle.close().unwrap();
+            handle.close().wait().unwrap();
             assert_eq!(running.join().unwrap(), Ok(()));
         });
     }
@@ -117,19 +118,19 @@ fn data_set_during_a_partition_is_written_afterwards() {
     let handle = znode.handle();
     let other = cluster.node(1).session();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| znode.run());
-        assert!(handle.wait_present(LONG));
+        let running = scope.spawn(|| znode.run().wait());
+        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
         cluster.isolate(0);
         handle.set(b"1").unwrap();
         cluster.advance(LONG);
         assert!(!handle.is_present());
-        assert!(other.exists(UP).unwrap().is_none(), "gone with its session");
+        assert!(other.exists(UP).wait().unwrap().is_none(), "gone with its session");
         handle.set(b"2").unwrap();
         cluster.heal();
-        assert!(handle.wait_present(LONG * 10));
-        other.sync().unwrap();
-        assert_eq!(other.get(UP).unwrap().0[..], *b"2");
-        handle.close().unwrap();
+        assert!(handle.wait_present().timeout(LONG * 10).wait() == Ok(true));
+        other.sync().wait().unwrap();
+        assert_eq!(other.get(UP).wait().unwrap().0[..], *b"2");
+        handle.close().wait().unwrap();
         assert_eq!(running.join().unwrap(), Ok(()));
     });
 }
@@ -140,17 +141,20 @@ fn a_deleted_one_ends_if_it_is_not_to_be_created_again() {
     let znode = up(&cluster, 0).recreate_deleted(false);
     let handle = znode.handle();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| znode.run());
-        assert!(handle.wait_present(LONG));
+        let running = scope.spawn(|| znode.run().wait());
+        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
         cluster.expire(&cluster.node(0).session());
         while handle.is_present() {
             cluster.advance(MOMENT);
         }
-        assert!(handle.wait_present(LONG), "the end of a session is no deletion");
-        cluster.node(1).session().delete(UP).unwrap();
+        assert!(
+            handle.wait_present().timeout(LONG).wait() == Ok(true),
+            "the end of a session is no deletion"
+        );
+        cluster.node(1).session().delete(UP).wait().unwrap();
         assert_eq!(running.join().unwrap(), Err(Error::NoNode { path: UP.to_owned() }));
     });
-    assert!(!handle.is_present() && !handle.wait_present(LONG));
+    assert!(!handle.is_present() && handle.wait_present().timeout(LONG).wait() != Ok(true));
 }
 
 #[test]
@@ -160,16 +164,16 @@ fn it_waits_for_its_path_and_takes_nothing_from_others() {
     let (first, znode) = (former.handle(), up(&cluster, 0));
     let second = znode.handle();
     std::thread::scope(|scope| {
-        let one = scope.spawn(|| former.run());
-        assert!(first.wait_present(LONG));
-        let two = scope.spawn(|| znode.run());
-        assert!(!second.wait_present(Duration::from_millis(50)));
-        first.close().unwrap();
-        assert!(second.wait_present(LONG));
-        assert_eq!(first.close(), Ok(()));
-        cluster.node(1).session().sync().unwrap();
+        let one = scope.spawn(|| former.run().wait());
+        assert!(first.wait_present().timeout(LONG).wait() == Ok(true));
+        let two = scope.spawn(|| znode.run().wait());
+        assert!(second.wait_present().timeout(Duration::from_millis(50)).wait() != Ok(true));
+        first.close().wait().unwrap();
+        assert!(second.wait_present().timeout(LONG).wait() == Ok(true));
+        assert_eq!(first.close().wait(), Ok(()));
+        cluster.node(1).session().sync().wait().unwrap();
         assert!(second.is_present());
-        second.close().unwrap();
+        second.close().wait().unwrap();
         assert_eq!((one.join().unwrap(), two.join().unwrap()), (Ok(()), Ok(())));
     });
 }
@@ -184,7 +188,7 @@ fn closing_at_any_moment_leaves_nothing() {
         for polls in 0..25 {
             let znode = up(&cluster, 0);
             let handle = znode.handle();
-            let mut running = Box::pin(znode.run_async());
+            let mut running = Box::pin(znode.run());
             for poll in 0..polls {
                 assert!(running.as_mut().poll(&mut context).is_pending());
                 if poll % 3 < polls % 3 {
@@ -193,15 +197,18 @@ fn closing_at_any_moment_leaves_nothing() {
             }
             if closed {
                 // It is neither polled nor dropped any more: closing is enough.
-                handle.close().unwrap();
+                handle.close().wait().unwrap();
             } else {
                 drop(running);
-                session.sync().unwrap();
-                session.sync().unwrap();
-                assert!(session.exists(UP).unwrap().is_none(), "dropped after {polls} polls");
+                session.sync().wait().unwrap();
+                session.sync().wait().unwrap();
+                assert!(
+                    session.exists(UP).wait().unwrap().is_none(),
+                    "dropped after {polls} polls"
+                );
                 continue;
             }
-            assert!(session.exists(UP).unwrap().is_none(), "closed after {polls} polls");
+            assert!(session.exists(UP).wait().unwrap().is_none(), "closed after {polls} polls");
             assert!(running.as_mut().poll(&mut context).is_ready());
         }
     }
@@ -214,7 +221,7 @@ fn it_ends_with_its_node_and_lives_in_a_chroot() {
     }
     let cluster = Cluster::new(1);
     let coordinator = cluster.node(0);
-    coordinator.session().create("/root", b"", CreateMode::Persistent).unwrap();
+    coordinator.session().create("/root", b"", CreateMode::Persistent).wait().unwrap();
     let sessions = {
         let coordinator = coordinator.clone();
         move || coordinator.session().chroot("/root")
@@ -222,14 +229,14 @@ fn it_ends_with_its_node_and_lives_in_a_chroot() {
     let znode = PersistentEphemeral::with_sessions(sessions, UP, b"1").unwrap();
     let handle = znode.handle();
     std::thread::scope(|scope| {
-        let mut running = is_send(Box::pin(znode.run_async()));
+        let mut running = is_send(Box::pin(znode.run()));
         let mut context = Context::from_waker(Waker::noop());
         while !handle.is_present() {
             assert!(running.as_mut().poll(&mut context).is_pending());
             cluster.advance(MOMENT);
         }
-        assert!(coordinator.session().exists("/root/app/up").unwrap().is_some());
-        coordinator.close();
+        assert!(coordinator.session().exists("/root/app/up").wait().unwrap().is_some());
+        coordinator.close().wait().unwrap();
         let ends = scope.spawn(move || {
             loop {
                 let mut context = Context::from_waker(Waker::noop());

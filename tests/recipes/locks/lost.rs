@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::unbounded;
 use quorate::recipes::{Group, Held, Item, LeaderLatch, Leadership, Lost, Membership, Queue};
 use quorate::testing::Cluster;
-use quorate::{Session, WatchMode};
+use quorate::{Pending, Session, WatchMode};
 
 use super::Task;
 
@@ -21,19 +21,14 @@ trait Lose: Send + Sync + 'static {
     fn acquire(session: &Session) -> Self;
     /// The znode whose deletion is the loss.
     fn znode(&self) -> String;
-    fn wait_lost_async(&self) -> impl Future<Output = Lost>;
-    fn wait_lost(&self) -> Lost;
+    fn wait_lost(&self) -> Pending<'_, Lost>;
     fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent>;
 }
 
 /// The methods that have the same names on all of these types.
 macro_rules! loss_methods {
     () => {
-        fn wait_lost_async(&self) -> impl Future<Output = Lost> {
-            Held::wait_lost_async(self)
-        }
-
-        fn wait_lost(&self) -> Lost {
+        fn wait_lost(&self) -> Pending<'_, Lost> {
             Held::wait_lost(self)
         }
 
@@ -45,7 +40,7 @@ macro_rules! loss_methods {
 
 impl Lose for Leadership {
     fn acquire(session: &Session) -> Leadership {
-        LeaderLatch::new(session, "/leader", "").unwrap().campaign().unwrap()
+        LeaderLatch::new(session, "/leader", "").unwrap().campaign().wait().unwrap()
     }
 
     fn znode(&self) -> String {
@@ -57,7 +52,7 @@ impl Lose for Leadership {
 
 impl Lose for Membership {
     fn acquire(session: &Session) -> Membership {
-        Group::new(session, "/group").unwrap().join("me", b"").unwrap()
+        Group::new(session, "/group").unwrap().join("me", b"").wait().unwrap()
     }
 
     fn znode(&self) -> String {
@@ -70,8 +65,8 @@ impl Lose for Membership {
 impl Lose for Item {
     fn acquire(session: &Session) -> Item {
         let queue = Queue::new(session, "/queue").unwrap();
-        queue.put("item").unwrap();
-        queue.take().unwrap()
+        queue.put("item").wait().unwrap();
+        queue.take().wait().unwrap()
     }
 
     fn znode(&self) -> String {
@@ -94,7 +89,7 @@ fn waiting<T>(cluster: &Cluster, task: impl Fn() -> Task<T>) -> Vec<Task<T>> {
 fn tasks<T: Lose>(cluster: &Cluster, held: &Arc<T>) -> Vec<Task<Lost>> {
     waiting(cluster, || {
         let held = Arc::clone(held);
-        Task::new(async move { held.wait_lost_async().await })
+        Task::new(async move { held.wait_lost().await.unwrap() })
     })
 }
 
@@ -123,7 +118,7 @@ fn all_tasks_are_woken<T: Lose>() {
         assert!(Arc::strong_count(&woken) > 2, "it would be woken");
         drop(dropped);
         assert_eq!(Arc::strong_count(&woken), 1, "it would be woken for nothing");
-        admin.delete(&held.znode()).unwrap();
+        admin.delete(&held.znode()).wait().unwrap();
         assert_all(&cluster, &mut waiting, Lost::Deleted);
 
         let held = Arc::new(T::acquire(&session));
@@ -150,13 +145,13 @@ fn all_threads_are_woken<T: Lose>() {
                 match number % 3 {
                     // A channel: it gets a message, or closes.
                     0 => drop(held.signal().recv()),
-                    _ => assert_eq!(held.wait_lost(), Lost::Deleted),
+                    _ => assert_eq!(held.wait_lost().wait(), Ok(Lost::Deleted)),
                 }
                 done.send(()).unwrap();
             });
         }
         all_ready.iter().take(threads).for_each(drop);
-        admin.delete(&held.znode()).unwrap();
+        admin.delete(&held.znode()).wait().unwrap();
         for woken in 0..threads {
             assert!(all_done.recv_timeout(PATIENCE).is_ok(), "{woken} of {threads} were woken");
         }
@@ -185,13 +180,13 @@ fn all_who_wait_for_the_loss_of_an_item_are_woken() {
 fn each_event_goes_to_one_task_and_the_end_to_all() {
     let cluster = Cluster::new(3);
     let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
-    let watch = Arc::new(session.watch("/a", WatchMode::Persistent).unwrap());
+    let watch = Arc::new(session.watch("/a", WatchMode::Persistent).wait().unwrap());
     let mut waiting = waiting(&cluster, || {
         let watch = Arc::clone(&watch);
-        Task::new(async move { watch.recv_async().await })
+        Task::new(async move { watch.recv().await.unwrap() })
     });
-    other.create("/a", b"", quorate::CreateMode::Persistent).unwrap();
-    other.set("/a", b"").unwrap();
+    other.create("/a", b"", quorate::CreateMode::Persistent).wait().unwrap();
+    other.set("/a", b"").wait().unwrap();
     let mut kinds = Vec::new();
     waiting.retain_mut(|task| match task.settle(&cluster) {
         Some(event) => {
@@ -210,18 +205,18 @@ fn all_tasks_that_wait_for_a_revocation_are_woken_by_the_loss() {
     let cluster = Cluster::new(3);
     let admin = cluster.node(1).session();
     let lock = cluster.node(0).session().lock("/lock").unwrap();
-    let guard = lock.acquire().unwrap();
-    let revocations = Arc::new(guard.revocations().unwrap());
+    let guard = lock.acquire().wait().unwrap();
+    let revocations = Arc::new(guard.revocations().wait().unwrap());
     let mut waiting = waiting(&cluster, || {
         let revocations = Arc::clone(&revocations);
-        Task::new(async move { revocations.wait_async().await })
+        Task::new(async move { revocations.wait_asked().await.unwrap() })
     });
     let (done, all_done) = unbounded();
     for _ in 0..2 {
         let (revocations, done) = (Arc::clone(&revocations), done.clone());
-        std::thread::spawn(move || done.send(revocations.wait()).unwrap());
+        std::thread::spawn(move || done.send(revocations.wait_asked().wait().unwrap()).unwrap());
     }
-    admin.delete(guard.path()).unwrap();
+    admin.delete(guard.path()).wait().unwrap();
     // There was no request.
     assert_all(&cluster, &mut waiting, false);
     for _ in 0..2 {

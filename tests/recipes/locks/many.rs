@@ -24,14 +24,14 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
         Cluster::with_settings(3, Coordinator::builder().pending_requests_max(4 * CONTENDERS));
     let locks: Vec<Lock> =
         (0..3).map(|node| cluster.node(node).session().lock("/lock").unwrap()).collect();
-    let mut holder = locks[0].acquire().unwrap();
+    let mut holder = locks[0].acquire().wait().unwrap();
     let mut tasks: Vec<_> = (0..CONTENDERS)
         .map(|at| {
             let lock = locks[at % 3].clone();
-            let mut task = Task::new(async move { lock.acquire_async().await });
+            let mut task = Task::new(async move { lock.acquire().await });
             // They create their contenders in this order.
             assert!(task.poll().is_none());
-            cluster.node(at % 3).session().sync().unwrap();
+            cluster.node(at % 3).session().sync().wait().unwrap();
             task
         })
         .collect();
@@ -45,16 +45,16 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
             break;
         }
     }
-    assert_eq!(locks[1].contenders().unwrap().len(), CONTENDERS + 1);
+    assert_eq!(locks[1].contenders().wait().unwrap().len(), CONTENDERS + 1);
     for at in 0..CONTENDERS {
         let token = holder.fencing_token();
-        holder.release().unwrap();
+        holder.release().wait().unwrap();
         while woken(&tasks).is_empty() {
             cluster.advance(Duration::from_millis(1));
         }
         // By now all due watches have fired, on every node.
         for node in 0..3 {
-            cluster.node(node).session().sync().unwrap();
+            cluster.node(node).session().sync().wait().unwrap();
         }
         assert_eq!(woken(&tasks), [at], "one waiter, the next in the queue");
         holder = tasks[at].settle(&cluster).expect("it is its turn").unwrap();

@@ -22,9 +22,9 @@ fn read(path: &str) -> String {
 fn written() -> BTreeMap<String, String> {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    session.sync().unwrap();
-    let text = cluster.node(0).metrics().to_string();
+    session.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    session.sync().wait().unwrap();
+    let text = cluster.node(0).metrics().wait().unwrap().to_string();
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
 }

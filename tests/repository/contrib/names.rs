@@ -108,7 +108,7 @@ impl Names {
             let is_trait = head.starts_with("pub trait ") || head.contains(" for ");
             let members = self.of.entry(name.to_owned()).or_default();
             for line in lines.by_ref().take_while(|line| *line != "}") {
-                // A macro makes several functions of a line: `pub fn acquire / acquire_async(`.
+                // A macro makes several functions of a line: `pub fn acquire / acquire(`.
                 if let Some(forms) = line.strip_prefix("        pub fn ") {
                     members.extend(forms.split(" / ").map(|form| ident(form).to_owned()));
                 }

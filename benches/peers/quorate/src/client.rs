@@ -136,7 +136,7 @@ fn fan_out(row: &str, o: &Options, members: &mut [Member]) {
 fn without_replica(row: &str, o: &Options, member: &mut Member) {
     let peers = member.ask("peers");
     let peers: Vec<&str> = peers.split(',').collect();
-    let coordinator = quorate::Coordinator::builder().client().join(&peers).unwrap();
+    let coordinator = quorate::Coordinator::builder().client().join(&peers).wait().unwrap();
     let session = coordinator.session();
     let t0 = now() + o.seconds("warm", 2.0);
     let t1 = t0 + o.seconds("secs", 6.0);

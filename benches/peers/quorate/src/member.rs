@@ -21,7 +21,7 @@ pub(crate) fn main(args: &[String]) {
     };
     let peers: Vec<String> = flag("--peers").split(',').map(str::to_owned).collect();
     let builder = Coordinator::builder().advertise(flag("--me")).data_dir(flag("--dir"));
-    let coordinator = builder.join(&peers).unwrap();
+    let coordinator = builder.join(&peers).wait().unwrap();
     let port: u16 = flag("--control").parse().unwrap();
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for stream in listener.incoming() {
@@ -54,15 +54,15 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
         "mode" => if c.status().is_leader { "leader" } else { "follower" }.to_owned(),
         "init" => {
             for path in ["/bench", "/bench/k", "/bench/lock"] {
-                let _ = session.create(path, b"", CreateMode::Persistent);
+                let _ = session.create(path, b"", CreateMode::Persistent).wait();
             }
             for key in 0..KEYS {
-                session.create(&key_path(key), [b'x'; 100], CreateMode::Persistent).unwrap();
+                session.create(&key_path(key), [b'x'; 100], CreateMode::Persistent).wait().unwrap();
             }
             String::new()
         }
         "create" => {
-            session.create(o.text("path", ""), b"", CreateMode::Persistent).unwrap();
+            session.create(o.text("path", ""), b"", CreateMode::Persistent).wait().unwrap();
             String::new()
         }
         "peers" => {
@@ -74,14 +74,14 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
         }
         "set" => {
             let begun = now();
-            session.set(&key_path(0), [b'x'; 100]).unwrap();
+            session.set(&key_path(0), [b'x'; 100]).wait().unwrap();
             begun.to_string()
         }
         "watch" => {
-            let watch = session.watch(&key_path(0), WatchMode::Persistent).unwrap();
+            let watch = session.watch(&key_path(0), WatchMode::Persistent).wait().unwrap();
             stream.write_all(b"ready\n").unwrap();
             for _ in 0..o.number("rounds", 1) {
-                watch.recv().unwrap();
+                watch.recv().wait().unwrap().expect("the session lives");
                 let at = now();
                 stream.write_all(format!("{at}\n").as_bytes()).unwrap();
             }
@@ -94,7 +94,7 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
         "work" => work(o, c),
         "writers" => writers(o, c),
         "close" => {
-            c.close();
+            c.close().wait().unwrap();
             "closed".to_owned()
         }
         _ => panic!("no order {name}"),
@@ -103,8 +103,8 @@ fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> St
 
 /// Creates this parent and so many children of 100 B, many at a time.
 fn fill(session: &Session, parent: &str, keys: u64) {
-    session.create(parent, b"", CreateMode::Persistent).unwrap();
-    let calls = session.nonblocking();
+    session.create(parent, b"", CreateMode::Persistent).wait().unwrap();
+    let calls = &session;
     let create = |key| calls.create(&child_path(parent, key), [b'x'; 100], CreateMode::Persistent);
     for part in (0..keys).collect::<Vec<_>>().chunks(1000) {
         for creating in part.iter().map(|key| create(*key)).collect::<Vec<_>>() {
@@ -118,11 +118,11 @@ fn fan_out(o: &Options, c: &Coordinator, stream: &mut TcpStream) {
     let sessions: Vec<_> =
         (0..o.number("sessions", 1)).map(|_| c.open_session().unwrap()).collect();
     let watch = |own: &Session| own.watch(&key_path(0), WatchMode::Persistent);
-    let watches: Vec<_> = sessions.iter().map(|own| watch(own).unwrap()).collect();
+    let watches: Vec<_> = sessions.iter().map(|own| watch(own).wait().unwrap()).collect();
     stream.write_all(b"ready\n").unwrap();
     for _ in 0..o.number("rounds", 1) {
         for watch in &watches {
-            watch.recv().unwrap();
+            watch.recv().wait().unwrap().expect("the session lives");
         }
         let at = now();
         stream.write_all(format!("{at}\n").as_bytes()).unwrap();
@@ -200,18 +200,21 @@ fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
         let result = match (what, &lock) {
             ("set", _) => {
                 let key = if is_large { sequence % LARGE_KEYS } else { id * 31 + sequence };
-                session.set(&key_path(key), &data).map(|_| now())
+                session.set(&key_path(key), &data).wait().map(|_| now())
             }
             ("get", _) => get(o, &session, &key_path(id * 31 + sequence)),
             // Seven of ten are gets.
             ("mix", _) if sequence % 10 < 7 => get(o, &session, &key_path(id * 31 + sequence)),
-            ("mix", _) => session.set(&key_path(id * 31 + sequence), &data).map(|_| now()),
-            ("list", _) => session.children(o.text("path", "")).map(|_| now()),
+            ("mix", _) => session.set(&key_path(id * 31 + sequence), &data).wait().map(|_| now()),
+            ("list", _) => session.children(o.text("path", "")).wait().map(|_| now()),
             // Those with even numbers put, and the others take.
-            ("queue", _) if id % 2 == 0 => queue.put(&data[..]).map(|()| now()),
+            ("queue", _) if id % 2 == 0 => queue.put(&data[..]).wait().map(|()| now()),
             ("queue", _) => {
-                let item = queue.pop_timeout(Duration::from_secs(1));
-                item.map(|item| if item.is_some() { now() } else { 0 })
+                let item = queue.pop().timeout(Duration::from_secs(1));
+                match item.wait() {
+                    Err(quorate::Error::NotInTime { .. }) => Ok(0),
+                    item => item.map(|_| now()),
+                }
             }
             ("session", _) => open_and_close(c, &format!("/bench/lock/e{id}-{sequence}"), &data),
             ("lock", Some(lock)) => hold(lock, &mut measured.holds),
@@ -232,23 +235,23 @@ fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
 /// From the own replica; with `linear`, no older than the call.
 pub(crate) fn get(o: &Options, session: &Session, path: &str) -> quorate::Result<u64> {
     if o.number("linear", 0) > 0 {
-        session.sync()?;
+        session.sync().wait()?;
     }
-    session.get(path).map(|_| now())
+    session.get(path).wait().map(|_| now())
 }
 
 fn open_and_close(c: &Coordinator, path: &str, data: &[u8]) -> quorate::Result<u64> {
     let session = c.open_session()?;
-    session.create(path, data, CreateMode::Ephemeral)?;
-    session.close()?;
+    session.create(path, data, CreateMode::Ephemeral).wait()?;
+    session.close().wait()?;
     Ok(now())
 }
 
 fn hold(lock: &Lock, holds: &mut Vec<(u64, u64)>) -> quorate::Result<u64> {
-    let guard = lock.acquire()?;
+    let guard = lock.acquire().wait()?;
     let got = now();
     holds.push((got, now()));
-    guard.release()?;
+    guard.release().wait()?;
     Ok(got)
 }
 
@@ -265,7 +268,7 @@ fn pipeline(id: u64, o: &Options, session: &Session, outstanding: usize, measure
     // A step through all of them that looks random: their number is not a multiple of it.
     let step = if keys.len() as u64 > KEYS { 61_803 } else { 1 };
     let mut last_done = 0;
-    let calls = session.nonblocking();
+    let calls = &session;
     let mut under_way: VecDeque<(u64, Pending<Stat>)> = VecDeque::new();
     let mut sequence = 0;
     loop {
@@ -303,7 +306,7 @@ fn writers(o: &Options, c: &Coordinator) -> String {
     let lists = callers(o, |id| {
         let mut done = Vec::new();
         while now() < until {
-            if c.session().set(&key_path(id), [b'x'; 100]).is_ok() {
+            if c.session().set(&key_path(id), [b'x'; 100]).wait().is_ok() {
                 done.push((now() / 1000).to_string());
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
@@ -70,8 +74,28 @@ impl Measurement {
 /// Waits for a call in flight; only success or failure matters.
 type Call = Box<dyn FnMut(Duration) -> Option<Result<()>>>;
 
-fn waiting<T: 'static>(mut call: Pending<T>) -> Call {
-    Box::new(move |timeout| call.wait_timeout(timeout).map(|outcome| outcome.map(drop)))
+fn waiting<T: 'static>(mut call: Pending<'static, T>) -> Call {
+    Box::new(move |timeout| {
+        // It may be waited for again, so the limit is not the call's.
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut poll = || match Pin::new(&mut call).poll(&mut context) {
+            Poll::Ready(outcome) => Some(outcome.map(drop)),
+            Poll::Pending => None,
+        };
+        poll().or_else(|| {
+            std::thread::park_timeout(timeout);
+            poll()
+        })
+    })
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl Load<'_> {
@@ -134,7 +158,7 @@ impl Load<'_> {
 
     #[expect(clippy::disallowed_methods, reason = "it measures time")]
     fn call(&self, client: &BenchClient, is_up: &AtomicBool) -> Result<FineHistogram> {
-        let calls = client.session.nonblocking();
+        let calls = &client.session.in_turn();
         let mut times = FineHistogram::new();
         let mut under_way: VecDeque<(Instant, Call)> = VecDeque::new();
         let mut number = 0_u64;

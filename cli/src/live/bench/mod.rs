@@ -78,7 +78,7 @@ impl BenchArgs {
         clients: &mut Vec<BenchClient>,
     ) -> Result<()> {
         for path in above(&self.path).chain([self.path.as_str()]) {
-            match session.create(path, b"", CreateMode::Container) {
+            match session.create(path, b"", CreateMode::Container).wait() {
                 Ok(_) => created.push(path.to_owned()),
                 Err(Error::NodeExists { .. }) => {}
                 // The outcome of the create may be unknown. Removing the znode later is safe, since
@@ -96,7 +96,7 @@ impl BenchArgs {
             let session = coordinator.open_session()?;
             cluster.authenticate(&session)?;
             let prefix = format!("{}/client-", self.path.trim_end_matches('/'));
-            let path = session.create(&prefix, &data, CreateMode::EphemeralSequential)?.path;
+            let path = session.create(&prefix, &data, CreateMode::EphemeralSequential).wait()?.path;
             clients.push(BenchClient { session, path });
         }
         Ok(())
@@ -208,10 +208,10 @@ fn remove(session: &quorate::Session, created: &[String], clients: &[BenchClient
     let mut removed = Ok(());
     for client in clients {
         // The end of the session removes its znode, even if this fails.
-        removed = removed.and(client.session.close());
+        removed = removed.and(client.session.close().wait());
     }
     for path in created.iter().rev() {
-        match session.delete(path) {
+        match session.delete(path).wait() {
             // The cluster may have deleted an empty container already.
             Ok(()) | Err(Error::NoNode { .. } | Error::NotEmpty { .. }) => {}
             Err(error) => removed = removed.and(Err(error)),

@@ -38,7 +38,7 @@ impl Assistant {
         if !self.coordinator.is_ready() {
             return Vec::new();
         }
-        let children = self.coordinator.session().children(parent).unwrap_or_default();
+        let children = self.coordinator.session().children(parent).wait().unwrap_or_default();
         // A name that a terminal obeys or hides cannot be typed either.
         let offered =
             children.iter().filter(|child| child.starts_with(name) && text::line(child) == **child);

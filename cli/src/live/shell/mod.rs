@@ -148,7 +148,7 @@ impl ShellArgs {
                 Err(error) => complain(error),
             }
         };
-        open.coordinator.close();
+        open.coordinator.close().wait()?;
         exit
     }
 
@@ -270,7 +270,7 @@ impl Open {
             self.cluster.authenticate(&session)?;
             self.session = session;
         }
-        self.session.sync().map(drop)
+        self.session.sync().wait().map(drop)
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn run(cluster: ClusterArgs) -> Result<Exit> {
         .map_err(system("preparing the terminal"))
         .and_then(|mut terminal| show(&mut terminal, &readers, &is_over));
     let restored = ratatui::try_restore().map_err(system("restoring the terminal"));
-    coordinator.close();
+    coordinator.close().wait()?;
     shown.and(restored).map(|()| Exit::Well)
 }
 

@@ -78,11 +78,11 @@ impl ReaderThreads {
 }
 
 fn members(coordinator: &Coordinator) -> Update {
-    Update::Reports(text(coordinator.reports()))
+    Update::Reports(text(coordinator.reports().wait()))
 }
 
 fn sessions(coordinator: &Coordinator) -> Update {
-    Update::Sessions(text(coordinator.sessions()))
+    Update::Sessions(text(coordinator.sessions().wait()))
 }
 
 fn text<T>(read: Result<T>) -> Result<T, String> {
@@ -126,7 +126,7 @@ impl ReaderConnection {
     fn locks(&self, session: Result<&Session, &Error>) -> Sent {
         let begun = Instant::now();
         let session = session.map_err(Error::to_string);
-        let found = session.and_then(|session| text(recipes::contended(session, "/")));
+        let found = session.and_then(|session| text(recipes::contended(session, "/").wait()));
         self.send(Update::Locks { found, took: begun.elapsed() })
     }
 
@@ -138,7 +138,7 @@ impl ReaderConnection {
                 return self.send(Update::TreeDone);
             }
         };
-        let calls = session.nonblocking();
+        let calls = &session.in_turn();
         let (data, acl) = (calls.get(&path), calls.acl(&path));
         let lists: Vec<_> = list.iter().map(|path| calls.children(path)).collect();
         for (path, children) in list.into_iter().zip(lists) {
@@ -157,11 +157,8 @@ impl ReaderConnection {
         self.updates.send((Instant::now(), update)).map_err(|_| Gone)
     }
 
-    fn wait<T>(&self, mut pending: Pending<T>) -> Result<T, String> {
-        let waited = self.cluster.wait();
-        let answer = pending.wait_timeout(waited);
-        let none = || Err(format!("no answer within {} s", waited.as_secs()));
-        answer.map_or_else(none, text)
+    fn wait<T>(&self, pending: Pending<'_, T>) -> Result<T, String> {
+        text(pending.timeout(self.cluster.wait()).wait())
     }
 }
 

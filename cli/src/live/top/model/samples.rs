@@ -24,8 +24,8 @@ pub(in super::super) fn session_id(number: u64) -> SessionId {
 /// Three voters, of which the second leads.
 pub(in super::super) fn members(zxid: u64) -> Vec<MemberReport> {
     let cluster = Cluster::new(1);
-    cluster.node(0).session().sync().expect("it has a quorum");
-    let report = cluster.node(0).reports().expect("it reports").remove(0);
+    cluster.node(0).session().sync().wait().expect("it has a quorum");
+    let report = cluster.node(0).reports().wait().expect("it reports").remove(0);
     let member = |number: u64| {
         let mut member = report.clone();
         member.address = format!("10.0.0.{number}:7400");
@@ -61,8 +61,8 @@ pub(in super::super) fn silence(member: &mut MemberReport) {
 /// Two sessions: the first of a member, renewed one second ago, the second of a client, renewed long ago.
 pub(in super::super) fn sessions() -> Vec<SessionInfo> {
     let cluster = Cluster::new(1);
-    cluster.node(0).session().sync().expect("it has a quorum");
-    let info = cluster.node(0).sessions().expect("it reports").remove(0);
+    cluster.node(0).session().sync().wait().expect("it has a quorum");
+    let info = cluster.node(0).sessions().wait().expect("it reports").remove(0);
     let mut held = info.clone();
     held.from = None;
     (held.id, held.owner) = (session_id(1), Some("10.0.0.1:7400".to_owned()));
@@ -83,9 +83,9 @@ pub(in super::super) fn locks() -> Vec<Contended> {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let lock = session.lock("/jobs/nightly").expect("it is a path");
-    let guard = lock.acquire().expect("nobody else wants it");
-    let mut locks = contended(&session, "/").expect("it has a quorum");
-    guard.release().expect("it is held");
+    let guard = lock.acquire().wait().expect("nobody else wants it");
+    let mut locks = contended(&session, "/").wait().expect("it has a quorum");
+    guard.release().wait().expect("it is held");
     let since = |ago| (BEGIN - ago) * 1000;
     let holder = &mut locks[0].holders[0];
     (holder.session, holder.since) = (Some(session_id(1)), since(41));
@@ -99,9 +99,9 @@ pub(in super::super) fn locks() -> Vec<Contended> {
 pub(in super::super) fn znode(data: &[u8]) -> ShownZnode {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
-    session.create("/z", data, CreateMode::Persistent).expect("there is none yet");
-    let (data, mut stat) = session.get("/z").expect("it was created");
-    let (acl, _) = session.acl("/z").expect("it was created");
+    session.create("/z", data, CreateMode::Persistent).wait().expect("there is none yet");
+    let (data, mut stat) = session.get("/z").wait().expect("it was created");
+    let (acl, _) = session.acl("/z").wait().expect("it was created");
     (stat.ctime, stat.mtime) = ((BEGIN - 300) * 1000, (BEGIN - 41) * 1000);
     ShownZnode { data, stat, acl }
 }

@@ -331,23 +331,12 @@ impl<'a, T> Pending<'a, T> {
     /// assert_eq!(session.children("/").wait()?, ["zookeeper"]);
     /// # Ok::<(), quorate::Error>(())
     /// ```
+    #[inline]
     pub fn wait(self) -> Result<T> {
-        let Pending { mut state, asked, limit, .. } = self;
-        match (state, limit) {
-            (State::Work(work, _), None) => return work(),
-            (other, _) => state = other,
-        }
-        let Some(asked) = asked else { return unlimited(&mut state, limit) };
-        let usual = || (!asked.is_unlimited).then_some(asked.shared.limits.request_timeout);
-        let limit = limit.or_else(usual);
-        let clock = &asked.shared.clock;
-        let until = limit.map(|limit| clock.now().saturating_add(limit));
-        match block_on(poll_fn(|context| state.poll(context)), clock, until) {
-            Ok(Some(result)) => result,
-            // Without a deadline there is always a result.
-            Ok(None) => Err(asked.timed_out(limit.unwrap_or_default())),
-            Err(Error::WouldBlock { .. }) => Err(Error::WouldBlock { operation: asked.named() }),
-            Err(error) => Err(error),
+        match self.state {
+            // Most reads of a member: they are moved once, into the caller.
+            State::Ready(result) => result,
+            state => waited_for(state, self.asked, self.limit),
         }
     }
 
@@ -443,6 +432,26 @@ impl<T> Future for Pending<'_, T> {
             Poll::Pending => self.poll_limit(context),
             ready => ready,
         }
+    }
+}
+
+/// The answer of a call that is not done, when it is there: see [`Pending::wait`].
+fn waited_for<T>(state: State<'_, T>, asked: Option<Asked>, limit: Option<Duration>) -> Result<T> {
+    let mut state = match (state, limit) {
+        (State::Work(work, _), None) => return work(),
+        (state, _) => state,
+    };
+    let Some(asked) = asked else { return unlimited(&mut state, limit) };
+    let usual = || (!asked.is_unlimited).then_some(asked.shared.limits.request_timeout);
+    let limit = limit.or_else(usual);
+    let clock = &asked.shared.clock;
+    let until = limit.map(|limit| clock.now().saturating_add(limit));
+    match block_on(poll_fn(|context| state.poll(context)), clock, until) {
+        Ok(Some(result)) => result,
+        // Without a deadline there is always a result.
+        Ok(None) => Err(asked.timed_out(limit.unwrap_or_default())),
+        Err(Error::WouldBlock { .. }) => Err(Error::WouldBlock { operation: asked.named() }),
+        Err(error) => Err(error),
     }
 }
 

@@ -311,13 +311,7 @@ impl Coordinator {
     /// last instance of a cluster cannot leave it. The instance continues to try as long as it
     /// runs.
     pub fn leave(&self, timeout: Duration) -> Pending<'static, ()> {
-        let coordinator = self.clone();
-        Pending::work(
-            Some(self.shared()),
-            "leave",
-            move || coordinator.leaving(timeout),
-            on_a_thread,
-        )
+        self.work("leave", move |coordinator| coordinator.leaving(timeout))
     }
 
     fn leaving(&self, timeout: Duration) -> Result<()> {
@@ -415,16 +409,21 @@ impl Coordinator {
     /// when the thread ends (a runtime's threads when the runtime is shut down, and the main thread after `main`; not on
     /// Windows, nor on the main thread with musl). So call this before the program ends.
     pub fn close(&self) -> Pending<'static, ()> {
+        self.work("close", |coordinator| {
+            coordinator.close_now();
+            Ok(())
+        })
+    }
+
+    /// A call with files, threads or other members: a thread that waits does the work itself, and for a task a thread of
+    /// its own does it.
+    pub(crate) fn work<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Coordinator) -> Result<T> + Send + 'static,
+    ) -> Pending<'static, T> {
         let coordinator = self.clone();
-        Pending::work(
-            Some(self.shared()),
-            "close",
-            move || {
-                coordinator.close_now();
-                Ok(())
-            },
-            on_a_thread,
-        )
+        Pending::work(Some(self.shared()), operation, move || work(&coordinator), on_a_thread)
     }
 
     pub(super) fn close_now(&self) {

@@ -1,6 +1,6 @@
 //! The calls for operators: reports of all members and sessions, and actions on them.
 
-use crate::runtime::pending::{Pending, on_a_thread};
+use crate::runtime::pending::Pending;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -435,13 +435,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn reports(&self) -> Pending<'static, Vec<MemberReport>> {
-        let coordinator = self.clone();
-        Pending::work(
-            Some(self.shared()),
-            "reports",
-            move || coordinator.reading_reports(),
-            on_a_thread,
-        )
+        self.work("reports", move |coordinator| coordinator.reading_reports())
     }
 
     fn reading_reports(&self) -> Result<Vec<MemberReport>> {
@@ -545,13 +539,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn sessions(&self) -> Pending<'static, Vec<SessionInfo>> {
-        let coordinator = self.clone();
-        Pending::work(
-            Some(self.shared()),
-            "sessions",
-            move || coordinator.reading_sessions(),
-            on_a_thread,
-        )
+        self.work("sessions", move |coordinator| coordinator.reading_sessions())
     }
 
     fn reading_sessions(&self) -> Result<Vec<SessionInfo>> {
@@ -589,14 +577,8 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn move_leader(&self, address: &str, by: &str) -> Pending<'static, ()> {
-        let coordinator = self.clone();
         let (address, by) = (address.to_owned(), by.to_owned());
-        Pending::work(
-            Some(self.shared()),
-            "move_leader",
-            move || coordinator.moving_leader(&address, &by),
-            on_a_thread,
-        )
+        self.work("move_leader", move |coordinator| coordinator.moving_leader(&address, &by))
     }
 
     fn moving_leader(&self, address: &str, by: &str) -> Result<()> {
@@ -626,14 +608,8 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn remove_member(&self, address: &str, by: &str) -> Pending<'static, ()> {
-        let coordinator = self.clone();
         let (address, by) = (address.to_owned(), by.to_owned());
-        Pending::work(
-            Some(self.shared()),
-            "remove_member",
-            move || coordinator.removing_member(&address, &by),
-            on_a_thread,
-        )
+        self.work("remove_member", move |coordinator| coordinator.removing_member(&address, &by))
     }
 
     fn removing_member(&self, address: &str, by: &str) -> Result<()> {
@@ -658,14 +634,8 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn expire_session(&self, session: SessionId, by: &str) -> Pending<'static, ()> {
-        let coordinator = self.clone();
         let by = by.to_owned();
-        Pending::work(
-            Some(self.shared()),
-            "expire_session",
-            move || coordinator.expiring_session(session, &by),
-            on_a_thread,
-        )
+        self.work("expire_session", move |coordinator| coordinator.expiring_session(session, &by))
     }
 
     fn expiring_session(&self, session: SessionId, by: &str) -> Result<()> {

@@ -1,9 +1,8 @@
 //! What a coordinator reports about its instance and its cluster.
 
-use crate::runtime::pending::{Pending, on_a_thread};
+use crate::runtime::pending::Pending;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -260,11 +259,10 @@ impl Coordinator {
         }
     }
 
-    /// Returns this instance's metrics. Blocks until the node's thread has replied. Once the node has
+    /// Returns this instance's metrics, when the node's thread has replied. Once the node has
     /// stopped, its counters are zero.
     pub fn metrics(&self) -> Pending<'static, Metrics> {
-        let shared = Arc::clone(self.shared());
-        Pending::work(Some(self.shared()), "metrics", move || Ok(shared.metrics()), on_a_thread)
+        self.work("metrics", |coordinator| Ok(coordinator.shared().metrics()))
     }
 
     /// Returns how many more failures the cluster tolerates, as this instance sees it. A client

@@ -21,7 +21,7 @@ mod inspect;
 mod options;
 mod plan;
 
-use crate::runtime::pending::{Pending, on_a_thread};
+use crate::runtime::pending::Pending;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -218,13 +218,8 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn backup(&self, file: impl AsRef<Path>) -> Pending<'static, Backup> {
-        let (coordinator, file) = (self.clone(), file.as_ref().to_owned());
-        Pending::work(
-            Some(self.shared()),
-            "backup",
-            move || coordinator.backing_up(&file),
-            on_a_thread,
-        )
+        let file = file.as_ref().to_owned();
+        self.work("backup", move |coordinator| coordinator.backing_up(&file))
     }
 
     fn backing_up(&self, file: &Path) -> Result<Backup> {

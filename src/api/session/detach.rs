@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
-use crate::runtime::pending::{Pending, on_a_thread};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
@@ -97,16 +97,10 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn close_keeping_sessions(&self) -> Pending<'static, Vec<(SessionId, [u8; 16])>> {
-        let coordinator = self.clone();
-        Pending::work(
-            Some(self.shared()),
-            "close",
-            move || {
-                let kept = coordinator.shared().detach_all(KEEPING_TIME);
-                coordinator.close_now();
-                Ok(kept)
-            },
-            on_a_thread,
-        )
+        self.work("close", |coordinator| {
+            let kept = coordinator.shared().detach_all(KEEPING_TIME);
+            coordinator.close_now();
+            Ok(kept)
+        })
     }
 }

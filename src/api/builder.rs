@@ -427,9 +427,8 @@ impl Builder {
         self
     }
 
-    /// Encrypts the data directory of this instance, and the backups that it writes, under these keys. Needs the feature
-    /// `encryption`. For what is encrypted and how keys are changed, see
-    /// [`guide::encryption`](crate::guide::encryption).
+    /// Encrypts the data directory of this instance, and the backups that it writes, under these keys. For what is
+    /// encrypted and how keys are changed, see [`guide::encryption`](crate::guide::encryption).
     ///
     /// A data directory is encrypted from its start on, or never: [`Builder::join`] fails with
     /// [`StartError::EncryptionKey`] if it is in clear. It fails so, too, if the key is missing or wrong; then nothing is

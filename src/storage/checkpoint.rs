@@ -10,11 +10,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::generation::{Generation, guarded};
+use super::error::{corrupt, guarded, refuse};
+use super::generation::Generation;
 use super::incarnation::{FIRST_GENERATION, GenerationPaths};
 use super::log_body::CheckpointPart;
-use super::record::{ChunkId, Form, chunk_context, corrupt, encode, first_chunk_chain};
-use super::rules::refuse;
+use super::record::{ChunkId, Form, chunk_context, encode, first_chunk_chain};
 use super::sealing::Sealing;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};

@@ -31,14 +31,13 @@
 use std::io;
 use std::path::Path;
 
+use super::error::{corrupt, io_error, refuse};
 use super::file_system::{FsPath, Lock};
-use super::files::io_error;
 use super::frame::{self, Format};
 use super::generation::Generation;
 use super::incarnation::{self, Incarnation, Sound};
 use super::log_place;
-use super::record::corrupt;
-use super::rules::{drops_former, refuse};
+use super::rules::drops_former;
 use crate::node::stored::Identity;
 use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};

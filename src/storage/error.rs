@@ -1,5 +1,8 @@
-//! Why a store failed.
+//! Why a store failed, and how a failure of something else becomes that.
 
+use std::any::Any;
+use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 /// The result of a store's call.
@@ -105,4 +108,59 @@ impl StorageError {
             other => other,
         }
     }
+}
+
+/// The error for bytes that differ from what was written.
+pub(super) fn corrupt<T>(what: String) -> Result<T> {
+    Err(StorageError::Corrupt { what })
+}
+
+/// Fails for the format of another version.
+pub(super) fn check_format(what: &str, format: u32, own: u32) -> Result<()> {
+    if format == own {
+        return Ok(());
+    }
+    let what = format!("{what} of format {format}, this version reads {own}");
+    Err(StorageError::Version { what })
+}
+
+/// The error for a call that breaks the contract.
+pub(super) fn refuse<T>(reason: String) -> Result<T> {
+    Err(StorageError::Io { what: "a write against the store's contract".to_owned(), reason })
+}
+
+/// Converts I/O errors of this operation to errors of the store.
+pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    move |error| {
+        let (what, reason) = (what.to_owned(), error.to_string());
+        match error.kind() {
+            _ if is_limit_of_open_files(&error) => StorageError::Again { what, reason },
+            StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
+            _ => StorageError::Io { what, reason },
+        }
+    }
+}
+
+/// Whether this process, or the system, has reached its limit of open files. Only a call that opens
+/// a file fails like this, and it changes nothing.
+fn is_limit_of_open_files(error: &io::Error) -> bool {
+    // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
+    let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };
+    error.raw_os_error().is_some_and(|code| codes.contains(&code) && !planted!(LimitIsFailure))
+}
+
+/// Converts a panic to an error: sled panics as often as it fails.
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result,
+        Err(panic) => Err(StorageError::Panic { reason: panic_text(&*panic) }),
+    }
+}
+
+/// The message of a panic.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
 use super::checkpoint::SharedCheckpoints;
+use super::error::io_error;
 use super::file_system::{Access, FsPath, Space};
-use super::files::io_error;
 use super::frame::TMP;
 use super::generation::Generation;
 use super::log_scan::{LogRead, read_entries, verify_segment};

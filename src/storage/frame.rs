@@ -9,11 +9,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::error::{io_error, refuse};
 use super::file_system::FsPath;
-use super::files::{create_file, io_error};
-use super::record::encode_body;
-use super::rules::refuse;
 use super::{Result, StorageError};
+use crate::types::encoding;
 
 /// No frame is longer; a longer file is not read into memory.
 const FRAME_BYTES_MAX: u64 = 1 << 20;
@@ -34,7 +33,7 @@ pub(super) fn write_file(dir: &FsPath, name: &str, bytes: &[u8]) -> Result<()> {
     let failed = |error| io_error(&format!("writing {name}"))(error);
     let created = dir.join(format!("{name}.{TMP}"));
     let names = dir.open_directory().map_err(failed)?;
-    let file = create_file(&created)?;
+    let file = created.create_file()?;
     file.write_at(bytes, 0)
         .and_then(|()| if planted!(FrameUnsynced) { Ok(()) } else { file.sync_all() })
         .and_then(|()| created.rename(&dir.join(name)))
@@ -91,7 +90,7 @@ impl Format {
     pub(super) fn seal<T: Serialize>(&self, body: &T) -> Result<Vec<u8>> {
         let mut bytes = self.magic.to_vec();
         bytes.extend_from_slice(&self.number.to_le_bytes());
-        bytes.extend_from_slice(&encode_body(body));
+        encoding::append_to(&mut bytes, body);
         let checksum = xxh3_64(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         if bytes.len() as u64 > FRAME_BYTES_MAX {

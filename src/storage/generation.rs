@@ -24,9 +24,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::file_system::{Access, Database, File, FsPath, Pair, panic_text};
-use super::files::io_error;
-use super::record::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX, array, corrupt};
+use super::bytes::array;
+use super::error::{corrupt, io_error};
+use super::file_system::{Access, Database, File, FsPath, Pair};
+use super::record::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX};
 use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
@@ -487,14 +488,6 @@ fn remove_torn_snapshots(path: &FsPath) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Converts a panic to an error: sled panics as often as it fails.
-pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result,
-        Err(panic) => Err(StorageError::Panic { reason: panic_text(&*panic) }),
-    }
 }
 
 #[cfg(test)]

@@ -23,21 +23,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::error::{corrupt, io_error, refuse};
 use super::file_system::FsPath;
-use super::files::io_error;
 use super::frame::{self, Format, TMP};
 use super::generation::Generation;
 use super::log_place::{self, FoundLog, LogPlace};
 use super::log_record::RecordPosition;
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
-use super::record::{corrupt, encode_body};
-use super::rules::{check_successor, refuse};
+use super::rules::check_successor;
 use super::sealing::{KEYS, Sealing};
 #[cfg(any(test, feature = "simulator"))]
 use super::segments::{numbers, path};
 use crate::node::stored::Identity;
 use crate::storage::{Result, Space, StorageError};
+use crate::types::encoding;
 use crate::types::membership::Promise;
 
 pub(super) const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
@@ -277,7 +277,7 @@ impl Incarnation {
 
     /// As [`Incarnation::log_id`], for a directory that this identity will own.
     pub(super) fn log_id_of(identity: &Identity) -> u64 {
-        xxh3_64(&encode_body(identity))
+        xxh3_64(&encoding::append(identity, Vec::new()))
     }
 
     fn owner(&self) -> Result<&Owner> {
@@ -385,7 +385,7 @@ impl Incarnation {
     pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         PROMISE.write(&self.path, &promise)?;
-        let origin = encode_body(identity);
+        let origin = encoding::append(identity, Vec::new());
         let owner = Owner { identity: identity.clone(), origin };
         match planted!(ClusterForgotten) {
             true => self.owner = Some(owner),

@@ -39,9 +39,10 @@ use std::collections::VecDeque;
 use serde::Serialize;
 
 use super::checkpoint::SharedCheckpoints;
+use super::error::corrupt;
+use super::error::io_error;
 use super::file_system::FsPath;
 use super::file_thread::{EntriesDone, FileThread, Order, VerifyDone};
-use super::files::io_error;
 use super::generation::Generation;
 use super::log_index::SegmentRange;
 use super::log_record::{
@@ -49,7 +50,6 @@ use super::log_record::{
     checksum, context, record_bytes,
 };
 use super::log_scan::{LogRead, LogSegment, Scan};
-use super::record::corrupt;
 use super::sealing::Sealing;
 use super::segments::{HEADER_BYTES, Segment, SegmentId};
 use super::witness::WitnessRecord;

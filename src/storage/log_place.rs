@@ -33,14 +33,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::error::io_error;
 use super::file_system::{Access, FsPath, Lock};
-use super::files::io_error;
 use super::frame::Format;
 use super::log_record::RecordPosition;
-use super::record::encode_body;
 use super::segments::{self, numbers};
 use super::witness::Witness;
 use crate::storage::{Result, StorageError};
+use crate::types::encoding;
 
 const LOG_DIR: Format = Format { name: "LOG_DIR", magic: b"qrlogdr\n", number: 1 };
 const OWNER: Format = Format { name: "OWNER", magic: b"qrowner\n", number: 1 };
@@ -153,7 +153,7 @@ impl LogPlace {
         let Some(text) = log_dir.path().to_str().map(str::to_owned) else {
             return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
         };
-        let start = xxh3_64(&encode_body(&(number, &data_dir)));
+        let start = xxh3_64(&encoding::append(&(number, &data_dir), Vec::new()));
         let of = LogStart { number: start, seq: 0, chain: 0 };
         let recorded = Recorded { log_dir: text, last: of.clone(), before: None };
         // First, so that what a crash leaves is found.
@@ -239,7 +239,10 @@ impl LogPlace {
         let data_dir = bytes_of(&data_dir_of(&self.incarnation)?);
         let of = self.of.clone();
         let recorded = self.recorded.last.number;
-        let start = xxh3_64(&encode_body(&(self.owner.start, recorded, random, &data_dir)));
+        let start = xxh3_64(&encoding::append(
+            &(self.owner.start, recorded, random, &data_dir),
+            Vec::new(),
+        ));
         let owner = Owner { start, before: Some(of.number), data_dir, ..self.owner.clone() };
         OWNER.write(&self.path, &owner)?;
         let last = LogStart::after(start, last);

@@ -2,8 +2,9 @@
 
 use serde::de::DeserializeOwned;
 
+use super::bytes::{hash, u64_at};
+use super::error::corrupt;
 use super::log_index::SegmentRange;
-use super::record::{corrupt, hash, u64_at};
 use super::sealing::Sealing;
 #[cfg(any(test, fuzzing))]
 use super::segments::check_header;

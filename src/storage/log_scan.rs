@@ -7,12 +7,11 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
+use super::error::{corrupt, io_error};
 use super::file_system::FsPath;
-use super::files::io_error;
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{SegmentRange, Span};
 use super::log_record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
-use super::record::corrupt;
 use super::sealing::Sealing;
 use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
 use super::{Result, StorageError};

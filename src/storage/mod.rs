@@ -21,12 +21,12 @@
 //!   If the call belonged to a checkpoint, that checkpoint is dropped.
 //! - One thread calls it.
 
+mod bytes;
 mod checkpoint;
 mod directory;
 mod error;
 mod file_system;
 mod file_thread;
-mod files;
 mod frame;
 mod generation;
 mod incarnation;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::rules::refuse;
+use super::error::refuse;
 use crate::node::stored::{
     Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta, Voting,
 };

@@ -8,7 +8,7 @@
 //! After a crash before the first write, the next start draws another id. The former id has
 //! acknowledged nothing, and the cluster replaces it by the new one.
 
-use super::rules::refuse;
+use super::error::refuse;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};

@@ -26,9 +26,10 @@
 //! it, so each chunk depends on all earlier ones. A chunk that was lost, duplicated, moved or
 //! restored from an old copy is detected. The log holds the chain after the last chunk.
 
-use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::bytes::{array, hash};
+use super::error::corrupt;
 use super::{Result, StorageError};
 use crate::encryption::AssociatedData;
 
@@ -271,46 +272,6 @@ pub(super) fn chunk_context(
 ) -> AssociatedData {
     let ChunkId { group, number } = id;
     AssociatedData::new(b'C', [log, generation, group, number.into(), previous, 0, 0])
-}
-
-/// The XXH3 of numbers and of the bytes after them.
-pub(super) fn hash(fields: [u64; 3], bytes: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    for field in fields {
-        hash.update(&field.to_le_bytes());
-    }
-    hash.update(bytes);
-    hash.digest()
-}
-
-/// The body of a record.
-pub(super) fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
-    postcard::to_allocvec(body)
-        .expect("encoding to a Vec fails only for types that have no length, and none is used")
-}
-
-/// An array of a slice of that length.
-pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
-    bytes.try_into().ok()
-}
-
-/// The number at a place, little endian; `None` behind the end.
-pub(super) fn u64_at(bytes: &[u8], start: usize) -> Option<u64> {
-    bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
-}
-
-/// Fails for the format of another version.
-pub(super) fn check_format(what: &str, format: u32, own: u32) -> Result<()> {
-    if format == own {
-        return Ok(());
-    }
-    let what = format!("{what} of format {format}, this version reads {own}");
-    Err(StorageError::Version { what })
-}
-
-/// The error for bytes that differ from what was written.
-pub(super) fn corrupt<T>(what: String) -> Result<T> {
-    Err(StorageError::Corrupt { what })
 }
 
 #[cfg(test)]

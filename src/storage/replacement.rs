@@ -6,10 +6,9 @@
 use std::path::Path;
 
 use super::directory::{Directory, FORMER_MAX, former_in, is_used};
+use super::error::{guarded, refuse};
 use super::file_system::FsPath;
-use super::generation::guarded;
 use super::incarnation::{Incarnation, Sound, is_removed};
-use super::rules::refuse;
 use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::storage::{DiskStore, Result, StorageError, StoreOptions};

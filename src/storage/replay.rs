@@ -13,14 +13,14 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::error::{corrupt, io_error};
 use super::file_system::FsPath;
-use super::files::io_error;
 use super::generation::Generation;
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{LogIndex, SegmentRange, Span};
 use super::log_record::{LogRecord, RecordKind, RecordPosition};
 use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
-use super::record::{Form, Record, chunk_context, corrupt, first_chunk_chain};
+use super::record::{Form, Record, chunk_context, first_chunk_chain};
 use super::rules::Bounds;
 use super::sealing::Sealing;
 use super::witness::WitnessRecord;

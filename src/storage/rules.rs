@@ -4,7 +4,8 @@
 //! fails while the log on disk is still sound. All stores share these checks.
 
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{LogAfter, Result, StorageError};
+use crate::storage::error::refuse;
+use crate::storage::{LogAfter, Result};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +145,4 @@ pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<()> {
         return refuse(format!("cluster {:016x} for cluster {:016x}", new.cluster, old.cluster));
     }
     Ok(())
-}
-
-/// The error for a call that breaks the contract.
-pub(super) fn refuse<T>(reason: String) -> Result<T> {
-    Err(StorageError::Io { what: "a write against the store's contract".to_owned(), reason })
 }

@@ -29,9 +29,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::corrupt;
 use super::frame::Format;
 use super::incarnation::Incarnation;
-use super::record::corrupt;
 use super::{Result, StorageError};
 use crate::encryption::{
     AssociatedData, DataKeys, GIVE_KEYS, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey,

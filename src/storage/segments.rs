@@ -31,9 +31,9 @@ use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Result;
+use super::bytes::u64_at;
+use super::error::{check_format, corrupt, io_error};
 use super::file_system::{Access, File, FsPath};
-use super::files::{create_file, io_error};
-use super::record::{check_format, corrupt, u64_at};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -146,7 +146,7 @@ impl Segment {
 
     /// Creates a segment, durably.
     pub(super) fn create(dir: &FsPath, id: SegmentId, length: u64) -> Result<Segment> {
-        let file = create_file(&path(dir, id.number))?;
+        let file = path(dir, id.number).create_file()?;
         file.write_at(&header(id, length), 0)
             .and_then(|()| fill(&*file, HEADER_BYTES as u64, length))
             .and_then(|()| file.sync_all())

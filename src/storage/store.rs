@@ -26,22 +26,21 @@ use std::time::Duration;
 
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::Directory;
+use super::error::{guarded, io_error, refuse};
 use super::file_system::FsPath;
 use super::file_thread::has_room_for_chunks;
-use super::files::io_error;
-use super::generation::{Generation, guarded};
+use super::generation::Generation;
 use super::incarnation::{FIRST_GENERATION, FOUNDING_SEQ, Incarnation};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::LogFile;
 use super::log_index::{LogIndex, Span};
 use super::log_record::RecordKind;
 use super::log_scan::LogRead;
-use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
-use super::rules::{Bounds, has_voted, is_alone, is_voter, refuse};
+use super::rules::{Bounds, has_voted, is_alone, is_voter};
 use super::sealing::Sealing;
-use super::segments;
 use super::witness::{Witness, WitnessRecord};
+use super::{opening, segments};
 use crate::encryption::KeyRing;
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{

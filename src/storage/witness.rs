@@ -29,9 +29,9 @@ use std::io;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::bytes::u64_at;
+use super::error::{check_format, corrupt, io_error};
 use super::file_system::{Access, File, FsPath};
-use super::files::{create_file, io_error};
-use super::record::{check_format, corrupt, u64_at};
 use crate::node::stored::HardState;
 use crate::storage::Result;
 
@@ -70,7 +70,7 @@ impl Witness {
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
     pub(super) fn create(path: &FsPath, first: &WitnessRecord) -> Result<Witness> {
-        let file = create_file(path)?;
+        let file = path.create_file()?;
         let block = block(first);
         // Both slots hold the first record, since the first write may tear one of them.
         file.write_at(&[block, block].concat(), 0)

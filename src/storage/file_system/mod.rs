@@ -29,7 +29,6 @@ pub(crate) use self::path::FsPath;
 pub(crate) use self::space::Space;
 #[cfg(feature = "admin")]
 pub(crate) use self::space::space;
-pub(super) use self::system::panic_text;
 use crate::storage::error::Result;
 
 /// A file system that parts of a store share.

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::system::SystemFiles;
 use super::{Access, Database, Directory, File, Lock, NameKind, SharedFileSystem};
+use crate::storage::error::io_error;
 use crate::storage::{Result, Space};
 
 /// The size of the pieces in which a file is copied.
@@ -83,6 +84,11 @@ impl FsPath {
 
     pub(crate) fn open(&self, access: Access) -> io::Result<Box<dyn File>> {
         self.files.open(&self.path, access)
+    }
+
+    /// Creates or truncates a file that only its owner may read.
+    pub(crate) fn create_file(&self) -> Result<Box<dyn File>> {
+        self.open(Access::Create).map_err(io_error(&format!("creating {self}")))
     }
 
     pub(crate) fn open_directory(&self) -> io::Result<Box<dyn Directory>> {

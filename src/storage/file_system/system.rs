@@ -1,6 +1,5 @@
 //! The file system of the operating system.
 
-use std::any::Any;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -16,8 +15,7 @@ use super::space::space;
 use super::{
     Access, Database, Directory, File, FileSystem, Lock, NameKind, Pair, SharedFileSystem,
 };
-use crate::storage::files::io_error;
-use crate::storage::record::corrupt;
+use crate::storage::error::{corrupt, io_error, panic_text};
 use crate::storage::{Result, Space, StorageError};
 
 /// How long a lock may outlive its last user: a child process holds a copy of it until it runs its
@@ -329,13 +327,6 @@ fn sled_error(what: &str) -> impl Fn(sled::Error) -> StorageError + use<> {
 
 fn corrupt_error(what: &str, reason: &str) -> StorageError {
     StorageError::Corrupt { what: format!("{what}: {reason}") }
-}
-
-/// The message of a panic.
-pub(in crate::storage) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without a message").to_owned()
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{corrupt, guarded, refuse};
 use super::generation::Generation;
-use super::incarnation::{FIRST_GENERATION, GenerationPaths};
-use super::log_body::CheckpointPart;
-use super::record::{ChunkId, Form, chunk_context, encode, first_chunk_chain};
+use super::options::StoreOptions;
+use super::part::{CheckpointPart, empty_part, put_chunk};
+use super::paths::{FIRST_GENERATION, GenerationPaths};
+use super::record::{ChunkId, first_chunk_chain};
 use super::sealing::Sealing;
-use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// The files of a generation may be this many times as long as its live content.
@@ -245,35 +245,6 @@ impl Checkpoints {
         let spare = if is_kept { spare } else { 0 };
         Some((std::mem::replace(&mut self.generation, target), spare))
     }
-}
-
-fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
-    let chain = first_chunk_chain(log_id, generation, id);
-    CheckpointPart { id, chunks: 0, bytes: 0, chain }
-}
-
-fn put_chunk(
-    log_id: u64,
-    sealing: &Sealing,
-    part: &mut CheckpointPart,
-    generation: &mut Generation,
-    chunk: &[u8],
-) -> Result<()> {
-    let id = ChunkId { group: part.id, number: part.chunks };
-    let context = chunk_context(log_id, generation.number(), id, part.chain);
-    let record = match sealing.sealed(&context, chunk) {
-        Some(sealed) => encode(id, part.chain, Form::Sealed, &sealed),
-        None => encode(id, part.chain, Form::Clear, chunk),
-    };
-    let (bytes, chain) = (record.bytes, record.chain);
-    generation.write(record)?;
-    let Some(chunks) = part.chunks.checked_add(1) else {
-        return refuse("more chunks than can be counted".to_owned());
-    };
-    part.chunks = chunks;
-    part.bytes += bytes;
-    part.chain = chain;
-    Ok(())
 }
 
 /// Writes the first full image of the first generation, durably.

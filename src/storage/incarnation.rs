@@ -18,7 +18,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,11 +25,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::error::{corrupt, io_error, refuse};
 use super::file_system::FsPath;
 use super::frame::{self, Format, TMP};
-use super::generation::Generation;
 use super::log_place::{self, FoundLog, LogPlace};
 use super::log_record::RecordPosition;
 #[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
+use super::paths::{GenerationPaths, generation_number};
 use super::rules::check_successor;
 use super::sealing::{KEYS, Sealing};
 #[cfg(any(test, feature = "simulator"))]
@@ -46,11 +45,8 @@ const NEW: &str = "NEW";
 const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
 const LOG: &str = "log";
-const GENERATION: &str = "gen-";
 const PREFIX: &str = "incarnation-";
 
-/// The generation that founding makes.
-pub(super) const FIRST_GENERATION: u64 = 1;
 /// The sequence number of the only record that founding makes.
 pub(super) const FOUNDING_SEQ: u64 = 1;
 
@@ -67,51 +63,6 @@ struct Owner {
 pub(crate) fn fuzz(bytes: &[u8]) {
     IDENTITY.fuzz::<Owner>(bytes);
     PROMISE.fuzz::<Promise>(bytes);
-}
-
-/// The space that a generation needs besides its chunks, since sled allocates space ahead.
-const GENERATION_ROOM: u64 = 16 << 20;
-
-/// Where the generations of an incarnation live.
-#[derive(Clone, Debug)]
-pub(super) struct GenerationPaths(FsPath);
-
-impl GenerationPaths {
-    fn path(&self, number: u64) -> FsPath {
-        self.0.join(format!("{GENERATION}{number:06}"))
-    }
-
-    /// Fails if the disk has no room for a generation of so many bytes and for the other writes during
-    /// its creation.
-    pub(super) fn have_room_for(&self, bytes: u64) -> Result<()> {
-        let needed = bytes.saturating_add(bytes / 4).saturating_add(GENERATION_ROOM);
-        match self.0.space() {
-            Some(Space { free, total }) if free < needed.min(total / 4 + bytes) => {
-                Err(StorageError::Again {
-                    what: "writing a checkpoint".to_owned(),
-                    reason: format!("it takes {needed} bytes, and the disk has room for {free}"),
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes the file of chunks that is kept for the next generation.
-    pub(super) fn remove_spare(&self) {
-        Generation::remove_spare(&self.0);
-    }
-
-    /// Makes an empty generation.
-    pub(super) fn create(&self, number: u64) -> Result<Generation> {
-        Generation::create(self.path(number), number)
-    }
-
-    /// Opens an existing generation. First adds its size to `size`.
-    pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
-        let path = self.path(number);
-        size.fetch_add(Generation::bytes_in(&path), Ordering::Relaxed);
-        Generation::open(path, number)
-    }
 }
 
 /// What must be sound where an incarnation is opened.
@@ -289,7 +240,7 @@ impl Incarnation {
 
     /// Where the generations live.
     pub(super) fn generations(&self) -> GenerationPaths {
-        GenerationPaths(self.path.clone())
+        GenerationPaths::new(&self.path)
     }
 
     /// Where the log lives.
@@ -420,7 +371,7 @@ impl Incarnation {
     /// what is left does no harm.
     pub(super) fn remove_unused(&self, generation: u64, sealing: &Sealing) {
         let _ = self.remove_leftovers(generation);
-        let _ = self.drop_unused_keys(sealing);
+        let _ = sealing.drop_unused_keys(&self.path);
     }
 
     /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
@@ -520,15 +471,6 @@ fn number_of(path: &FsPath) -> u64 {
 
 fn file_name(path: &FsPath) -> String {
     path.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The number in the name of a generation's directory.
-fn generation_number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix(GENERATION)?;
-    if digits.len() < 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
 }
 
 /// The segments of the log of an incarnation that are only kept to be used again.

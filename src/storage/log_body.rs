@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::part::CheckpointPart;
 use crate::node::stored::{HardState, LogEntry, SnapshotMeta};
 
 /// How many bytes an entry takes, about.
@@ -51,17 +52,6 @@ impl CheckpointBody {
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
-}
-
-/// The full image or a delta.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CheckpointPart {
-    /// The group of its chunks.
-    pub(super) id: u64,
-    /// How many chunks there are, how long they are together, and the chain after the last.
-    pub(super) chunks: u32,
-    pub(super) bytes: u64,
-    pub(super) chain: u64,
 }
 
 /// Decodes arbitrary bytes as each of the bodies.

@@ -9,6 +9,7 @@ use super::directory::{Directory, FORMER_MAX, former_in, is_used};
 use super::error::{guarded, refuse};
 use super::file_system::FsPath;
 use super::incarnation::{Incarnation, Sound, is_removed};
+use super::sealing::Sealing;
 use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::storage::{DiskStore, Result, StorageError, StoreOptions};
@@ -118,7 +119,7 @@ impl Replacement {
     ) -> Result<()> {
         let mut new = self.directory.begin(identity)?;
         let options = self.options.clone();
-        let sealing = new.create_keys(options.keys.as_ref())?;
+        let sealing = Sealing::create_keys(new.path(), options.keys.as_ref())?;
         guarded(|| Live::found(&mut new, identity, hard_state, meta, chunks, options, sealing))?;
         self.new = Some(new);
         Ok(())

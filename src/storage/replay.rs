@@ -1,32 +1,24 @@
-//! Reading a store back and verifying it.
+//! Reading the log of a store back and verifying it.
 //!
-//! The store is damaged unless all of this holds:
+//! The log is damaged unless all of this holds:
 //! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
 //!   witness records, and agrees with the witness there. ([`log_scan`](super::log_scan) has checked
 //!   each record.)
 //! - Its entries start no later than right after the checkpoint, and include the hard state's
 //!   commit index.
-//! - The generation that the log names has all chunks of the checkpoint, in order.
 
-use std::panic::resume_unwind;
-use std::thread;
-
-use crossbeam_channel::{Receiver, Sender};
-
-use super::error::{corrupt, io_error};
+use super::error::corrupt;
 use super::file_system::FsPath;
-use super::generation::Generation;
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{LogIndex, SegmentRange, Span};
 use super::log_record::{LogRecord, RecordKind, RecordPosition};
 use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
-use super::record::{Form, Record, chunk_context, first_chunk_chain};
 use super::rules::Bounds;
 use super::sealing::Sealing;
 use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
-use crate::storage::{ChunkSink, Result, StorageError};
+use crate::storage::{Result, StorageError};
 
 /// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]
@@ -126,104 +118,6 @@ pub(super) fn salvage_log(
     log.hard_state.commit = log.hard_state.commit.min(end);
     let boot = log.boot(&checkpoint);
     Ok((checkpoint, boot))
-}
-
-/// How many chunks may be read and not verified yet.
-const CHUNKS_AHEAD: usize = 64;
-
-/// Verifies the chunks of a checkpoint and passes them to `sink`. Another thread reads them, so the next
-/// ones come from the disk while `sink` works.
-pub(super) fn read_chunks(
-    generation: &mut Generation,
-    log: u64,
-    checkpoint: &CheckpointBody,
-    sealing: &Sealing,
-    sink: &mut ChunkSink<'_>,
-) -> Result<()> {
-    if generation.has_one_thread() {
-        let (sender, records) = crossbeam_channel::unbounded();
-        if let Err(error) = read_records(generation, checkpoint, &sender) {
-            // The receiver exists.
-            let _ = sender.send(Err(error));
-        }
-        drop(sender);
-        return verify_chunks(log, checkpoint, sealing, &records, sink);
-    }
-    thread::scope(|scope| {
-        let (sender, records) = crossbeam_channel::bounded(CHUNKS_AHEAD);
-        let reader = thread::Builder::new()
-            .name("quorate-chunks".to_owned())
-            .spawn_scoped(scope, move || {
-                if let Err(error) = read_records(generation, checkpoint, &sender) {
-                    // If the receiver is gone, it has failed already.
-                    let _ = sender.send(Err(error));
-                }
-            })
-            .map_err(io_error("starting a thread"))?;
-        let verified = verify_chunks(log, checkpoint, sealing, &records, sink);
-        // After an error, the closed channel ends the reader.
-        drop(records);
-        reader.join().map_or_else(|panic| resume_unwind(panic), |()| verified)
-    })
-}
-
-/// A chunk, and the place of its part in the checkpoint.
-type Read = Result<(usize, Record)>;
-
-/// Reads the chunks of all parts of a checkpoint.
-fn read_records(
-    generation: &mut Generation,
-    checkpoint: &CheckpointBody,
-    records: &Sender<Read>,
-) -> Result<()> {
-    for (place, part) in checkpoint.parts.iter().enumerate() {
-        let mut chunks = generation.chunks(part.id, None)?;
-        while let Some(record) = chunks.next()? {
-            if records.send(Ok((place, record))).is_err() {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-fn verify_chunks(
-    log: u64,
-    checkpoint: &CheckpointBody,
-    sealing: &Sealing,
-    records: &Receiver<Read>,
-    sink: &mut ChunkSink<'_>,
-) -> Result<()> {
-    let mut next = records.recv().ok().transpose()?;
-    for (place, part) in checkpoint.parts.iter().enumerate() {
-        let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
-        let mut count = 0;
-        while let Some((_, record)) = next.take_if(|(of, _)| *of == place) {
-            if record.id.number != count || record.previous != chain || count == part.chunks {
-                return corrupt(format!("{}: out of order", record.id));
-            }
-            chain = record.chain;
-            count += 1;
-            let context = chunk_context(log, checkpoint.generation, record.id, record.previous);
-            let is_sealed = record.form == Form::Sealed;
-            let body = sealing.opened(&context, is_sealed, &record.body, record.id)?;
-            if let Err(reason) = sink(&body) {
-                return corrupt(match is_sealed {
-                    false => format!("{}: {reason}", record.id),
-                    // The reason may name a path, and this text is written to the disk.
-                    true => {
-                        tracing::error!(chunk = %record.id, reason, "a chunk that was decrypted is not sound");
-                        format!("{}: its content is not sound", record.id)
-                    }
-                });
-            }
-            next = records.recv().ok().transpose()?;
-        }
-        if count != part.chunks || chain != part.chain {
-            return corrupt(format!("{count} of {} chunks of checkpoint {}", part.chunks, part.id));
-        }
-    }
-    Ok(())
 }
 
 /// The log as far as it has been read.

@@ -9,7 +9,9 @@ use super::directory::Directory;
 use super::file_system::FsPath;
 use super::incarnation::Sound;
 use super::opening;
-use super::replay::{read_chunks, salvage_log};
+use super::part::read_chunks;
+use super::replay::salvage_log;
+use super::sealing::Sealing;
 use crate::node::stored::Boot;
 use crate::storage::{DiskStore, Result, StoreOptions};
 
@@ -38,11 +40,11 @@ impl DiskStore {
                 Directory::open_damaged(dir, Sound::Identity, options.log_dir.as_deref())?;
             let current = directory.owned()?;
             let log_id = current.log_id()?;
-            let sealing = current.open_keys(options.keys.as_ref())?;
+            let sealing = Sealing::open_keys(current.path(), options.keys.as_ref())?;
             let (checkpoint, boot) = salvage_log(&current.log()?, log_id, &sealing)?;
             let mut generation = current.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
-            read_chunks(&mut generation, log_id, &checkpoint, &sealing, &mut |chunk| {
+            read_chunks(&mut generation, log_id, &checkpoint.parts, &sealing, &mut |chunk| {
                 chunks.push(chunk.to_vec());
                 Ok(())
             })?;

@@ -30,8 +30,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::corrupt;
+use super::file_system::FsPath;
 use super::frame::Format;
-use super::incarnation::Incarnation;
 use super::{Result, StorageError};
 use crate::encryption::{
     AssociatedData, DataKeys, GIVE_KEYS, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey,
@@ -152,11 +152,11 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     assert!(sealing.opened(&context, true, &sealed, "it").is_err());
 }
 
-impl Incarnation {
-    /// The keys of this directory, which has an owner.
-    pub(super) fn open_keys(&self, ring: Option<&Arc<KeyRing>>) -> Result<Sealing> {
+impl Sealing {
+    /// The keys of an incarnation's directory, which has an owner.
+    pub(super) fn open_keys(dir: &FsPath, ring: Option<&Arc<KeyRing>>) -> Result<Sealing> {
         let Some(ring) = ring else {
-            return match KEYS.read::<StoredKeys>(self.path()) {
+            return match KEYS.read::<StoredKeys>(dir) {
                 Ok(None) => Ok(Sealing::default()),
                 Ok(Some(StoredKeys { keys })) => {
                     let under = keys.last().map_or("", |key| &key.under);
@@ -169,7 +169,7 @@ impl Incarnation {
                 Err(error) => Err(error),
             };
         };
-        let Some(StoredKeys { keys }) = KEYS.read(self.path())? else {
+        let Some(StoredKeys { keys }) = KEYS.read(dir)? else {
             return Ok(Sealing { keys: None, given: true });
         };
         if keys.is_empty() {
@@ -178,7 +178,7 @@ impl Incarnation {
         let keys = match DataKeys::rewrapped(ring, &keys).map_err(key_error)? {
             Some(keys) => {
                 let stored = StoredKeys { keys };
-                KEYS.write(self.path(), &stored)?;
+                KEYS.write(dir, &stored)?;
                 let under = stored.keys.last().map_or("", |key| &key.under);
                 tracing::info!(
                     under,
@@ -193,23 +193,23 @@ impl Incarnation {
     }
 
     /// Makes the keys of a directory that is being founded, durably.
-    pub(super) fn create_keys(&self, ring: Option<&Arc<KeyRing>>) -> Result<Sealing> {
+    pub(super) fn create_keys(dir: &FsPath, ring: Option<&Arc<KeyRing>>) -> Result<Sealing> {
         let Some(ring) = ring else { return Ok(Sealing::default()) };
         let stored = StoredKeys { keys: vec![ring.new_data_key(1).map_err(key_error)?] };
-        KEYS.write(self.path(), &stored)?;
+        KEYS.write(dir, &stored)?;
         let keys = Arc::new(DataKeys::open(ring, &stored.keys).map_err(key_error)?);
         Ok(Sealing { keys: Some(keys), given: true })
     }
 
     /// Removes the data keys that nothing is encrypted with any more, after everything was read.
-    pub(super) fn drop_unused_keys(&self, sealing: &Sealing) -> Result<()> {
-        let Some(keys) = &sealing.keys else { return Ok(()) };
-        let Some(StoredKeys { keys: mut stored }) = KEYS.read(self.path())? else { return Ok(()) };
+    pub(super) fn drop_unused_keys(&self, dir: &FsPath) -> Result<()> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let Some(StoredKeys { keys: mut stored }) = KEYS.read(dir)? else { return Ok(()) };
         let before = stored.len();
         stored.retain(|key| keys.is_used(key.id));
         match stored.len() == before {
             true => Ok(()),
-            false => KEYS.write(self.path(), &StoredKeys { keys: stored }),
+            false => KEYS.write(dir, &StoredKeys { keys: stored }),
         }
     }
 }

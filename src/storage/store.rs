@@ -20,7 +20,6 @@
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -30,62 +29,26 @@ use super::error::{guarded, io_error, refuse};
 use super::file_system::FsPath;
 use super::file_thread::has_room_for_chunks;
 use super::generation::Generation;
-use super::incarnation::{FIRST_GENERATION, FOUNDING_SEQ, Incarnation};
+use super::incarnation::{FOUNDING_SEQ, Incarnation};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::LogFile;
 use super::log_index::{LogIndex, Span};
 use super::log_record::RecordKind;
 use super::log_scan::LogRead;
-use super::replay::{LogReplay, read_chunks, read_log};
+use super::options::StoreOptions;
+use super::part::read_chunks;
+use super::paths::FIRST_GENERATION;
+use super::replay::{LogReplay, read_log};
 use super::rules::{Bounds, has_voted, is_alone, is_voter};
 use super::sealing::Sealing;
 use super::witness::{Witness, WitnessRecord};
 use super::{opening, segments};
-use crate::encryption::KeyRing;
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
     StorageError,
 };
 use crate::types::membership::Promise;
-
-/// The settings of a store.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreOptions {
-    /// A checkpoint is full when the deltas take more than the image before them, and than this.
-    pub(crate) delta_bytes_min: u64,
-    /// A checkpoint is full when its files are more than four times as long as their live content,
-    /// and longer than this.
-    pub(crate) file_bytes_min: u64,
-    /// The file of chunks that a full checkpoint replaces is kept for the next one, up to three times the bytes of
-    /// the new image, if these are not fewer than this.
-    pub(crate) spare_bytes_min: u64,
-    /// A checkpoint is full when it would have more deltas than this.
-    pub(crate) deltas_max: usize,
-    /// The length of the log's files. A longer write gets a longer file.
-    pub(crate) segment_bytes: u64,
-    /// The keys under which the keys of the data are encrypted; without them, the store is in clear.
-    pub(crate) keys: Option<Arc<KeyRing>>,
-    /// The directory for logs; without it, they are where they were recorded, or in the data directory.
-    pub(crate) log_dir: Option<PathBuf>,
-    /// A random number, by which a start differs from those of copies of the directory.
-    pub(crate) random: u64,
-}
-
-impl Default for StoreOptions {
-    fn default() -> StoreOptions {
-        StoreOptions {
-            delta_bytes_min: 1 << 20,
-            file_bytes_min: 64 << 20,
-            spare_bytes_min: 1 << 20,
-            deltas_max: 256,
-            segment_bytes: 4 << 20,
-            keys: None,
-            log_dir: None,
-            random: 0,
-        }
-    }
-}
 
 /// A node's store in a data directory.
 #[derive(Debug)]
@@ -175,10 +138,12 @@ impl DiskStore {
     ) -> Result<DiskStore> {
         let opened = match directory.current() {
             None => Ok((Sealing::default(), State::Blank)),
-            Some(current) => current.open_keys(options.keys.as_ref()).and_then(|sealing| {
-                let opened = DiskStore::open_log(current, &sealing, size)?;
-                Ok((sealing, opened))
-            }),
+            Some(current) => {
+                Sealing::open_keys(current.path(), options.keys.as_ref()).and_then(|sealing| {
+                    let opened = DiskStore::open_log(current, &sealing, size)?;
+                    Ok((sealing, opened))
+                })
+            }
         };
         let (sealing, state) = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
         Ok(DiskStore { options, failed: None, sealing, state, unnoted: None, directory })
@@ -499,7 +464,7 @@ impl LogStore for DiskStore {
             }
             let mut new = store.directory.begin(identity)?;
             let options = store.options.clone();
-            let sealing = new.create_keys(options.keys.as_ref())?;
+            let sealing = Sealing::create_keys(new.path(), options.keys.as_ref())?;
             store.sealing = sealing.clone();
             let live = Live::found(&mut new, identity, hard_state, meta, chunks, options, sealing)?;
             // Before this the directory opens as blank, afterwards as founded.
@@ -524,7 +489,7 @@ impl LogStore for DiskStore {
                 let mut checkpoints = live.checkpoints.lock();
                 let generation = checkpoints.generation();
                 let (id, sealing) = (live.log.id(), &store.sealing);
-                read_chunks(generation, id, &replay.checkpoint, sealing, sink)?;
+                read_chunks(generation, id, &replay.checkpoint.parts, sealing, sink)?;
                 return Ok(replay.log.boot(&replay.checkpoint));
             }
             let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
@@ -533,7 +498,7 @@ impl LogStore for DiskStore {
             let Opened { mut generation, mut replay, witness } = *opened;
             let current = store.directory.owned()?;
             let log_id = current.log_id()?;
-            read_chunks(&mut generation, log_id, &replay.checkpoint, &store.sealing, sink)?;
+            read_chunks(&mut generation, log_id, &replay.checkpoint.parts, &store.sealing, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds, .. } = replay;
             let (paths, options) = (current.generations(), store.options.clone());

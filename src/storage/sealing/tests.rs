@@ -294,7 +294,8 @@ fn a_wrong_key_is_not_damage() {
         // On this thread, where the bug is planted.
         let mut directory = Directory::open(&FsPath::system(dir), None).unwrap();
         for ring in [None, ring(&["k2"])] {
-            let error = directory.owned().unwrap().open_keys(ring.as_ref()).unwrap_err();
+            let error =
+                Sealing::open_keys(directory.owned().unwrap().path(), ring.as_ref()).unwrap_err();
             let error = directory.quarantine_if_corrupt(error);
             assert!(matches!(error, StorageError::Key { .. }), "{error}");
             assert!(!dir.join("QUARANTINED").exists());

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{corrupt, refuse};
-use super::log_body::size;
+use super::log::body::size;
 use super::rules::{Bounds, check_successor, has_voted, is_voter};
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};

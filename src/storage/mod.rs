@@ -10,7 +10,25 @@
 //!
 //! The store of a node without a cluster has a checkpoint at index 0.
 //!
-//! `contract` says what every store promises.
+//! `contract` says what every store promises, and `rules` what their callers may not do.
+//!
+//! | where | what it answers |
+//! | --- | --- |
+//! | `store` | what a member does with its data directory, call by call |
+//! | `directory` | which files a member has, and which of its incarnations is the current one |
+//! | `log` | how an append is durable, how far the log reaches, and whether it is sound |
+//! | `checkpoint` | which chunks are valid, and whether they are sound |
+//! | `file_system` | what the system does with files, and what can be relied on |
+//! | `sealing`, `frame`, `bytes` | what the formats of these have in common |
+//!
+//! Beside `store`: `opening` bounds the time that it takes to open one, `replacement` puts a new one in its place,
+//! `salvage` reads what is left of a damaged one, and `provisional` stands for it until a leader has admitted the member.
+//!
+//! Each uses only what is below it (`tests/repository/rooms.rs` has the order). This file only passes on what others
+//! use.
+//!
+//! Not here: when a checkpoint is begun, and which threads call a store (`runtime::disk`); what is done with the
+//! directory of a member that cannot start (`runtime::directory`, `recovery`).
 
 mod bytes;
 mod checkpoint;
@@ -18,31 +36,17 @@ mod contract;
 mod directory;
 mod error;
 mod file_system;
-mod file_thread;
 mod frame;
-mod generation;
-mod incarnation;
-mod log_body;
-mod log_file;
-mod log_index;
-mod log_place;
-mod log_record;
-mod log_scan;
+mod log;
 mod memory;
 mod opening;
 mod options;
-mod part;
-mod paths;
 mod provisional;
-mod record;
 mod replacement;
-mod replay;
 mod rules;
 mod salvage;
 mod sealing;
-mod segments;
 mod store;
-mod witness;
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "one test measures times")]
@@ -57,6 +61,8 @@ pub(crate) use self::contract::{
     CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Rot, ScrubDone,
 };
 #[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::directory::incarnation::log_of;
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::directory::{current_name, spare_segments};
 pub(crate) use self::error::{Result, StorageError};
 #[cfg(feature = "admin")]
@@ -65,14 +71,12 @@ pub(crate) use self::file_system::space;
 pub(crate) use self::file_system::{Access, simulated};
 pub(crate) use self::file_system::{FsPath, Space};
 #[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::incarnation::log_of;
+pub(crate) use self::log::witness::witnessed;
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::options::StoreOptions;
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::store::DiskStore;
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) use self::witness::witnessed;
 
 /// Reads an arbitrary frame `KEYS`, and arbitrary encrypted bytes.
 #[cfg(any(test, fuzzing))]
@@ -80,15 +84,17 @@ pub(crate) use self::sealing::fuzz as fuzz_keys;
 
 /// Reads arbitrary bytes as the small files of a directory.
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::{incarnation::fuzz as fuzz_identity, log_place::fuzz as fuzz_log_place};
+pub(crate) use self::{
+    directory::incarnation::fuzz as fuzz_identity, log::place::fuzz as fuzz_log_place,
+};
 
 /// Reads arbitrary bytes as each kind of data on disk.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(parts: &[&[u8]]) {
-    record::fuzz(parts);
+    checkpoint::chunk::fuzz(parts);
     for part in parts {
-        log_body::fuzz(part);
-        log_record::fuzz(part);
-        witness::fuzz(part);
+        log::body::fuzz(part);
+        log::record::fuzz(part);
+        log::witness::fuzz(part);
     }
 }

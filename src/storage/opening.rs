@@ -108,9 +108,9 @@ mod tests {
         use std::io::Write;
         use std::process::Command;
 
-        use super::super::directory::current_incarnation;
         use crate::machine::snapshot::ChunkWriter;
         use crate::node::stored::Identity;
+        use crate::storage::directory::current_incarnation;
         use crate::storage::{DiskStore, LogStore, StoreOptions};
 
         let temporary = tempfile::tempdir().unwrap();

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
+use super::directory::incarnation::{Incarnation, Sound, is_removed};
 use super::directory::{Directory, FORMER_MAX, former_in, is_used};
 use super::error::{guarded, refuse};
 use super::file_system::FsPath;
-use super::incarnation::{Incarnation, Sound, is_removed};
 use super::sealing::Sealing;
 use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};

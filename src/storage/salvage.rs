@@ -5,12 +5,12 @@
 //! the checkpoint and the log up to the damage can still be read. The rest is lost, and its size is not
 //! known. Nothing is read from a store whose checkpoint is damaged.
 
+use super::checkpoint::part::read_chunks;
 use super::directory::Directory;
+use super::directory::incarnation::Sound;
 use super::file_system::FsPath;
-use super::incarnation::Sound;
+use super::log::replay::salvage_log;
 use super::opening;
-use super::part::read_chunks;
-use super::replay::salvage_log;
 use super::sealing::Sealing;
 use crate::node::stored::Boot;
 use crate::storage::{DiskStore, Result, StoreOptions};

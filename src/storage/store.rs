@@ -1,16 +1,9 @@
 //! The store on disk: the log in segment files, checkpoints in files of chunks with a sled database each.
 //!
-//! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints are written to a
+//! An append is one write and one wait for the device, see `log`. The chunks of checkpoints are written to a
 //! file, their places to sled, and they are valid once a record of the log names them. A full checkpoint is written to
 //! a new generation, beside the current one, which stays valid until the new one is complete. This also bounds how
 //! much longer its files are than their live content.
-//!
-//! | where | what |
-//! | --- | --- |
-//! | `directory`, `incarnation` | the files of the data directory |
-//! | `log_file`, `segments`, `log_record`, `log_body`, `log_index` | the log |
-//! | `checkpoint`, `generation`, `record` | checkpoints, in files and in sled |
-//! | `witness`, `log_scan`, `replay` | how both are verified when they are read back |
 //!
 //! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
 //! thread pool, which may not work for other databases either after a panic. In a process that
@@ -23,26 +16,27 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::checkpoint::generation::Generation;
+use super::checkpoint::part::read_chunks;
+use super::checkpoint::paths::FIRST_GENERATION;
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::Directory;
+use super::directory::incarnation::{FOUNDING_SEQ, Incarnation};
 use super::error::{guarded, io_error, refuse};
 use super::file_system::FsPath;
-use super::file_thread::has_room_for_chunks;
-use super::generation::Generation;
-use super::incarnation::{FOUNDING_SEQ, Incarnation};
-use super::log_body::{CheckpointBody, LogBodyRef};
-use super::log_file::LogFile;
-use super::log_index::{LogIndex, Span};
-use super::log_record::RecordKind;
-use super::log_scan::LogRead;
+use super::log::body::{CheckpointBody, LogBodyRef};
+use super::log::file::LogFile;
+use super::log::file_thread::has_room_for_chunks;
+use super::log::index::{LogIndex, Span};
+use super::log::record::RecordKind;
+use super::log::replay::{LogReplay, read_log};
+use super::log::scan::LogRead;
+use super::log::segments;
+use super::log::witness::{Witness, WitnessRecord};
+use super::opening;
 use super::options::StoreOptions;
-use super::part::read_chunks;
-use super::paths::FIRST_GENERATION;
-use super::replay::{LogReplay, read_log};
 use super::rules::{Bounds, has_voted, is_alone, is_voter};
 use super::sealing::Sealing;
-use super::witness::{Witness, WitnessRecord};
-use super::{opening, segments};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,

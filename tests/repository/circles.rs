@@ -106,7 +106,7 @@ fn names(file: &Path, modules: &BTreeMap<Module, PathBuf>) -> Names {
 }
 
 /// Which file uses which others.
-fn uses() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+pub(crate) fn uses() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let modules: BTreeMap<Module, PathBuf> =
         sources().into_iter().map(|file| (module(&file), file)).collect();
     let is_beside =
@@ -151,7 +151,10 @@ fn uses() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
 }
 
 /// All files that can be reached from this one.
-fn reached(from: &PathBuf, uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<PathBuf> {
+pub(crate) fn reached(
+    from: &PathBuf,
+    uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+) -> BTreeSet<PathBuf> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(file) = open.pop() {
         for used in uses.get(file).into_iter().flatten() {

@@ -6,3 +6,4 @@ mod face;
 mod figures;
 mod layers;
 mod package;
+mod rooms;

@@ -1,10 +1,10 @@
 //! Damage that is found while a store is open, and repaired.
 
 use super::super::conformance::{checkpoint, entries};
-use super::super::directory::current_incarnation;
 use super::super::model::{Model, Op, Random, apply, found};
 use super::super::{CheckpointKind, DiskStore, FsPath, LogAfter, LogStore, Rot, StoreOptions};
 use super::copy_directory;
+use crate::storage::directory::current_incarnation;
 
 /// The results of a whole round of verifying.
 fn scrub(store: &mut DiskStore) -> Vec<Option<Rot>> {

@@ -11,9 +11,9 @@ use crate::node::stored::LogEntry;
 use crate::storage::CheckpointKind;
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::directory::current_incarnation;
-use crate::storage::log_index::SegmentRange;
+use crate::storage::log::index::SegmentRange;
+use crate::storage::log::segments;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
-use crate::storage::segments;
 use crate::storage::simulated::{Device, PowerCut, ProcessFiles};
 
 /// Short segments, so that a log has several.
@@ -216,7 +216,7 @@ fn a_directory_that_a_start_has_found_survives_a_power_cut() {
 /// The place is that of another chunk with the same id, as of a checkpoint that was given up.
 #[test]
 fn scrubbing_finds_a_chunk_that_does_not_follow_the_one_before() {
-    use crate::storage::record::{ChunkId, Form, encode};
+    use crate::storage::checkpoint::chunk::{ChunkId, Form, encode};
     let (dir, mut store, mut model) = written();
     let from = model.last() + 1;
     checkpoint(&mut store, &mut model, from);

@@ -8,55 +8,55 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::part::CheckpointPart;
 use crate::node::stored::{HardState, LogEntry, SnapshotMeta};
+use crate::storage::checkpoint::part::CheckpointPart;
 
 /// How many bytes an entry takes, about.
-pub(super) fn size(entry: &LogEntry) -> u64 {
+pub(in crate::storage) fn size(entry: &LogEntry) -> u64 {
     entry.data.len() as u64 + 64
 }
 
 /// One append.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LogBody {
+pub(in crate::storage) struct LogBody {
     /// The hard state after the write, whether the write changed it or not.
-    pub(super) hard_state: HardState,
-    pub(super) entries: Vec<LogEntry>,
+    pub(in crate::storage) hard_state: HardState,
+    pub(in crate::storage) entries: Vec<LogEntry>,
 }
 
 /// A borrowed [`LogBody`], for writing.
 #[derive(Debug, Serialize)]
-pub(super) struct LogBodyRef<'a> {
-    pub(super) hard_state: HardState,
-    pub(super) entries: &'a [LogEntry],
+pub(in crate::storage) struct LogBodyRef<'a> {
+    pub(in crate::storage) hard_state: HardState,
+    pub(in crate::storage) entries: &'a [LogEntry],
 }
 
 /// A valid checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CheckpointBody {
+pub(in crate::storage) struct CheckpointBody {
     /// The generation that has its chunks.
-    pub(super) generation: u64,
+    pub(in crate::storage) generation: u64,
     /// The full image, and the deltas behind it.
-    pub(super) parts: Vec<CheckpointPart>,
-    pub(super) meta: SnapshotMeta,
+    pub(in crate::storage) parts: Vec<CheckpointPart>,
+    pub(in crate::storage) meta: SnapshotMeta,
     /// The hard state at the commit.
-    pub(super) hard_state: HardState,
+    pub(in crate::storage) hard_state: HardState,
     /// Entries below this index are dropped.
-    pub(super) log_from: u64,
+    pub(in crate::storage) log_from: u64,
     /// Every record from this sequence number on is kept.
-    pub(super) kept_from: u64,
+    pub(in crate::storage) kept_from: u64,
 }
 
 impl CheckpointBody {
     /// How many bytes its chunks take.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(in crate::storage) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 }
 
 /// Decodes arbitrary bytes as each of the bodies.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(in crate::storage) fn fuzz(bytes: &[u8]) {
     let _ = postcard::take_from_bytes::<LogBody>(bytes);
     let _ = postcard::take_from_bytes::<CheckpointBody>(bytes);
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::crash_tests::copy_directory;
-use super::super::model::{self, Model, apply, entry, found, identity};
 use super::*;
 use crate::node::stored::{HardState, LogWrite, SnapshotMeta, Voting};
+use crate::storage::crash_tests::copy_directory;
+use crate::storage::model::{self, Model, apply, entry, found, identity};
 use crate::storage::simulated::{Device, ProcessFiles};
 use crate::storage::{DiskStore, LogStore, StoreOptions, copy_store};
 

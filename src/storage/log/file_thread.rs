@@ -10,16 +10,16 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
-use super::checkpoint::SharedCheckpoints;
-use super::error::io_error;
-use super::file_system::{Access, FsPath, Space};
-use super::frame::TMP;
-use super::generation::Generation;
-use super::log_scan::{LogRead, read_entries, verify_segment};
-use super::sealing::Sealing;
+use super::scan::{LogRead, read_entries, verify_segment};
 use super::segments::{Segment, SegmentId, path};
-use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
+use crate::storage::checkpoint::SharedCheckpoints;
+use crate::storage::checkpoint::generation::Generation;
+use crate::storage::error::io_error;
+use crate::storage::file_system::{Access, FsPath, Space};
+use crate::storage::frame::TMP;
+use crate::storage::sealing::Sealing;
+use crate::storage::{Result, StorageError};
 
 /// How many unused segments are kept for reuse, besides the one that is created ahead: all that a checkpoint frees
 /// at once, since the log needs as many until the next one. A new one is written twice, at first with zeros.
@@ -28,7 +28,7 @@ const SPARE_MAX: usize = 64;
 const SPARE_FEW: usize = 4;
 const ROOM_FOR_SPARE: u64 = 8;
 /// Whether so many bytes of chunks may be kept that nothing needs.
-pub(super) fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
+pub(in crate::storage) fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
     free >= ROOM_FOR_SPARE.saturating_mul(bytes)
 }
 
@@ -36,13 +36,13 @@ pub(super) fn has_room_for_chunks(free: u64, bytes: u64) -> bool {
 const SHRINK_BYTES: u64 = 4 << 20;
 
 /// Receives whether a segment is sound.
-pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
+pub(in crate::storage) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Receives the entries that were read.
-pub(super) type EntriesDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
+pub(in crate::storage) type EntriesDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
 
 /// A piece of work.
-pub(super) enum Order {
+pub(in crate::storage) enum Order {
     Make(SegmentId),
     /// Verify a segment that is not written to any more.
     Verify(SegmentId, VerifyDone),
@@ -79,7 +79,7 @@ pub(super) enum Order {
 
 /// The owner's end. Dropping it ends the thread, when all orders but removals are done.
 #[derive(Debug)]
-pub(super) struct FileThread {
+pub(in crate::storage) struct FileThread {
     dir: FsPath,
     length: u64,
     /// Whether a segment was ordered and was not taken yet.
@@ -118,7 +118,7 @@ type Made = Result<Segment>;
 
 impl FileThread {
     /// Starts the thread, for segments of this length.
-    pub(super) fn start(dir: &FsPath, length: u64) -> Result<FileThread> {
+    pub(in crate::storage) fn start(dir: &FsPath, length: u64) -> Result<FileThread> {
         let mut work = FileWork::new(dir, length);
         let driver = if dir.has_one_thread() {
             let owned = Owned { work, orders: VecDeque::new(), made: None };
@@ -138,7 +138,7 @@ impl FileThread {
     }
 
     /// Orders the next segment, for [`FileThread::take`].
-    pub(super) fn order(&mut self, id: SegmentId) {
+    pub(in crate::storage) fn order(&mut self, id: SegmentId) {
         if !self.ordered {
             self.send(Order::Make(id));
             self.ordered = true;
@@ -146,7 +146,7 @@ impl FileThread {
     }
 
     /// The next segment, of at least this length. Waits for it if it is not ready.
-    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment> {
+    pub(in crate::storage) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment> {
         let ahead = if std::mem::take(&mut self.ordered) { self.await_made() } else { None };
         match ahead {
             Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
@@ -166,7 +166,7 @@ impl FileThread {
     }
 
     /// The same for the spare file of chunks beside the generations.
-    pub(super) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
+    pub(in crate::storage) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
         if let Some((spare, bytes)) = Generation::spare_in(generations)
             && !has_room_for_chunks(free, bytes)
         {
@@ -175,11 +175,11 @@ impl FileThread {
     }
 
     /// The usual length of a segment; a larger record gets a longer one.
-    pub(super) fn length(&self) -> u64 {
+    pub(in crate::storage) fn length(&self) -> u64 {
         self.length
     }
 
-    pub(super) fn send(&self, order: Order) {
+    pub(in crate::storage) fn send(&self, order: Order) {
         if let Order::Free { .. } = order {
             self.freed.set(true);
         }
@@ -196,7 +196,7 @@ impl FileThread {
         not(any(test, feature = "simulator")),
         allow(dead_code, reason = "the simulator needs it")
     )]
-    pub(super) fn work_beside(&self) -> bool {
+    pub(in crate::storage) fn work_beside(&self) -> bool {
         match &self.driver {
             Driver::Thread { .. } => false,
             Driver::Owner(owned) => owned.borrow_mut().work(),

@@ -17,8 +17,8 @@
 //! | offset | bytes | meaning                                                  |
 //! |--------|-------|----------------------------------------------------------|
 //! | 0      | 1     | format: [`Form`]                                         |
-//! | 1      | 4     | how many parts the record has                            |
-//! | 5      | 8     | the chain before this record                             |
+//! | 1      | 4     | how many parts the chunk has                             |
+//! | 5      | 8     | the chain before this chunk                              |
 //! | 13     | n     | this part of the body                                    |
 //! | 13 + n | 8     | XXH3 of the key and of everything before                 |
 //!
@@ -28,15 +28,15 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::bytes::{array, hash};
-use super::error::corrupt;
-use super::{Result, StorageError};
 use crate::encryption::AssociatedData;
+use crate::storage::bytes::{array, hash};
+use crate::storage::error::corrupt;
+use crate::storage::{Result, StorageError};
 
-/// What the body of a chunk is. Its tag is the format of the record: this version reads no other one.
+/// What the body of a chunk is. Its tag is the format of the chunk: this version reads no other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Form {
+pub(in crate::storage) enum Form {
     Clear = 1,
     /// Encrypted, before it was split into parts: see `sealing`.
     Sealed = 2,
@@ -51,17 +51,17 @@ const BODY_BYTES_MAX: usize = VALUE_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES;
 const KEY_BYTES: usize = 17;
 
 /// A key in sled.
-pub(super) type Key = [u8; KEY_BYTES];
+pub(in crate::storage) type Key = [u8; KEY_BYTES];
 
 /// The first byte of each key.
 const TAG: u8 = b'C';
 
 /// The identity of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChunkId {
+pub(in crate::storage) struct ChunkId {
     /// The part of a checkpoint that it belongs to.
-    pub(super) group: u64,
-    pub(super) number: u32,
+    pub(in crate::storage) group: u64,
+    pub(in crate::storage) number: u32,
 }
 
 impl ChunkId {
@@ -73,12 +73,12 @@ impl ChunkId {
     }
 
     /// A key that sorts after those of all chunks.
-    pub(super) fn end() -> [u8; 1] {
+    pub(in crate::storage) fn end() -> [u8; 1] {
         [TAG + 1]
     }
 
     /// The key of one part.
-    pub(super) fn key(&self, part: u32) -> Key {
+    pub(in crate::storage) fn key(&self, part: u32) -> Key {
         let mut key = [0; KEY_BYTES];
         key[0] = TAG;
         key[1..9].copy_from_slice(&self.group.to_be_bytes());
@@ -88,7 +88,7 @@ impl ChunkId {
     }
 
     /// The chunk and the part that a key names.
-    pub(super) fn parse(key: &[u8]) -> Result<(ChunkId, u32)> {
+    pub(in crate::storage) fn parse(key: &[u8]) -> Result<(ChunkId, u32)> {
         let parse = |key: &Key| {
             let group = u64::from_be_bytes(array(&key[1..9])?);
             let number = u32::from_be_bytes(array(&key[9..13])?);
@@ -108,18 +108,18 @@ impl std::fmt::Display for ChunkId {
     }
 }
 
-/// A record ready to be stored.
+/// A chunk ready to be stored.
 #[derive(Debug)]
-pub(super) struct Encoded {
-    pub(super) parts: Vec<(Key, Vec<u8>)>,
-    /// The chain after the record.
-    pub(super) chain: u64,
+pub(in crate::storage) struct Encoded {
+    pub(in crate::storage) parts: Vec<(Key, Vec<u8>)>,
+    /// The chain after the chunk.
+    pub(in crate::storage) chain: u64,
     /// Keys and values together.
-    pub(super) bytes: u64,
+    pub(in crate::storage) bytes: u64,
 }
 
 /// Splits a body into parts and adds their checksums.
-pub(super) fn encode(id: ChunkId, previous: u64, form: Form, body: &[u8]) -> Encoded {
+pub(in crate::storage) fn encode(id: ChunkId, previous: u64, form: Form, body: &[u8]) -> Encoded {
     let count = body.len().div_ceil(BODY_BYTES_MAX).max(1);
     let parts_declared = u32::try_from(count)
         .expect("2^32 parts would be a body of 250 TB, and it is in memory in one piece");
@@ -144,20 +144,20 @@ pub(super) fn encode(id: ChunkId, previous: u64, form: Form, body: &[u8]) -> Enc
     Encoded { parts, chain: chain.digest(), bytes }
 }
 
-/// A record that was read back: its checksums and parts are verified, its chain is not yet.
+/// A chunk that was read back: its checksums and parts are verified, its chain is not yet.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) id: ChunkId,
-    /// The chain before the record and after it.
-    pub(super) previous: u64,
-    pub(super) chain: u64,
-    pub(super) form: Form,
-    pub(super) body: Vec<u8>,
+pub(in crate::storage) struct Chunk {
+    pub(in crate::storage) id: ChunkId,
+    /// The chain before the chunk and after it.
+    pub(in crate::storage) previous: u64,
+    pub(in crate::storage) chain: u64,
+    pub(in crate::storage) form: Form,
+    pub(in crate::storage) body: Vec<u8>,
 }
 
-/// Puts records together from parts in the order of their keys.
+/// Puts chunks together from parts in the order of their keys.
 #[derive(Debug)]
-pub(super) struct Reader<I> {
+pub(in crate::storage) struct Reader<I> {
     parts: I,
 }
 
@@ -167,12 +167,12 @@ where
     K: AsRef<[u8]>,
     V: AsRef<[u8]>,
 {
-    pub(super) fn new(parts: I) -> Reader<I> {
+    pub(in crate::storage) fn new(parts: I) -> Reader<I> {
         Reader { parts }
     }
 
-    /// The next record. Not to be called again after an error.
-    pub(super) fn next(&mut self) -> Result<Option<Record>> {
+    /// The next chunk. Not to be called again after an error.
+    pub(in crate::storage) fn next(&mut self) -> Result<Option<Chunk>> {
         let Some((key, value)) = self.parts.next().transpose()? else {
             return Ok(None);
         };
@@ -192,26 +192,26 @@ where
             };
             let opened = open(id, part, value.as_ref())?;
             if (opened.parts, opened.previous, opened.form) != (parts, previous, form) {
-                return corrupt(format!("{id}: part {part} is of another record"));
+                return corrupt(format!("{id}: part {part} is of another chunk"));
             }
             chain.update(&opened.checksum.to_le_bytes());
             body.extend_from_slice(opened.piece);
         }
-        Ok(Some(Record { id, previous, chain: chain.digest(), form, body }))
+        Ok(Some(Chunk { id, previous, chain: chain.digest(), form, body }))
     }
 }
 
 /// Reads arbitrary parts, and arbitrary bodies with correct checksums.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(parts: &[&[u8]]) {
+pub(in crate::storage) fn fuzz(parts: &[&[u8]]) {
     let stored = parts.chunks(2).map(|part| Ok((part[0], *part.last().unwrap_or(&part[0]))));
     let mut reader = Reader::new(stored);
     while let Ok(Some(_)) = reader.next() {}
     for body in parts {
         let encoded = encode(ChunkId { group: 1, number: 0 }, 0, Form::Clear, body);
         let mut reader = Reader::new(encoded.parts.iter().map(|(key, value)| Ok((key, value))));
-        let record = reader.next().unwrap().unwrap();
-        assert_eq!(record.body, *body);
+        let chunk = reader.next().unwrap().unwrap();
+        assert_eq!(chunk.body, *body);
     }
 }
 
@@ -238,7 +238,7 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<VerifiedValue<'_>> {
         tag if tag == Form::Clear as u8 => Form::Clear,
         tag if tag == Form::Sealed as u8 => Form::Sealed,
         other => {
-            let what = format!("records of format {other}, which this version does not read");
+            let what = format!("chunks of format {other}, which this version does not read");
             return Err(StorageError::Version { what });
         }
     };
@@ -278,7 +278,7 @@ pub(super) fn chunk_context(
 mod tests {
     use super::*;
 
-    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>> {
+    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Chunk>> {
         Reader::new(parts.iter().map(|(k, v)| Ok((k.to_vec(), v.clone())))).next()
     }
 
@@ -296,20 +296,20 @@ mod tests {
     }
 
     #[test]
-    fn record_round_trip_in_parts() {
+    fn chunk_round_trip_in_parts() {
         for length in [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 3 * BODY_BYTES_MAX + 7] {
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
             let encoded = encode(CHUNK, 99, Form::Clear, &body);
             assert!(encoded.parts.iter().all(|(_, v)| v.len() <= VALUE_BYTES_MAX));
-            let record = read(&encoded.parts).unwrap().unwrap();
-            assert_eq!(record.body, body);
-            assert_eq!(record.previous, 99);
-            assert_eq!(record.chain, encoded.chain);
+            let chunk = read(&encoded.parts).unwrap().unwrap();
+            assert_eq!(chunk.body, body);
+            assert_eq!(chunk.previous, 99);
+            assert_eq!(chunk.chain, encoded.chain);
         }
     }
 
     #[test]
-    fn record_refuses_every_flipped_bit() {
+    fn chunk_refuses_every_flipped_bit() {
         let encoded = encode(CHUNK, 99, Form::Clear, b"some body");
         let (key, value) = &encoded.parts[0];
         for bit in 0..(key.len() + value.len()) * 8 {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn record_refuses_missing_and_foreign_parts() {
+    fn chunk_refuses_missing_and_foreign_parts() {
         let body = vec![1; 3 * BODY_BYTES_MAX];
         let encoded = encode(CHUNK, 99, Form::Clear, &body);
         for missing in 0..3 {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn record_of_another_format_is_a_version() {
+    fn chunk_of_another_format_is_a_version() {
         let encoded = encode(CHUNK, 99, Form::Clear, b"body");
         let (key, mut value) = encoded.parts[0].clone();
         value.truncate(value.len() - CHECKSUM_BYTES);

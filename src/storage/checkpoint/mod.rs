@@ -7,17 +7,37 @@
 //!
 //! One thread writes chunks and another one commits; they share [`SharedCheckpoints`]. A commit
 //! holds the lock only briefly, since all chunks are durable by then.
+//!
+//! | where | what it answers |
+//! | --- | --- |
+//! | this file | when a checkpoint is a full image, and which one is valid |
+//! | `part` | which chunks one has, and whether they are sound |
+//! | `paths` | where generations are, and whether there is room for a further one |
+//! | `generation` | how chunks become durable in a file and in sled |
+//! | `chunk` | what surrounds a chunk |
+//!
+//! Invariants:
+//! - Chunks are durable before the log names them, and stay until it names others.
+//! - A checkpoint that fails leaves the valid one as it is, and the next one is tried again.
+//! - A chunk proves all earlier ones of its part.
+//!
+//! Not here: the record that makes a checkpoint valid (`log::body`), and what the log keeps for it (`store`).
+
+pub(super) mod chunk;
+pub(super) mod generation;
+pub(super) mod part;
+pub(super) mod paths;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::error::{corrupt, guarded, refuse};
-use super::generation::Generation;
-use super::options::StoreOptions;
-use super::part::{CheckpointPart, empty_part, put_chunk};
-use super::paths::{FIRST_GENERATION, GenerationPaths};
-use super::record::{ChunkId, first_chunk_chain};
-use super::sealing::Sealing;
-use super::{CheckpointKind, Checkpointer, Result, StorageError};
+use self::chunk::{ChunkId, first_chunk_chain};
+use self::generation::Generation;
+use self::part::{CheckpointPart, empty_part, put_chunk};
+use self::paths::{FIRST_GENERATION, GenerationPaths};
+use crate::storage::error::{corrupt, guarded, refuse};
+use crate::storage::options::StoreOptions;
+use crate::storage::sealing::Sealing;
+use crate::storage::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// The files of a generation may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;

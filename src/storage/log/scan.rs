@@ -2,37 +2,37 @@
 //!
 //! A log is read from the first record that its last checkpoint keeps. Segments before it are only kept to
 //! be used again, and records before it in the same segment are not needed: damage there is no damage of
-//! the log. [`log_file`](super::log_file) says how the end of the log is distinguished from damage.
+//! the log. [`log`](super) says how the end of the log is distinguished from damage.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-use super::error::{corrupt, io_error};
-use super::file_system::FsPath;
-use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_index::{SegmentRange, Span};
-use super::log_record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
-use super::sealing::Sealing;
+use super::body::{CheckpointBody, LogBody, size};
+use super::index::{SegmentRange, Span};
+use super::record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
 use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
-use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
+use crate::storage::error::{corrupt, io_error};
+use crate::storage::file_system::FsPath;
+use crate::storage::sealing::Sealing;
+use crate::storage::{Result, StorageError};
 
 /// A segment of the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogSegment {
-    pub(super) number: u64,
-    pub(super) length: u64,
+pub(in crate::storage) struct LogSegment {
+    pub(in crate::storage) number: u64,
+    pub(in crate::storage) length: u64,
     /// The sequence number of its first record, or of the record that will be the first.
     pub(super) first_seq: u64,
 }
 
 /// The end of a log that was read, and what is needed to continue it.
 #[derive(Debug)]
-pub(super) struct Scan {
-    pub(super) segments: VecDeque<LogSegment>,
+pub(in crate::storage) struct Scan {
+    pub(in crate::storage) segments: VecDeque<LogSegment>,
     /// The place of the next record in the last segment.
-    pub(super) offset: usize,
-    pub(super) last: RecordPosition,
+    pub(in crate::storage) offset: usize,
+    pub(in crate::storage) last: RecordPosition,
     /// What may not be durable: the segment with the last record, and those behind it.
     tail: Vec<Tail>,
 }
@@ -46,7 +46,7 @@ struct Tail {
 
 impl Scan {
     /// An empty log, in this first segment.
-    pub(super) fn empty(id: u64, segment: &Segment) -> Scan {
+    pub(in crate::storage) fn empty(id: u64, segment: &Segment) -> Scan {
         let Segment { number, length, .. } = *segment;
         Scan {
             segments: VecDeque::from([LogSegment { number, length, first_seq: 1 }]),
@@ -64,7 +64,7 @@ impl Scan {
     ///
     /// Earlier segments are durable. Each record is appended after the one before was synced; after a
     /// failed sync nothing is appended before the next start, which comes here first.
-    pub(super) fn make_durable(&mut self, dir: &FsPath) -> Result<()> {
+    pub(in crate::storage) fn make_durable(&mut self, dir: &FsPath) -> Result<()> {
         if planted!(StartTrustsRead) {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Scan {
     }
 
     /// Removes the segments that are not part of the log any more, or not yet.
-    pub(super) fn remove_others(&self, dir: &FsPath) -> Result<()> {
+    pub(in crate::storage) fn remove_others(&self, dir: &FsPath) -> Result<()> {
         let io = io_error("clearing the log's directory");
         let is_part = |number| self.segments.iter().any(|segment| segment.number == number);
         for number in numbers(dir).map_err(io)? {
@@ -91,17 +91,17 @@ impl Scan {
 
 /// The needed part of a log.
 #[derive(Debug)]
-pub(super) struct Needed {
+pub(in crate::storage) struct Needed {
     /// The record of the last checkpoint.
-    pub(super) named: RecordPosition,
-    pub(super) checkpoint: CheckpointBody,
+    pub(in crate::storage) named: RecordPosition,
+    pub(in crate::storage) checkpoint: CheckpointBody,
     /// The place of the first record that the checkpoint keeps.
-    pub(super) from: SegmentRange,
+    pub(in crate::storage) from: SegmentRange,
 }
 
 /// Finds the last checkpoint that a log names, and what it needs of the log. Reads the log backwards, so
 /// what is not needed is not read.
-pub(super) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Needed> {
+pub(in crate::storage) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Needed> {
     let io = io_error("reading the log");
     let present = match numbers(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -155,7 +155,7 @@ pub(super) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) -> Result<Ne
 ///
 /// # Errors
 /// [`StorageError::Corrupt`] if a record other than the last one is damaged or missing.
-pub(super) fn scan(
+pub(in crate::storage) fn scan(
     dir: &FsPath,
     id: u64,
     from: SegmentRange,
@@ -279,13 +279,13 @@ pub(super) fn verify_segment(dir: &FsPath, segment: SegmentId) -> Result<()> {
 
 /// Entries to read.
 #[derive(Debug)]
-pub(super) struct LogRead {
+pub(in crate::storage) struct LogRead {
     /// The records that have them, in order.
-    pub(super) spans: Vec<Span>,
+    pub(in crate::storage) spans: Vec<Span>,
     /// The index of the first one.
-    pub(super) from: u64,
+    pub(in crate::storage) from: u64,
     /// The most bytes to read; at least one entry is read.
-    pub(super) bytes: u64,
+    pub(in crate::storage) bytes: u64,
 }
 
 /// Reads entries back, and verifies their records. Fails with the number of the segment that cannot be

@@ -6,8 +6,8 @@
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last                    |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
 //! | `KEYS`        | a frame with keys, if the data is encrypted: see `sealing`     |
-//! | `log/`        | the log and its witness, see `log_file`; or                    |
-//! | `LOG_DIR`     | a frame: where else the log is, see `log_place`                |
+//! | `log/`        | the log and its witness, see `log`; or                         |
+//! | `LOG_DIR`     | a frame: where else the log is, see `log::place`               |
 //! | `gen-NNNNNN/` | a generation: chunks of checkpoints, and sled with their places |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter; text                                |
@@ -22,24 +22,25 @@ use std::io::{self, ErrorKind};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::error::{corrupt, io_error, refuse};
-use super::file_system::FsPath;
-use super::frame::{self, Format, TMP};
-use super::log_place::{self, FoundLog, LogPlace};
-use super::log_record::RecordPosition;
-#[cfg(any(test, feature = "simulator"))]
-use super::log_scan::find_needed;
-use super::paths::{GenerationPaths, generation_number};
-use super::rules::check_successor;
-use super::sealing::{KEYS, Sealing};
-#[cfg(any(test, feature = "simulator"))]
-use super::segments::{numbers, path};
 use crate::node::stored::Identity;
+use crate::storage::checkpoint::paths::{GenerationPaths, generation_number};
+use crate::storage::error::{corrupt, io_error, refuse};
+use crate::storage::file_system::FsPath;
+use crate::storage::frame::{self, Format, TMP};
+use crate::storage::log::place::{self, FoundLog, LogPlace};
+use crate::storage::log::record::RecordPosition;
+#[cfg(any(test, feature = "simulator"))]
+use crate::storage::log::scan::find_needed;
+#[cfg(any(test, feature = "simulator"))]
+use crate::storage::log::segments::{numbers, path};
+use crate::storage::rules::check_successor;
+use crate::storage::sealing::{KEYS, Sealing};
 use crate::storage::{Result, Space, StorageError};
 use crate::types::encoding;
 use crate::types::membership::Promise;
 
-pub(super) const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
+pub(in crate::storage) const IDENTITY: Format =
+    Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
 const NEW: &str = "NEW";
 const REMOVED: &str = "REMOVED";
@@ -48,7 +49,7 @@ const LOG: &str = "log";
 const PREFIX: &str = "incarnation-";
 
 /// The sequence number of the only record that founding makes.
-pub(super) const FOUNDING_SEQ: u64 = 1;
+pub(in crate::storage) const FOUNDING_SEQ: u64 = 1;
 
 /// The content of `IDENTITY`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +68,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 
 /// What must be sound where an incarnation is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sound {
+pub(in crate::storage) enum Sound {
     /// `IDENTITY` and `PROMISE`, and the node is still a member.
     All,
     /// `IDENTITY`.
@@ -78,7 +79,7 @@ pub(super) enum Sound {
 
 /// The directory of an incarnation.
 #[derive(Debug)]
-pub(super) struct Incarnation {
+pub(in crate::storage) struct Incarnation {
     path: FsPath,
     /// `None` in an incarnation that is being made, and where `IDENTITY` cannot be read.
     owner: Option<Owner>,
@@ -102,7 +103,7 @@ enum LogAt {
 
 impl Incarnation {
     /// The name of an identity's directory.
-    pub(super) fn name(identity: &Identity) -> String {
+    pub(in crate::storage) fn name(identity: &Identity) -> String {
         format!("{PREFIX}{:016x}", identity.incarnation)
     }
 
@@ -114,7 +115,10 @@ impl Incarnation {
 
     /// Makes a directory at this path, which stays new until [`Incarnation::mark_current`]. `log_dir`: the
     /// directory that the log will be in, if not in this one.
-    pub(super) fn create(path: FsPath, log_dir: Option<&FsPath>) -> Result<Incarnation> {
+    pub(in crate::storage) fn create(
+        path: FsPath,
+        log_dir: Option<&FsPath>,
+    ) -> Result<Incarnation> {
         let io = io_error("making a data directory");
         if is_complete(&path).map_err(io)? {
             return refuse(format!("{path} exists already"));
@@ -129,7 +133,7 @@ impl Incarnation {
     }
 
     /// Opens the directory at this path. A log that is elsewhere is looked for in `log_dir` first.
-    pub(super) fn open(
+    pub(in crate::storage) fn open(
         path: FsPath,
         sound: Sound,
         log_dir: Option<&FsPath>,
@@ -178,7 +182,7 @@ impl Incarnation {
         Ok(())
     }
 
-    pub(super) fn path(&self) -> &FsPath {
+    pub(in crate::storage) fn path(&self) -> &FsPath {
         &self.path
     }
 
@@ -188,17 +192,17 @@ impl Incarnation {
     }
 
     /// Why the node is no member any more, if it is not.
-    pub(super) fn removed(&self) -> Result<Option<String>> {
+    pub(in crate::storage) fn removed(&self) -> Result<Option<String>> {
         frame::read_mark(&self.path, REMOVED)
     }
 
     /// Marks the node as a member that was removed, durably.
-    pub(super) fn mark_removed(&self) -> Result<()> {
+    pub(in crate::storage) fn mark_removed(&self) -> Result<()> {
         frame::write_mark(&self.path, REMOVED, "the cluster has removed this member")
     }
 
     /// Notes that the node has been a voter, durably.
-    pub(super) fn mark_voter(&mut self) -> Result<()> {
+    pub(in crate::storage) fn mark_voter(&mut self) -> Result<()> {
         if self.voter {
             return Ok(());
         }
@@ -208,26 +212,26 @@ impl Incarnation {
     }
 
     /// Whether the node has been a voter.
-    pub(super) fn was_voter(&self) -> bool {
+    pub(in crate::storage) fn was_voter(&self) -> bool {
         self.voter
     }
 
-    pub(super) fn identity(&self) -> Option<&Identity> {
+    pub(in crate::storage) fn identity(&self) -> Option<&Identity> {
         self.owner.as_ref().map(|owner| &owner.identity)
     }
 
-    pub(super) fn promise(&self) -> &Promise {
+    pub(in crate::storage) fn promise(&self) -> &Promise {
         &self.promise
     }
 
     /// The id of the log, from which the chain of its records starts. So a file from another store
     /// does not fit.
-    pub(super) fn log_id(&self) -> Result<u64> {
+    pub(in crate::storage) fn log_id(&self) -> Result<u64> {
         self.owner().map(|owner| xxh3_64(&owner.origin))
     }
 
     /// As [`Incarnation::log_id`], for a directory that this identity will own.
-    pub(super) fn log_id_of(identity: &Identity) -> u64 {
+    pub(in crate::storage) fn log_id_of(identity: &Identity) -> u64 {
         xxh3_64(&encoding::append(identity, Vec::new()))
     }
 
@@ -239,12 +243,12 @@ impl Incarnation {
     }
 
     /// Where the generations live.
-    pub(super) fn generations(&self) -> GenerationPaths {
+    pub(in crate::storage) fn generations(&self) -> GenerationPaths {
         GenerationPaths::new(&self.path)
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> Result<FsPath> {
+    pub(in crate::storage) fn log(&self) -> Result<FsPath> {
         match &self.log {
             LogAt::Here => Ok(self.path.join(LOG)),
             LogAt::Elsewhere(place) => Ok(place.log()),
@@ -254,7 +258,7 @@ impl Incarnation {
     }
 
     /// Why no member continues with the log, if the reason is not in the log itself.
-    pub(super) fn log_fault(&self) -> Option<StorageError> {
+    pub(in crate::storage) fn log_fault(&self) -> Option<StorageError> {
         match &self.log {
             LogAt::Here | LogAt::Elsewhere(_) => None,
             LogAt::Found(found) => found.fault.clone(),
@@ -263,7 +267,7 @@ impl Incarnation {
     }
 
     /// The room on the file system of a log that is elsewhere.
-    pub(super) fn log_space(&self) -> Option<Space> {
+    pub(in crate::storage) fn log_space(&self) -> Option<Space> {
         match &self.log {
             LogAt::Elsewhere(place) => place.log().space(),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => None,
@@ -279,13 +283,13 @@ impl Incarnation {
     }
 
     /// Whether the log is in another directory.
-    pub(super) fn has_log_elsewhere(&self) -> bool {
+    pub(in crate::storage) fn has_log_elsewhere(&self) -> bool {
         matches!(self.log, LogAt::Elsewhere(_))
     }
 
     /// Notes durably that this incarnation goes on with its log, after the record `last`. `random`: no start has
     /// had this number. `is_alone`: it is the only member of its cluster.
-    pub(super) fn start_log(
+    pub(in crate::storage) fn start_log(
         &mut self,
         last: RecordPosition,
         random: u64,
@@ -298,7 +302,7 @@ impl Incarnation {
     }
 
     /// Notes durably that no log of an earlier start fits any more.
-    pub(super) fn forget_log_before(&mut self) -> Result<()> {
+    pub(in crate::storage) fn forget_log_before(&mut self) -> Result<()> {
         match &mut self.log {
             LogAt::Elsewhere(place) => place.forget_before(),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
@@ -306,7 +310,7 @@ impl Incarnation {
     }
 
     /// Notes durably how far a log that is elsewhere reaches, as the store is closed.
-    pub(super) fn close_log(&mut self, last: RecordPosition) -> Result<()> {
+    pub(in crate::storage) fn close_log(&mut self, last: RecordPosition) -> Result<()> {
         match &mut self.log {
             LogAt::Elsewhere(place) => place.close(last),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => Ok(()),
@@ -314,15 +318,15 @@ impl Incarnation {
     }
 
     /// The last record that a log which is, or was, elsewhere must have.
-    pub(super) fn needed_record(&self) -> Result<Option<RecordPosition>> {
+    pub(in crate::storage) fn needed_record(&self) -> Result<Option<RecordPosition>> {
         match &self.log {
             LogAt::Elsewhere(place) => Ok(place.needed()),
-            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => log_place::needed(&self.path),
+            LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => place::needed(&self.path),
         }
     }
 
     /// The error of a log without that record.
-    pub(super) fn log_too_old(&self) -> StorageError {
+    pub(in crate::storage) fn log_too_old(&self) -> StorageError {
         match &self.log {
             LogAt::Elsewhere(place) => place.too_old(),
             LogAt::Here | LogAt::Found(_) | LogAt::Unusable(_) => StorageError::Corrupt {
@@ -333,7 +337,7 @@ impl Incarnation {
     }
 
     /// Gives the directory to `identity`, durably: the last step of making it.
-    pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
+    pub(in crate::storage) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         PROMISE.write(&self.path, &promise)?;
         let origin = encoding::append(identity, Vec::new());
@@ -347,14 +351,14 @@ impl Incarnation {
     }
 
     /// Replaces the identity, durably.
-    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
+    pub(in crate::storage) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
         self.write_owner(Owner { identity: identity.clone(), origin: owner.origin.clone() })
     }
 
     /// Replaces the promise, durably.
-    pub(super) fn set_promise(&mut self, promise: &Promise) -> Result<()> {
+    pub(in crate::storage) fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         self.owner()?;
         PROMISE.write(&self.path, promise)?;
         self.promise = promise.clone();
@@ -369,7 +373,7 @@ impl Incarnation {
 
     /// Removes what is not needed with this generation and these keys. Best effort: the next open tries again, and
     /// what is left does no harm.
-    pub(super) fn remove_unused(&self, generation: u64, sealing: &Sealing) {
+    pub(in crate::storage) fn remove_unused(&self, generation: u64, sealing: &Sealing) {
         let _ = self.remove_leftovers(generation);
         let _ = sealing.drop_unused_keys(&self.path);
     }
@@ -389,7 +393,7 @@ impl Incarnation {
     }
 
     /// Copies the store with its log, without its marks, to a directory that does not exist yet. Not durably.
-    pub(super) fn copy_to(&self, to: &FsPath) -> Result<()> {
+    pub(in crate::storage) fn copy_to(&self, to: &FsPath) -> Result<()> {
         let io = io_error("copying the store");
         to.create_directory().map_err(io)?;
         for name in self.path.list().map_err(io)? {
@@ -407,7 +411,7 @@ impl Incarnation {
             // What is left is copied without it. See `log_fault`.
             Err(_) => return Ok(()),
         };
-        log_place::note_needed(&self.path, to)?;
+        place::note_needed(&self.path, to)?;
         match log.try_exists().map_err(io)? {
             true => log.copy_all(&to.join(LOG)).map_err(io),
             false => Ok(()),
@@ -417,7 +421,7 @@ impl Incarnation {
 
 /// Whether the directory at this path is that of an incarnation that is, or was, the current one: it has
 /// not the mark `NEW`, and holds more than the unfinished form of it.
-pub(super) fn is_complete(path: &FsPath) -> io::Result<bool> {
+pub(in crate::storage) fn is_complete(path: &FsPath) -> io::Result<bool> {
     let names = match path.list() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         other => other?,
@@ -428,25 +432,25 @@ pub(super) fn is_complete(path: &FsPath) -> io::Result<bool> {
 }
 
 /// Whether the node of this incarnation was removed from its cluster.
-pub(super) fn is_removed(path: &FsPath) -> bool {
+pub(in crate::storage) fn is_removed(path: &FsPath) -> bool {
     path.join(REMOVED).exists()
 }
 
 /// Fails if the log of this incarnation may not be in the `log_dir` of the settings, or is not there at all.
 pub(super) fn check_log_dir(path: &FsPath, log_dir: &FsPath) -> Result<()> {
-    log_place::check_wanted(path, number_of(path), log_dir)
+    place::check_wanted(path, number_of(path), log_dir)
 }
 
 /// Fails if `log_dir` is where this incarnation has its log, and its device is not mounted.
-pub(super) fn check_mounted(path: &FsPath, log_dir: &FsPath) -> Result<()> {
-    log_place::check_mounted(path, number_of(path), log_dir)
+pub(in crate::storage) fn check_mounted(path: &FsPath, log_dir: &FsPath) -> Result<()> {
+    place::check_mounted(path, number_of(path), log_dir)
 }
 
 /// Removes the directory of an incarnation, and its log.
 ///
 /// It loses its name first, durably: without its mark `NEW`, what a crash leaves of it would count as former
 /// data.
-pub(super) fn remove(path: &FsPath) -> io::Result<()> {
+pub(in crate::storage) fn remove(path: &FsPath) -> io::Result<()> {
     let removed = path.at(path.path().with_extension(TMP));
     finish_removal(&removed)?;
     path.rename(&removed)?;
@@ -457,7 +461,7 @@ pub(super) fn remove(path: &FsPath) -> io::Result<()> {
 /// Removes what is left of an incarnation that has lost its name. Its log goes first, since this directory
 /// records where that is.
 pub(super) fn finish_removal(removed: &FsPath) -> io::Result<()> {
-    log_place::remove(removed, number_of(removed))?;
+    place::remove(removed, number_of(removed))?;
     removed.remove_all()
 }
 
@@ -475,7 +479,7 @@ fn file_name(path: &FsPath) -> String {
 
 /// The segments of the log of an incarnation that are only kept to be used again.
 #[cfg(any(test, feature = "simulator"))]
-pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
+pub(in crate::storage) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
     let incarnation = Incarnation::open(dir.clone(), Sound::Identity, None).ok()?;
     let log = incarnation.log().ok()?;
     let needed = find_needed(&log, incarnation.log_id().ok()?, &Sealing::default()).ok()?;
@@ -487,5 +491,5 @@ pub(super) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
 /// The directory of an incarnation's log, by that of the incarnation and the content of its `LOG_DIR`.
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) fn log_of(incarnation: &FsPath, content: &[u8]) -> FsPath {
-    log_place::log_of(incarnation, number_of(incarnation), content)
+    place::log_of(incarnation, number_of(incarnation), content)
 }

@@ -2,38 +2,38 @@
 //!
 //! The log is damaged unless all of this holds:
 //! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
-//!   witness records, and agrees with the witness there. ([`log_scan`](super::log_scan) has checked
+//!   witness records, and agrees with the witness there. ([`scan`](super::scan) has checked
 //!   each record.)
 //! - Its entries start no later than right after the checkpoint, and include the hard state's
 //!   commit index.
 
-use super::error::corrupt;
-use super::file_system::FsPath;
-use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_index::{LogIndex, SegmentRange, Span};
-use super::log_record::{LogRecord, RecordKind, RecordPosition};
-use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
-use super::rules::Bounds;
-use super::sealing::Sealing;
+use super::body::{CheckpointBody, LogBody, size};
+use super::index::{LogIndex, SegmentRange, Span};
+use super::record::{LogRecord, RecordKind, RecordPosition};
+use super::scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
 use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
+use crate::storage::error::corrupt;
+use crate::storage::file_system::FsPath;
+use crate::storage::rules::Bounds;
+use crate::storage::sealing::Sealing;
 use crate::storage::{Result, StorageError};
 
 /// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]
-pub(super) struct LogReplay {
-    pub(super) scan: Scan,
+pub(in crate::storage) struct LogReplay {
+    pub(in crate::storage) scan: Scan,
     /// The last checkpoint.
-    pub(super) checkpoint: CheckpointBody,
-    pub(super) log: ReadLog,
-    pub(super) bounds: Bounds,
+    pub(in crate::storage) checkpoint: CheckpointBody,
+    pub(in crate::storage) log: ReadLog,
+    pub(in crate::storage) bounds: Bounds,
     /// Whether the log has the record that was asked for, unless it may have dropped that.
-    pub(super) reaches: bool,
+    pub(in crate::storage) reaches: bool,
 }
 
 /// Reads and verifies a log. `needed`: a record that it should have, see [`LogReplay::reaches`].
-pub(super) fn read_log(
+pub(in crate::storage) fn read_log(
     dir: &FsPath,
     id: u64,
     witness: &WitnessRecord,
@@ -74,7 +74,7 @@ pub(super) fn read_log(
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
 /// and the entries after it up to the first gap.
-pub(super) fn salvage_log(
+pub(in crate::storage) fn salvage_log(
     dir: &FsPath,
     id: u64,
     sealing: &Sealing,
@@ -122,14 +122,14 @@ pub(super) fn salvage_log(
 
 /// The log as far as it has been read.
 #[derive(Debug)]
-pub(super) struct ReadLog {
+pub(in crate::storage) struct ReadLog {
     /// The index of the last checkpoint in the whole log.
     checkpoint: u64,
-    pub(super) hard_state: HardState,
+    pub(in crate::storage) hard_state: HardState,
     /// The entries up to that checkpoint, and those after it.
     outline: LogOutline,
     entries: Vec<LogEntry>,
-    pub(super) index: LogIndex,
+    pub(in crate::storage) index: LogIndex,
 }
 
 impl ReadLog {
@@ -140,7 +140,7 @@ impl ReadLog {
     }
 
     /// What a node starts from with this checkpoint, besides the chunks. Moves the entries out.
-    pub(super) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
+    pub(in crate::storage) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
         if planted!(VoteForgotten) {
             self.hard_state.vote = 0;
         }

@@ -2,8 +2,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::storage::segments::numbers;
-use crate::storage::{log_scan, segments};
+use crate::storage::log::segments::numbers;
+use crate::storage::log::{scan, segments};
 
 const ID: u64 = 77;
 const SEGMENT: u64 = 2048;
@@ -19,7 +19,7 @@ fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
     let segment = numbers.get(gap.map_or(0, |place| place + 1)).copied().unwrap_or(FIRST_SEGMENT);
     let from = SegmentRange { segment, offset: HEADER_BYTES as u64, bytes: 0 };
     let mut found = Vec::new();
-    let scan = log_scan::scan(&FsPath::system(dir), ID, from, |record| {
+    let scan = scan::scan(&FsPath::system(dir), ID, from, |record| {
         found.push((record.at.seq, record.decode::<String>(&Sealing::default())?));
         Ok(())
     })?;
@@ -252,6 +252,6 @@ fn a_log_of_another_store_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     drop(written(dir.path(), 3));
     let from = SegmentRange { segment: FIRST_SEGMENT, offset: HEADER_BYTES as u64, bytes: 0 };
-    let error = log_scan::scan(&FsPath::system(dir.path()), ID + 1, from, |_| Ok(())).unwrap_err();
+    let error = scan::scan(&FsPath::system(dir.path()), ID + 1, from, |_| Ok(())).unwrap_err();
     assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
 }

@@ -8,28 +8,28 @@ use std::collections::VecDeque;
 
 /// The place of records: a range of bytes in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SegmentRange {
-    pub(super) segment: u64,
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+pub(in crate::storage) struct SegmentRange {
+    pub(in crate::storage) segment: u64,
+    pub(in crate::storage) offset: u64,
+    pub(in crate::storage) bytes: u64,
 }
 
 /// One record, or several consecutive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(in crate::storage) struct Span {
     /// The sequence number of the first.
-    pub(super) seq: u64,
+    pub(in crate::storage) seq: u64,
     /// The index of the first entry, and the index after the last one that was not replaced.
-    pub(super) first: u64,
-    pub(super) end: u64,
-    pub(super) place: SegmentRange,
+    pub(in crate::storage) first: u64,
+    pub(in crate::storage) end: u64,
+    pub(in crate::storage) place: SegmentRange,
 }
 
 /// A span is extended up to this many bytes.
 const SPAN_BYTES: u64 = 64 << 10;
 
 impl Span {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::storage) fn is_empty(&self) -> bool {
         self.first >= self.end
     }
 
@@ -50,7 +50,7 @@ impl Span {
 
 /// The records, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct LogIndex {
+pub(in crate::storage) struct LogIndex {
     spans: VecDeque<Span>,
     /// The next record is not joined to the last span.
     sealed: bool,
@@ -58,7 +58,7 @@ pub(super) struct LogIndex {
 
 impl LogIndex {
     /// Adds the newest record; one without entries has `first == end`.
-    pub(super) fn push(&mut self, span: Span) {
+    pub(in crate::storage) fn push(&mut self, span: Span) {
         let sealed = std::mem::take(&mut self.sealed);
         if !sealed && self.spans.back_mut().is_some_and(|last| last.take(&span)) {
             return;
@@ -77,12 +77,12 @@ impl LogIndex {
     }
 
     /// Lets the next record begin a span, so that the present ones can be dropped without it.
-    pub(super) fn seal(&mut self) {
+    pub(in crate::storage) fn seal(&mut self) {
         self.sealed = true;
     }
 
     /// The records with the entries from this index on.
-    pub(super) fn from(&self, index: u64) -> impl Iterator<Item = &Span> {
+    pub(in crate::storage) fn from(&self, index: u64) -> impl Iterator<Item = &Span> {
         // A span whose entries were all replaced is empty, but its `end` may be after `index`.
         let start = self.spans.iter().position(|span| !span.is_empty() && span.end > index);
         let spans = self.spans.range(start.unwrap_or(self.spans.len())..);
@@ -90,23 +90,23 @@ impl LogIndex {
     }
 
     /// The index after the last entry in the segments up to this one; 0 if there is none.
-    pub(super) fn end_up_to(&self, segment: u64) -> u64 {
+    pub(in crate::storage) fn end_up_to(&self, segment: u64) -> u64 {
         let spans = self.spans.iter().take_while(|span| span.place.segment <= segment);
         spans.map(|span| span.end).max().unwrap_or(0)
     }
 
     /// How many of the oldest spans can be dropped when entries below `from` are not needed.
-    pub(super) fn droppable(&self, from: u64) -> usize {
+    pub(in crate::storage) fn droppable(&self, from: u64) -> usize {
         self.spans.iter().take_while(|span| span.is_empty() || span.end <= from).count()
     }
 
     /// Forgets that many of the oldest spans.
-    pub(super) fn drop_oldest(&mut self, count: usize) {
+    pub(in crate::storage) fn drop_oldest(&mut self, count: usize) {
         self.spans.drain(..count);
     }
 
     /// All spans, oldest first.
-    pub(super) fn spans(&self) -> impl Iterator<Item = &Span> {
+    pub(in crate::storage) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.iter()
     }
 }

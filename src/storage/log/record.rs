@@ -1,32 +1,50 @@
-//! The records of the log's segments, as [`log_file`](super::log_file) describes them.
+//! The records of the log's segments.
+//!
+//! A record begins at a multiple of eight bytes. Little endian:
+//!
+//! | offset | bytes | meaning                                                             |
+//! |--------|-------|---------------------------------------------------------------------|
+//! | 0      | 4     | `qrec`                                                              |
+//! | 4      | 1     | kind: `W` log write, `C` checkpoint, `E` the segment ends here      |
+//! | 5      | 1     | 1 if the body is encrypted, otherwise 0                             |
+//! | 6      | 2     | zero                                                                |
+//! | 8      | 8     | length of the body                                                  |
+//! | 16     | 8     | sequence number: the one before plus one                            |
+//! | 24     | 8     | the chain before this record                                        |
+//! | 32     | n     | the body: postcard, perhaps encrypted (see `sealing`)               |
+//! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
+//! |        |       | and everything before: the chain after this record                  |
+//!
+//! Each record holds the chain before it, and so depends on all earlier records: one that was lost,
+//! duplicated, moved or restored from an old copy is detected. The first chain is the log's id.
 
 use serde::de::DeserializeOwned;
 
-use super::bytes::{hash, u64_at};
-use super::error::corrupt;
-use super::log_index::SegmentRange;
-use super::sealing::Sealing;
+use super::index::SegmentRange;
 #[cfg(any(test, fuzzing))]
 use super::segments::check_header;
 use super::segments::{HEADER_BYTES, SegmentId};
-use super::{Result, StorageError};
 use crate::encryption::AssociatedData;
+use crate::storage::bytes::{hash, u64_at};
+use crate::storage::error::corrupt;
+use crate::storage::sealing::Sealing;
+use crate::storage::{Result, StorageError};
 
-pub(super) const MAGIC: &[u8; 4] = b"qrec";
+pub(in crate::storage) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;
-pub(super) const CHECKSUM_BYTES: usize = 8;
+pub(in crate::storage) const CHECKSUM_BYTES: usize = 8;
 const ALIGNMENT: usize = 8;
 /// The place of the byte that says what the body is, and its values.
 pub(super) const FORM: usize = 5;
 pub(super) const CLEAR: u8 = 0;
-pub(super) const SEALED: u8 = 1;
+pub(in crate::storage) const SEALED: u8 = 1;
 /// The number of the first segment of a log.
 pub(super) const FIRST_SEGMENT: u64 = 1;
 
 /// The kind of a record, by its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum RecordKind {
+pub(in crate::storage) enum RecordKind {
     Write = b'W',
     Checkpoint = b'C',
     End = b'E',
@@ -41,19 +59,19 @@ impl RecordKind {
 
 /// The last record, and the chain after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RecordPosition {
-    pub(super) seq: u64,
-    pub(super) chain: u64,
+pub(in crate::storage) struct RecordPosition {
+    pub(in crate::storage) seq: u64,
+    pub(in crate::storage) chain: u64,
 }
 
 /// A record that was read, with its checksum and its place in the chain verified.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogRecord<'a> {
-    pub(super) kind: RecordKind,
+pub(in crate::storage) struct LogRecord<'a> {
+    pub(in crate::storage) kind: RecordKind,
     /// The chain before it.
     previous: u64,
-    pub(super) at: RecordPosition,
-    pub(super) place: SegmentRange,
+    pub(in crate::storage) at: RecordPosition,
+    pub(in crate::storage) place: SegmentRange,
     log: u64,
     form: u8,
     body: &'a [u8],
@@ -61,12 +79,12 @@ pub(super) struct LogRecord<'a> {
 
 impl LogRecord<'_> {
     /// Whether this record comes right after the record at `before`.
-    pub(super) fn follows(&self, before: RecordPosition) -> bool {
+    pub(in crate::storage) fn follows(&self, before: RecordPosition) -> bool {
         before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
     }
 
     /// Decrypts the body, if it is encrypted, and decodes all of it.
-    pub(super) fn decode<T: DeserializeOwned>(&self, sealing: &Sealing) -> Result<T> {
+    pub(in crate::storage) fn decode<T: DeserializeOwned>(&self, sealing: &Sealing) -> Result<T> {
         let seq = self.at.seq;
         let is_sealed = match self.form {
             CLEAR => false,
@@ -92,18 +110,18 @@ impl LogRecord<'_> {
 
 /// Reads the records of one segment.
 #[derive(Debug)]
-pub(super) struct SegmentReader<'a> {
+pub(in crate::storage) struct SegmentReader<'a> {
     segment: SegmentId,
     /// The place of the first byte in the segment.
     start: usize,
     bytes: &'a [u8],
     /// The place of the next record in `bytes`.
-    pub(super) offset: usize,
+    pub(in crate::storage) offset: usize,
 }
 
 impl<'a> SegmentReader<'a> {
     /// A reader of these bytes, which are a segment.
-    pub(super) fn new(segment: SegmentId, bytes: &'a [u8]) -> SegmentReader<'a> {
+    pub(in crate::storage) fn new(segment: SegmentId, bytes: &'a [u8]) -> SegmentReader<'a> {
         SegmentReader { segment, start: 0, bytes, offset: HEADER_BYTES }
     }
 
@@ -114,7 +132,7 @@ impl<'a> SegmentReader<'a> {
 
     /// The next record, if there is a sound one. `last` is the record before it; it is not known for the
     /// first one that is read.
-    pub(super) fn next(
+    pub(in crate::storage) fn next(
         &mut self,
         last: &mut Option<RecordPosition>,
     ) -> Result<Option<LogRecord<'a>>> {
@@ -147,7 +165,7 @@ impl<'a> SegmentReader<'a> {
     }
 
     /// The record at a place, if it is sound.
-    pub(super) fn at(&self, offset: usize) -> Option<LogRecord<'a>> {
+    pub(in crate::storage) fn at(&self, offset: usize) -> Option<LogRecord<'a>> {
         let rest = self.bytes.get(offset..)?;
         let prefix = rest.get(..PREFIX_BYTES)?;
         if !prefix.starts_with(MAGIC) {
@@ -180,12 +198,12 @@ pub(super) fn record_bytes(length: usize) -> usize {
     (PREFIX_BYTES + length + CHECKSUM_BYTES).next_multiple_of(ALIGNMENT)
 }
 
-pub(super) fn checksum(segment: SegmentId, offset: usize, bytes: &[u8]) -> u64 {
+pub(in crate::storage) fn checksum(segment: SegmentId, offset: usize, bytes: &[u8]) -> u64 {
     hash([segment.log, segment.number, offset as u64], bytes)
 }
 
 /// The place of an encrypted body: that of its record, which comes after this chain.
-pub(super) fn context(
+pub(in crate::storage) fn context(
     segment: SegmentId,
     offset: usize,
     kind: RecordKind,
@@ -198,7 +216,7 @@ pub(super) fn context(
 
 /// Reads arbitrary bytes as records.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(in crate::storage) fn fuzz(bytes: &[u8]) {
     let segment = SegmentId { log: 1, number: FIRST_SEGMENT };
     let _ = check_header(bytes, segment);
     let mut reader = SegmentReader::of_part(segment, 0, bytes);

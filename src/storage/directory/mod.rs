@@ -1,4 +1,5 @@
-//! The data directory: its lock, and which incarnation of the member is the current one.
+//! The data directory: its lock, and which incarnation of the member is the current one. [`incarnation`] is the
+//! directory of one.
 //!
 //! | name             | what it is                                                    |
 //! |------------------|---------------------------------------------------------------|
@@ -17,8 +18,8 @@
 //! that a data directory does not, it is refused.
 //!
 //! `QUARANTINED` records a failed check and forbids nothing. Every open runs all checks again, and
-//! [`load`](super::LogStore::load) removes the mark when they all pass. The checks cover the vote
-//! and the last acknowledged record (see `witness`), so a start may rely on them.
+//! [`load`](crate::storage::LogStore::load) removes the mark when they all pass. The checks cover the vote
+//! and the last acknowledged record (see `log::witness`), so a start may rely on them.
 //!
 //! # Former data
 //!
@@ -27,18 +28,23 @@
 //! had everything that was acknowledged. One with the mark `REMOVED` is removed in any case: its cluster
 //! continues without it. So in the long run there is one, and one more for each damage found before this
 //! instance could vote again. [`FORMER_MAX`] bounds their number.
+//!
+//! Not here: what is in a log and in a checkpoint (`log`, `checkpoint`), and in which order a directory is made and
+//! replaced (`store`, `replacement`).
+
+pub(super) mod incarnation;
 
 use std::io;
 use std::path::Path;
 
-use super::error::{corrupt, io_error, refuse};
-use super::file_system::{FsPath, Lock};
-use super::frame::{self, Format};
-use super::generation::Generation;
-use super::incarnation::{self, Incarnation, Sound};
-use super::log_place;
-use super::rules::drops_former;
+use self::incarnation::{Incarnation, Sound};
 use crate::node::stored::Identity;
+use crate::storage::checkpoint::generation::Generation;
+use crate::storage::error::{corrupt, io_error, refuse};
+use crate::storage::file_system::{FsPath, Lock};
+use crate::storage::frame::{self, Format};
+use crate::storage::log::place;
+use crate::storage::rules::drops_former;
 use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
 use crate::types::version::FORMATS;
@@ -71,7 +77,7 @@ impl Directory {
     pub(super) fn open(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
         if let Some(log_dir) = log_dir {
             // Before anything is made.
-            log_place::check(&log_place::canonical(&path.at(log_dir.to_owned()))?, path)?;
+            place::check(&place::canonical(&path.at(log_dir.to_owned()))?, path)?;
         }
         let mut directory = Directory::lock(path, log_dir)?;
         if planted!(MarkBelieved)
@@ -144,7 +150,7 @@ impl Directory {
 
     fn lock(path: &FsPath, log_dir: Option<&Path>) -> Result<Directory> {
         let log_dir = log_dir.map(|log_dir| path.at(log_dir.to_owned()));
-        let log_dir = log_dir.map(|log_dir| log_place::canonical(&log_dir)).transpose()?;
+        let log_dir = log_dir.map(|log_dir| place::canonical(&log_dir)).transpose()?;
         path.create_directory().map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
         if !has_data(path)? {
@@ -187,12 +193,12 @@ impl Directory {
     /// The directory for the log of a further incarnation: that of the settings, or that of the current one.
     pub(super) fn new_log_dir(&self) -> Result<Option<FsPath>> {
         let current = self.current.as_ref().map(Incarnation::path);
-        let recorded = match current.map(log_place::recorded_log_dir).transpose() {
+        let recorded = match current.map(place::recorded_log_dir).transpose() {
             Err(StorageError::Corrupt { .. }) => None,
             recorded => recorded?.flatten(),
         };
         let Some(log_dir) = self.log_dir.as_ref().or(recorded.as_ref()) else { return Ok(None) };
-        log_place::check(&log_place::canonical(log_dir)?, &self.path)?;
+        place::check(&place::canonical(log_dir)?, &self.path)?;
         if let Some(current) = current {
             incarnation::check_mounted(current, log_dir)?;
         }

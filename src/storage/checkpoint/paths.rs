@@ -2,23 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::error::{Result, StorageError};
-use super::file_system::{FsPath, Space};
 use super::generation::Generation;
+use crate::storage::error::{Result, StorageError};
+use crate::storage::file_system::{FsPath, Space};
 
 const PREFIX: &str = "gen-";
 /// The generation that founding makes.
-pub(super) const FIRST_GENERATION: u64 = 1;
+pub(in crate::storage) const FIRST_GENERATION: u64 = 1;
 /// The space that a generation needs besides its chunks, since sled allocates space ahead.
 const GENERATION_ROOM: u64 = 16 << 20;
 
 /// The directory that the generations of an incarnation are in.
 #[derive(Clone, Debug)]
-pub(super) struct GenerationPaths(FsPath);
+pub(in crate::storage) struct GenerationPaths(FsPath);
 
 impl GenerationPaths {
     /// Those in this directory.
-    pub(super) fn new(dir: &FsPath) -> GenerationPaths {
+    pub(in crate::storage) fn new(dir: &FsPath) -> GenerationPaths {
         GenerationPaths(dir.clone())
     }
 
@@ -42,17 +42,17 @@ impl GenerationPaths {
     }
 
     /// Removes the file of chunks that is kept for the next generation.
-    pub(super) fn remove_spare(&self) {
+    pub(in crate::storage) fn remove_spare(&self) {
         Generation::remove_spare(&self.0);
     }
 
     /// Makes an empty generation.
-    pub(super) fn create(&self, number: u64) -> Result<Generation> {
+    pub(in crate::storage) fn create(&self, number: u64) -> Result<Generation> {
         Generation::create(self.path(number), number)
     }
 
     /// Opens an existing generation. First adds its size to `size`.
-    pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
+    pub(in crate::storage) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
         let path = self.path(number);
         size.fetch_add(Generation::bytes_in(&path), Ordering::Relaxed);
         Generation::open(path, number)
@@ -60,7 +60,7 @@ impl GenerationPaths {
 }
 
 /// The number in the name of a generation's directory.
-pub(super) fn generation_number(name: &str) -> Option<u64> {
+pub(in crate::storage) fn generation_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
     if digits.len() < 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

@@ -24,11 +24,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::bytes::array;
-use super::error::{corrupt, io_error};
-use super::file_system::{Access, Database, File, FsPath, Pair};
-use super::record::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX};
-use super::{Result, StorageError};
+use super::chunk::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX};
+use crate::storage::bytes::array;
+use crate::storage::error::{corrupt, io_error};
+use crate::storage::file_system::{Access, Database, File, FsPath, Pair};
+use crate::storage::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 3 << 20;
@@ -47,7 +47,7 @@ const BLOBS: &str = "blobs";
 
 /// An open generation.
 #[derive(Debug)]
-pub(super) struct Generation {
+pub(in crate::storage) struct Generation {
     number: u64,
     path: FsPath,
     /// `None` only while it is being closed.
@@ -96,11 +96,11 @@ impl Place {
 type Found = Result<(Vec<u8>, Place)>;
 
 /// The parts of chunks of a generation.
-pub(super) type Parts = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>>;
+pub(in crate::storage) type Parts = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>>;
 
 impl Generation {
     /// Creates an empty generation, which no record of the log names yet.
-    pub(super) fn create(path: FsPath, number: u64) -> Result<Generation> {
+    pub(in crate::storage) fn create(path: FsPath, number: u64) -> Result<Generation> {
         let io = io_error("creating a generation");
         // Left over from a crash. If a record named it, it would not be created again.
         path.remove_all().map_err(io)?;
@@ -120,7 +120,7 @@ impl Generation {
     }
 
     /// Opens an existing generation.
-    pub(super) fn open(path: FsPath, number: u64) -> Result<Generation> {
+    pub(in crate::storage) fn open(path: FsPath, number: u64) -> Result<Generation> {
         let io = io_error("opening a generation");
         // If a file is missing, sled creates a new database.
         for name in [DB, CONF, CHUNKS] {
@@ -201,30 +201,30 @@ impl Generation {
     }
 
     /// The length of the files of a generation that is not open; 0 if that is not known.
-    pub(super) fn bytes_in(path: &FsPath) -> u64 {
+    pub(in crate::storage) fn bytes_in(path: &FsPath) -> u64 {
         let length = |name| path.join(name).open(Access::Read).and_then(|file| file.length());
         [DB, CHUNKS].map(|name| length(name).unwrap_or(0)).iter().sum()
     }
 
     /// Removes the spare file of chunks beside the generations.
-    pub(super) fn remove_spare(generations: &FsPath) {
+    pub(in crate::storage) fn remove_spare(generations: &FsPath) {
         // Best effort: it may not exist.
         let _ = generations.join(SPARE).remove_file();
     }
 
     /// The spare file of chunks beside the generations, and its length.
-    pub(super) fn spare_in(generations: &FsPath) -> Option<(FsPath, u64)> {
+    pub(in crate::storage) fn spare_in(generations: &FsPath) -> Option<(FsPath, u64)> {
         let spare = generations.join(SPARE);
         let length = spare.open(Access::Read).and_then(|file| file.length()).ok()?;
         Some((spare, length))
     }
 
-    /// See [`FileSystem::has_one_thread`](super::file_system::FileSystem::has_one_thread).
-    pub(super) fn has_one_thread(&self) -> bool {
+    /// See [`FileSystem::has_one_thread`](crate::storage::file_system::FileSystem::has_one_thread).
+    pub(in crate::storage) fn has_one_thread(&self) -> bool {
         self.path.has_one_thread()
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(in crate::storage) fn number(&self) -> u64 {
         self.number
     }
 
@@ -237,7 +237,7 @@ impl Generation {
 
     /// The next chunks are of a new checkpoint. They share no block with valid ones, so that a write that fails
     /// touches none.
-    pub(super) fn begin_part(&mut self) {
+    pub(in crate::storage) fn begin_part(&mut self) {
         self.end = self.end.next_multiple_of(BLOCK_BYTES);
         self.begun_at = self.end;
         self.begun_length = self.chunks.length().unwrap_or(0);
@@ -248,8 +248,8 @@ impl Generation {
     /// # Errors
     /// [`StorageError::Again`] if the disk is full, or what an earlier image left in this place is damaged: nothing that
     /// is valid has changed.
-    pub(super) fn write(&mut self, record: Encoded) -> Result<()> {
-        for (key, value) in record.parts {
+    pub(in crate::storage) fn write(&mut self, chunk: Encoded) -> Result<()> {
+        for (key, value) in chunk.parts {
             let place = Place { offset: self.end, bytes: value.len() as u32 };
             if let Err(error) = self.chunks.write_at(&value, self.end) {
                 let error = io_error("writing a chunk")(error);
@@ -285,13 +285,13 @@ impl Generation {
     }
 
     /// How much longer the file of chunks is than its content, as one that another generation had before.
-    pub(super) fn unused_bytes(&self) -> u64 {
+    pub(in crate::storage) fn unused_bytes(&self) -> u64 {
         self.chunks.length().map_or(0, |length| length.saturating_sub(self.end))
     }
 
     /// Shortens the file of chunks by so many bytes at most: to `length`, or to its content. Returns whether it is longer
     /// still.
-    pub(super) fn shorten(&mut self, length: u64, step: u64) -> io::Result<bool> {
+    pub(in crate::storage) fn shorten(&mut self, length: u64, step: u64) -> io::Result<bool> {
         let (now, wanted) = (self.chunks.length()?, length.max(self.end));
         if now <= wanted {
             return Ok(false);
@@ -329,7 +329,7 @@ impl Generation {
     }
 
     /// Makes everything written durable.
-    pub(super) fn sync(&mut self) -> Result<()> {
+    pub(in crate::storage) fn sync(&mut self) -> Result<()> {
         self.sync_chunks()?;
         for (key, place) in std::mem::take(&mut self.gathered) {
             self.db()?.insert(&key, &place.encoded())?;
@@ -349,7 +349,11 @@ impl Generation {
     }
 
     /// The chunks of a part of a checkpoint, in order: all, or those from this one on.
-    pub(super) fn chunks(&self, group: u64, from: Option<u32>) -> Result<Reader<Parts>> {
+    pub(in crate::storage) fn chunks(
+        &self,
+        group: u64,
+        from: Option<u32>,
+    ) -> Result<Reader<Parts>> {
         let (chunks, end) = (Arc::clone(&self.chunks), self.end);
         let parts = self.places(group, from)?.map(move |found| {
             let (key, place) = found?;
@@ -420,13 +424,13 @@ impl Generation {
     }
 
     /// Closes a generation that is not valid any more, and returns its directory.
-    pub(super) fn abandon(mut self) -> FsPath {
+    pub(in crate::storage) fn abandon(mut self) -> FsPath {
         self.shut();
         self.path.clone()
     }
 
     /// The large file of a generation's directory, and where it is kept for another generation.
-    pub(super) fn chunks_in(path: &FsPath) -> (FsPath, FsPath) {
+    pub(in crate::storage) fn chunks_in(path: &FsPath) -> (FsPath, FsPath) {
         (path.join(CHUNKS), spare_beside(path))
     }
 
@@ -495,8 +499,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::storage::checkpoint::chunk::{Form, encode};
     use crate::storage::file_system::simulated::{Device, Fault, FaultKind};
-    use crate::storage::record::{Form, encode};
 
     /// sled wrote each value up to four times, and read all of it back.
     #[test]
@@ -508,9 +512,9 @@ mod tests {
         let (mut chain, mut bytes) = (0, 0);
         for number in 0..200 {
             let body: Vec<u8> = (0..CHUNK).map(|at| (at * 31 + number as usize) as u8).collect();
-            let record = encode(ChunkId { group: 1, number }, chain, Form::Clear, &body);
-            (chain, bytes) = (record.chain, bytes + record.bytes);
-            generation.write(record).unwrap();
+            let chunk = encode(ChunkId { group: 1, number }, chain, Form::Clear, &body);
+            (chain, bytes) = (chunk.chain, bytes + chunk.bytes);
+            generation.write(chunk).unwrap();
         }
         generation.sync().unwrap();
         let file = generation.file_bytes().unwrap();
@@ -538,13 +542,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = FsPath::system(dir.path()).join("gen");
         let mut generation = Generation::create(path.clone(), 1).unwrap();
-        let record = |group| encode(ChunkId { group, number: 0 }, group, Form::Clear, &[7; 50_000]);
+        let chunk = |group| encode(ChunkId { group, number: 0 }, group, Form::Clear, &[7; 50_000]);
         generation.begin_part();
-        generation.write(record(1)).unwrap();
+        generation.write(chunk(1)).unwrap();
         generation.sync().unwrap();
         for group in 2..5 {
             generation.begin_part();
-            generation.write(record(group)).unwrap();
+            generation.write(chunk(group)).unwrap();
             if group == 3 {
                 generation.sync().unwrap();
             }
@@ -552,7 +556,7 @@ mod tests {
         }
         assert_eq!(generation.chunk_groups().unwrap(), [1, 3]);
         generation.remove_group(3).unwrap();
-        generation.write(record(5)).unwrap();
+        generation.write(chunk(5)).unwrap();
         generation.sync().unwrap();
         drop(generation);
         let generation = Generation::open(path, 1).unwrap();
@@ -570,7 +574,7 @@ mod tests {
         let device = Device::new(3);
         let files = Arc::new(device.process());
         let path = FsPath::new(files.clone(), Path::new("/generations")).join("gen");
-        let record = |group, bytes| {
+        let chunk = |group, bytes| {
             encode(ChunkId { group, number: 0 }, group, Form::Clear, &vec![7; bytes])
         };
         path.parent().create_directory().unwrap();
@@ -579,7 +583,7 @@ mod tests {
         spare.sync_all().unwrap();
         drop(spare);
         let mut generation = Generation::create(path.clone(), 1).unwrap();
-        generation.write(record(1, 50_000)).unwrap();
+        generation.write(chunk(1, 50_000)).unwrap();
         generation.sync().unwrap();
         device.drop_caches();
         for page in 15..40 {
@@ -587,17 +591,17 @@ mod tests {
             device.damage(FaultKind::BadSector, &chunks, page).unwrap();
         }
         generation.begin_part();
-        let error = generation.write(record(2, 30_000)).unwrap_err();
+        let error = generation.write(chunk(2, 30_000)).unwrap_err();
         assert!(matches!(error, StorageError::Again { .. }), "{error:?}");
         generation.give_up();
         assert!(generation.chunks.length().unwrap() < 60_000);
         generation.begin_part();
-        generation.write(record(3, 30_000)).unwrap();
+        generation.write(chunk(3, 30_000)).unwrap();
         generation.sync().unwrap();
         // Only what an earlier image left there is given up.
         generation.begin_part();
         device.inject(Fault::next(FaultKind::FailedWrite));
-        let error = generation.write(record(4, 30_000)).unwrap_err();
+        let error = generation.write(chunk(4, 30_000)).unwrap_err();
         assert!(matches!(error, StorageError::Io { .. }), "{error:?}");
         drop(generation);
         files.end_process();

@@ -7,7 +7,7 @@
 //! |---------|----------------------------------------------------------------|
 //! | `LOCK`  | empty, locked for as long as the store is open                 |
 //! | `OWNER` | a frame: whose log it is, and which start has used it last     |
-//! | `log/`  | the log and its witness, see `log_file`                        |
+//! | `log/`  | the log and its witness, see `log`                             |
 //!
 //! `LOG_DIR` in the incarnation's directory is a frame with the path of the `log_dir`, and with the start that
 //! has used the log last. Each start writes a new random number to both, so an old copy of either one does not fit the
@@ -33,12 +33,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::error::io_error;
-use super::file_system::{Access, FsPath, Lock};
-use super::frame::Format;
-use super::log_record::RecordPosition;
+use super::record::RecordPosition;
 use super::segments::{self, numbers};
 use super::witness::Witness;
+use crate::storage::error::io_error;
+use crate::storage::file_system::{Access, FsPath, Lock};
+use crate::storage::frame::Format;
 use crate::storage::{Result, StorageError};
 use crate::types::encoding;
 
@@ -121,7 +121,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 
 /// Who reads a log, and so what an error may advise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Used {
+pub(in crate::storage) enum Used {
     /// A member that starts: the others may have its data.
     ByStart,
     /// `inspect`, `recover` or `restore`. This may be the last copy.
@@ -135,7 +135,7 @@ const IF_LOST: &str = "If the log is lost for good, and only while a majority of
 
 /// A locked directory of a log.
 #[derive(Debug)]
-pub(super) struct LogPlace {
+pub(in crate::storage) struct LogPlace {
     path: FsPath,
     /// The directory of the incarnation.
     incarnation: FsPath,
@@ -148,7 +148,11 @@ pub(super) struct LogPlace {
 
 impl LogPlace {
     /// Makes the directory of the log of a new incarnation, durably.
-    pub(super) fn create(incarnation: &FsPath, number: u64, log_dir: &FsPath) -> Result<LogPlace> {
+    pub(in crate::storage) fn create(
+        incarnation: &FsPath,
+        number: u64,
+        log_dir: &FsPath,
+    ) -> Result<LogPlace> {
         let data_dir = bytes_of(&data_dir_of(incarnation)?);
         let Some(text) = log_dir.path().to_str().map(str::to_owned) else {
             return unusable(log_dir, "its path is not UTF-8, and cannot be recorded");
@@ -175,7 +179,7 @@ impl LogPlace {
 
     /// Locks and checks the directory of an incarnation's log; `None` if the log is in the incarnation's
     /// directory.
-    pub(super) fn open(incarnation: &FsPath, number: u64) -> Result<Option<LogPlace>> {
+    pub(in crate::storage) fn open(incarnation: &FsPath, number: u64) -> Result<Option<LogPlace>> {
         let Some(recorded) = LOG_DIR.read::<Recorded>(incarnation)? else { return Ok(None) };
         if recorded.log_dir.is_empty() {
             return Ok(None);
@@ -203,12 +207,12 @@ impl LogPlace {
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> FsPath {
+    pub(in crate::storage) fn log(&self) -> FsPath {
         self.path.join(LOG)
     }
 
     /// Makes all of the log durable: it may have been copied or moved here by a program that does not.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(in crate::storage) fn sync(&self) -> Result<()> {
         let syncing = format!("syncing the log at {}", self.path);
         let io = io_error(&syncing);
         let log = self.log();
@@ -230,7 +234,7 @@ impl LogPlace {
     /// Notes durably that this data directory goes on with this log, after its record `last`. From then on no
     /// copy of one of the two fits the other. `random` makes this start another one than that of a copy of both.
     /// `is_alone`: the log of the start before fits still, for the only member of its cluster.
-    pub(super) fn start(
+    pub(in crate::storage) fn start(
         &mut self,
         last: RecordPosition,
         random: u64,
@@ -257,7 +261,7 @@ impl LogPlace {
     }
 
     /// Notes durably that only the log of the last start fits.
-    pub(super) fn forget_before(&mut self) -> Result<()> {
+    pub(in crate::storage) fn forget_before(&mut self) -> Result<()> {
         if self.recorded.before.is_some() {
             let recorded = Recorded { before: None, ..self.recorded.clone() };
             LOG_DIR.write(&self.incarnation, &recorded)?;
@@ -267,12 +271,12 @@ impl LogPlace {
     }
 
     /// The last record that the log must have.
-    pub(super) fn needed(&self) -> Option<RecordPosition> {
+    pub(in crate::storage) fn needed(&self) -> Option<RecordPosition> {
         self.of.needed()
     }
 
     /// Notes durably how far the log reaches as the store is closed.
-    pub(super) fn close(&mut self, last: RecordPosition) -> Result<()> {
+    pub(in crate::storage) fn close(&mut self, last: RecordPosition) -> Result<()> {
         let last = LogStart::after(self.recorded.last.number, last);
         if self.recorded.last == last {
             return Ok(());
@@ -284,7 +288,7 @@ impl LogPlace {
     }
 
     /// The error of a log that is too short, or another one, for what `LOG_DIR` has recorded.
-    pub(super) fn too_old(&self) -> StorageError {
+    pub(in crate::storage) fn too_old(&self) -> StorageError {
         let data = self.incarnation.parent();
         with_last_resort(StorageError::Io {
             what: format!("the log at {} does not have the last records of {data}", self.path),
@@ -295,17 +299,17 @@ impl LogPlace {
 
 /// The locked directory of a log that a tool reads.
 #[derive(Debug)]
-pub(super) struct FoundLog {
+pub(in crate::storage) struct FoundLog {
     path: FsPath,
     /// Why no member continues with this log.
-    pub(super) fault: Option<StorageError>,
+    pub(in crate::storage) fault: Option<StorageError>,
     _lock: Box<dyn Lock>,
 }
 
 impl FoundLog {
     /// Locks the directory of an incarnation's log, wherever it can be found: in `log_dir` first, by the
     /// incarnation's number, and then where it was recorded. `None` if the log is in the incarnation's directory.
-    pub(super) fn open(
+    pub(in crate::storage) fn open(
         incarnation: &FsPath,
         number: u64,
         log_dir: Option<&FsPath>,
@@ -357,13 +361,13 @@ impl FoundLog {
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> FsPath {
+    pub(in crate::storage) fn log(&self) -> FsPath {
         self.path.join(LOG)
     }
 }
 
 /// The last record that a log must have, by the `LOG_DIR` of its incarnation.
-pub(super) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
+pub(in crate::storage) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
     let recorded = match LOG_DIR.read::<Recorded>(incarnation) {
         Err(StorageError::Corrupt { .. }) => None,
         recorded => recorded?,
@@ -372,14 +376,14 @@ pub(super) fn needed(incarnation: &FsPath) -> Result<Option<RecordPosition>> {
 }
 
 /// Notes in a copy for tools, whose log is within, which record the log must have.
-pub(super) fn note_needed(incarnation: &FsPath, copy: &FsPath) -> Result<()> {
+pub(in crate::storage) fn note_needed(incarnation: &FsPath, copy: &FsPath) -> Result<()> {
     let Some(needed) = needed(incarnation)? else { return Ok(()) };
     let last = LogStart::after(0, needed);
     LOG_DIR.write(copy, &Recorded { log_dir: String::new(), last, before: None })
 }
 
 /// The `log_dir` that an incarnation has recorded; `None` if its log is in its own directory.
-pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
+pub(in crate::storage) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
     let recorded = LOG_DIR.read::<Recorded>(incarnation)?;
     let recorded = recorded.filter(|recorded| !recorded.log_dir.is_empty());
     Ok(recorded.map(|recorded| incarnation.at(PathBuf::from(recorded.log_dir))))
@@ -390,7 +394,7 @@ pub(super) fn recorded_log_dir(incarnation: &FsPath) -> Result<Option<FsPath>> {
 ///
 /// A log that another data directory, or another start, has used last stays: this one is a copy. So does one that
 /// cannot be removed, since its device may be broken or gone: no start of a member with its log elsewhere needs it.
-pub(super) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
+pub(in crate::storage) fn remove(removed: &FsPath, number: u64) -> std::io::Result<()> {
     let other = |error: StorageError| std::io::Error::other(error.to_string());
     let recorded = match LOG_DIR.read::<Recorded>(removed) {
         Err(StorageError::Corrupt { what }) => {
@@ -442,12 +446,12 @@ fn remove_own(log_dir: &FsPath, path: &FsPath, is_own: impl Fn(&Owner) -> bool) 
 }
 
 /// The canonical path of the `log_dir` of the settings.
-pub(super) fn canonical(log_dir: &FsPath) -> Result<FsPath> {
+pub(in crate::storage) fn canonical(log_dir: &FsPath) -> Result<FsPath> {
     log_dir.canonical().map_err(io_error("looking for the log_dir"))
 }
 
 /// Fails if a `log_dir`, by its canonical path, has to do with a data directory: no log is made there.
-pub(super) fn check(log_dir: &FsPath, data: &FsPath) -> Result<()> {
+pub(in crate::storage) fn check(log_dir: &FsPath, data: &FsPath) -> Result<()> {
     let io = io_error("looking for the log_dir");
     let data = data.canonical().map_err(io)?;
     if log_dir.path().starts_with(data.path()) {
@@ -463,7 +467,11 @@ pub(super) fn check(log_dir: &FsPath, data: &FsPath) -> Result<()> {
 }
 
 /// Fails if an incarnation's log may not be in the `log_dir` of the settings, or is not there at all.
-pub(super) fn check_wanted(incarnation: &FsPath, number: u64, wanted: &FsPath) -> Result<()> {
+pub(in crate::storage) fn check_wanted(
+    incarnation: &FsPath,
+    number: u64,
+    wanted: &FsPath,
+) -> Result<()> {
     let io = io_error("looking for the log_dir");
     let recorded = recorded_log_dir(incarnation)?;
     let data = data_dir_of(incarnation)?;
@@ -495,7 +503,11 @@ pub(super) fn check_wanted(incarnation: &FsPath, number: u64, wanted: &FsPath) -
 
 /// Fails if `log_dir` is where an incarnation has recorded its log, and that is not there: the next one would be
 /// made beneath a mount point.
-pub(super) fn check_mounted(incarnation: &FsPath, number: u64, log_dir: &FsPath) -> Result<()> {
+pub(in crate::storage) fn check_mounted(
+    incarnation: &FsPath,
+    number: u64,
+    log_dir: &FsPath,
+) -> Result<()> {
     let io = io_error("looking for the log_dir");
     let recorded = match recorded_log_dir(incarnation) {
         Err(StorageError::Corrupt { .. }) => None,
@@ -606,7 +618,7 @@ fn bytes_of(path: &FsPath) -> Vec<u8> {
 
 /// The directory of an incarnation's log, by that of the incarnation and the content of its `LOG_DIR`.
 #[cfg(any(test, feature = "simulator"))]
-pub(super) fn log_of(incarnation: &FsPath, number: u64, content: &[u8]) -> FsPath {
+pub(in crate::storage) fn log_of(incarnation: &FsPath, number: u64, content: &[u8]) -> FsPath {
     match LOG_DIR.unseal::<Recorded>(content) {
         Ok(recorded) => place(&incarnation.at(PathBuf::from(recorded.log_dir)), number).join(LOG),
         Err(_) => incarnation.join(LOG),

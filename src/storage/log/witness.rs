@@ -29,11 +29,11 @@ use std::io;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bytes::u64_at;
-use super::error::{check_format, corrupt, io_error};
-use super::file_system::{Access, File, FsPath};
 use crate::node::stored::HardState;
 use crate::storage::Result;
+use crate::storage::bytes::u64_at;
+use crate::storage::error::{check_format, corrupt, io_error};
+use crate::storage::file_system::{Access, File, FsPath};
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
@@ -48,17 +48,17 @@ const FORMER_SLOT: usize = SLOT_BYTES;
 
 /// The end of the log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WitnessRecord {
+pub(in crate::storage) struct WitnessRecord {
     pub(super) first_chain: u64,
-    pub(super) seq: u64,
-    pub(super) chain: u64,
+    pub(in crate::storage) seq: u64,
+    pub(in crate::storage) chain: u64,
     pub(super) last_index: u64,
-    pub(super) hard_state: HardState,
+    pub(in crate::storage) hard_state: HardState,
 }
 
 /// The open file of the witness.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(in crate::storage) struct Witness {
     file: Box<dyn File>,
     /// The place of the block that is written next: the one without the last record.
     next: usize,
@@ -66,10 +66,10 @@ pub(super) struct Witness {
 
 impl Witness {
     /// The name of the file in the directory of the log.
-    pub(super) const FILE: &'static str = "witness";
+    pub(in crate::storage) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
-    pub(super) fn create(path: &FsPath, first: &WitnessRecord) -> Result<Witness> {
+    pub(in crate::storage) fn create(path: &FsPath, first: &WitnessRecord) -> Result<Witness> {
         let file = path.create_file()?;
         let block = block(first);
         // Both slots hold the first record, since the first write may tear one of them.
@@ -80,7 +80,7 @@ impl Witness {
     }
 
     /// Opens the file and reads its last record.
-    pub(super) fn open(path: &FsPath) -> Result<(Witness, WitnessRecord)> {
+    pub(in crate::storage) fn open(path: &FsPath) -> Result<(Witness, WitnessRecord)> {
         let file = match path.open(Access::Write) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -112,7 +112,7 @@ impl Witness {
     }
 
     /// Writes a record over the one before the last, and syncs it.
-    pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
+    pub(in crate::storage) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
         self.file.write_at(&block(record), self.next as u64)?;
         self.file.sync_data()?;
         self.next = unless!(WitnessOneSlot, BLOCK_BYTES - self.next, self.next);
@@ -175,7 +175,7 @@ pub(crate) fn witnessed(file: &[u8]) -> Vec<u64> {
 
 /// Reads an arbitrary slot.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(in crate::storage) fn fuzz(bytes: &[u8]) {
     let mut slot = [0; SLOT_BYTES];
     let length = bytes.len().min(SLOT_BYTES);
     slot[..length].copy_from_slice(&bytes[..length]);

@@ -1,35 +1,6 @@
-//! The log on disk: records in sequence, in segments that were created ahead.
+//! An open log, which is written to.
 //!
-//! An append is one write into a file that has its full length already, and one wait for the
-//! device.
-//! [`segments`](super::segments) describes the files.
-//!
-//! A record begins at a multiple of eight bytes. Little endian:
-//!
-//! | offset | bytes | meaning                                                             |
-//! |--------|-------|---------------------------------------------------------------------|
-//! | 0      | 4     | `qrec`                                                              |
-//! | 4      | 1     | kind: `W` log write, `C` checkpoint, `E` the segment ends here      |
-//! | 5      | 1     | 1 if the body is encrypted, otherwise 0                             |
-//! | 6      | 2     | zero                                                                |
-//! | 8      | 8     | length of the body                                                  |
-//! | 16     | 8     | sequence number: the one before plus one                            |
-//! | 24     | 8     | the chain before this record                                        |
-//! | 32     | n     | the body: postcard, perhaps encrypted (see `sealing`)               |
-//! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
-//! |        |       | and everything before: the chain after this record                  |
-//!
-//! Each record holds the chain before it, and so depends on all earlier records: one that was lost,
-//! duplicated, moved or restored from an old copy is detected. The first chain is the log's id.
-//!
-//! How the end of the log is distinguished from damage:
-//! - At most one record is being written, so a crash tears only the last one. If a sound record
-//!   follows a damaged one, that is damage.
-//! - The next segment is used only after a durable `E` record, so a log whose last segment is
-//!   missing does not seem to end in the one before.
-//! - The [`Witness`] records how far the log reached. It is written after a pause in the writes and
-//!   when the store is closed. Not covered: damage to the last records, if a crash came before the
-//!   witness was written.
+//! An append is one write into a file that has its full length already, and one wait for the device.
 
 #[cfg(test)]
 mod tests;
@@ -38,23 +9,23 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::checkpoint::SharedCheckpoints;
-use super::error::corrupt;
-use super::error::io_error;
-use super::file_system::FsPath;
 use super::file_thread::{EntriesDone, FileThread, Order, VerifyDone};
-use super::generation::Generation;
-use super::log_index::SegmentRange;
-use super::log_record::{
+use super::index::SegmentRange;
+use super::record::{
     CHECKSUM_BYTES, FIRST_SEGMENT, FORM, MAGIC, PREFIX_BYTES, RecordKind, RecordPosition, SEALED,
     checksum, context, record_bytes,
 };
-use super::log_scan::{LogRead, LogSegment, Scan};
-use super::sealing::Sealing;
+use super::scan::{LogRead, LogSegment, Scan};
 use super::segments::{HEADER_BYTES, Segment, SegmentId};
 use super::witness::WitnessRecord;
-use super::{Result, StorageError};
 use crate::node::stored::HardState;
+use crate::storage::checkpoint::SharedCheckpoints;
+use crate::storage::checkpoint::generation::Generation;
+use crate::storage::error::corrupt;
+use crate::storage::error::io_error;
+use crate::storage::file_system::FsPath;
+use crate::storage::sealing::Sealing;
+use crate::storage::{Result, StorageError};
 use crate::types::encoding;
 
 /// Space left in each segment for the record that ends it.
@@ -64,7 +35,7 @@ const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// An open log.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(in crate::storage) struct LogFile {
     dir: FsPath,
     id: u64,
     segments: VecDeque<LogSegment>,
@@ -80,7 +51,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     /// Creates an empty log in a directory without one.
-    pub(super) fn create(
+    pub(in crate::storage) fn create(
         dir: &FsPath,
         id: u64,
         segment_bytes: u64,
@@ -94,7 +65,7 @@ impl LogFile {
     }
 
     /// Opens a log that was read, to continue it.
-    pub(super) fn resume(
+    pub(in crate::storage) fn resume(
         dir: &FsPath,
         id: u64,
         segment_bytes: u64,
@@ -124,21 +95,25 @@ impl LogFile {
         Ok(LogFile { dir, id, segments, segment, offset, last, files, buffer, sealing })
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(in crate::storage) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn last(&self) -> RecordPosition {
+    pub(in crate::storage) fn last(&self) -> RecordPosition {
         self.last
     }
 
     /// The witness's record of this end of the log.
-    pub(super) fn witness_record(&self, last_index: u64, hard_state: HardState) -> WitnessRecord {
+    pub(in crate::storage) fn witness_record(
+        &self,
+        last_index: u64,
+        hard_state: HardState,
+    ) -> WitnessRecord {
         let RecordPosition { seq, chain } = self.last;
         WitnessRecord { first_chain: self.id, seq, chain, last_index, hard_state }
     }
 
-    pub(super) fn dir(&self) -> &FsPath {
+    pub(in crate::storage) fn dir(&self) -> &FsPath {
         &self.dir
     }
 
@@ -158,13 +133,13 @@ impl LogFile {
     }
 
     /// Makes sure that the next [`LogFile::append`], of this body, does not wait for the thread of the files.
-    pub(super) fn make_room(&mut self, body: &impl Serialize) -> Result<()> {
+    pub(in crate::storage) fn make_room(&mut self, body: &impl Serialize) -> Result<()> {
         self.buffer = self.with_room(body)?;
         Ok(())
     }
 
     /// Appends a record, durably. Returns where it is.
-    pub(super) fn append(
+    pub(in crate::storage) fn append(
         &mut self,
         kind: RecordKind,
         body: &impl Serialize,
@@ -256,42 +231,42 @@ impl LogFile {
     }
 
     /// Removes spare segments if the disk has little room.
-    pub(super) fn give_back_spare(&self, free: u64) {
+    pub(in crate::storage) fn give_back_spare(&self, free: u64) {
         self.files.give_back(free);
     }
 
     /// Removes the spare file of chunks beside the generations if the disk has little room.
-    pub(super) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
+    pub(in crate::storage) fn give_back_chunks(&self, generations: &FsPath, free: u64) {
         self.files.give_back_chunks(generations, free);
     }
 
     /// Shortens the current file of chunks to so many bytes, or to its content, on the thread of the files.
-    pub(super) fn shorten(&self, checkpoints: SharedCheckpoints, length: u64) {
+    pub(in crate::storage) fn shorten(&self, checkpoints: SharedCheckpoints, length: u64) {
         self.files.send(Order::Shorten { checkpoints, length });
     }
 
     /// Closes a generation that is not valid any more, and removes it, on the thread of the files. So many bytes of its
     /// file of chunks are kept for the next one.
-    pub(super) fn dispose(&self, generation: Generation, spare: u64) {
+    pub(in crate::storage) fn dispose(&self, generation: Generation, spare: u64) {
         self.files.send(Order::Dispose { generation, spare });
     }
 
     /// Reads entries on the thread of the files, where no append waits for it.
-    pub(super) fn read(&self, read: LogRead, done: EntriesDone) {
+    pub(in crate::storage) fn read(&self, read: LogRead, done: EntriesDone) {
         let sealing = self.sealing.clone();
         self.files.send(Order::Read { log: self.id, sealing, read, done });
     }
 
     /// The next segment after this one, or else the first, among those that are not written to any more.
     /// Also returns how many those are.
-    pub(super) fn next_cold(&self, after: u64) -> Option<(u64, u64)> {
+    pub(in crate::storage) fn next_cold(&self, after: u64) -> Option<(u64, u64)> {
         let cold = || self.segments.iter().rev().skip(1).rev();
         let next = cold().find(|segment| segment.number > after).or_else(|| cold().next())?;
         Some((next.number, cold().count() as u64))
     }
 
     /// Verifies a segment on the thread of the files.
-    pub(super) fn verify(&self, number: u64, done: VerifyDone) {
+    pub(in crate::storage) fn verify(&self, number: u64, done: VerifyDone) {
         self.files.send(Order::Verify(SegmentId { log: self.id, number }, done));
     }
 
@@ -300,17 +275,17 @@ impl LogFile {
         not(any(test, feature = "simulator")),
         allow(dead_code, reason = "the simulator needs it")
     )]
-    pub(super) fn work_beside(&self) -> bool {
+    pub(in crate::storage) fn work_beside(&self) -> bool {
         self.files.work_beside()
     }
 
     /// Does something on the thread of the files.
-    pub(super) fn work(&self, work: Box<dyn FnOnce() + Send>) {
+    pub(in crate::storage) fn work(&self, work: Box<dyn FnOnce() + Send>) {
         self.files.send(Order::Work(work));
     }
 
     /// Frees the segments with only records before this one.
-    pub(super) fn drop_before(&mut self, seq: u64) {
+    pub(in crate::storage) fn drop_before(&mut self, seq: u64) {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
             && second.first_seq <= seq
         {

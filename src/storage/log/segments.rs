@@ -10,7 +10,7 @@
 //! since every checksum covers the segment's number.
 //!
 //! A segment begins with a header of [`HEADER_BYTES`], little endian; records follow, see
-//! [`log_file`](super::log_file):
+//! [`record`](super::record):
 //!
 //! | offset | bytes | meaning                                   |
 //! |--------|-------|-------------------------------------------|
@@ -30,15 +30,15 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Result;
-use super::bytes::u64_at;
-use super::error::{check_format, corrupt, io_error};
-use super::file_system::{Access, File, FsPath};
+use crate::storage::Result;
+use crate::storage::bytes::u64_at;
+use crate::storage::error::{check_format, corrupt, io_error};
+use crate::storage::file_system::{Access, File, FsPath};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
 /// A sector, so that no record shares one with the header.
-pub(super) const HEADER_BYTES: usize = 512;
+pub(in crate::storage) const HEADER_BYTES: usize = 512;
 const SEALED_BYTES: usize = 40;
 /// The length, and the checksum of all up to it.
 const LENGTH: Range<usize> = 32..SEALED_BYTES + 8;
@@ -50,18 +50,18 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The identity of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SegmentId {
-    pub(super) log: u64,
-    pub(super) number: u64,
+pub(in crate::storage) struct SegmentId {
+    pub(in crate::storage) log: u64,
+    pub(in crate::storage) number: u64,
 }
 
 /// The path of a segment.
-pub(super) fn path(dir: &FsPath, number: u64) -> FsPath {
+pub(in crate::storage) fn path(dir: &FsPath, number: u64) -> FsPath {
     dir.join(format!("{number:012}"))
 }
 
 /// The numbers of the segments in a directory, in order.
-pub(super) fn numbers(dir: &FsPath) -> io::Result<Vec<u64>> {
+pub(in crate::storage) fn numbers(dir: &FsPath) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for name in dir.list()? {
         let name = name.to_str().unwrap_or_default();
@@ -77,13 +77,13 @@ pub(super) fn numbers(dir: &FsPath) -> io::Result<Vec<u64>> {
 }
 
 /// The length of all segments in a directory; those whose length is not known do not count.
-pub(super) fn bytes_in(dir: &FsPath) -> u64 {
+pub(in crate::storage) fn bytes_in(dir: &FsPath) -> u64 {
     let length = |number| path(dir, number).open(Access::Read)?.length();
     numbers(dir).unwrap_or_default().into_iter().filter_map(|number| length(number).ok()).sum()
 }
 
 /// The header of a segment.
-pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
+pub(in crate::storage) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
     header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -130,22 +130,22 @@ fn is_sealed(bytes: &[u8]) -> bool {
 
 /// A segment to write to.
 #[derive(Debug)]
-pub(super) struct Segment {
-    pub(super) number: u64,
-    pub(super) file: Box<dyn File>,
-    pub(super) length: u64,
+pub(in crate::storage) struct Segment {
+    pub(in crate::storage) number: u64,
+    pub(in crate::storage) file: Box<dyn File>,
+    pub(in crate::storage) length: u64,
 }
 
 impl Segment {
     /// Opens a segment that was read before.
-    pub(super) fn open(dir: &FsPath, number: u64, length: u64) -> Result<Segment> {
+    pub(in crate::storage) fn open(dir: &FsPath, number: u64, length: u64) -> Result<Segment> {
         let file = path(dir, number).open(Access::Write);
         let file = file.map_err(io_error("opening a segment of the log"))?;
         Ok(Segment { number, file, length })
     }
 
     /// Creates a segment, durably.
-    pub(super) fn create(dir: &FsPath, id: SegmentId, length: u64) -> Result<Segment> {
+    pub(in crate::storage) fn create(dir: &FsPath, id: SegmentId, length: u64) -> Result<Segment> {
         let file = path(dir, id.number).create_file()?;
         file.write_at(&header(id, length), 0)
             .and_then(|()| fill(&*file, HEADER_BYTES as u64, length))

@@ -5,10 +5,14 @@
 //! a new generation, beside the current one, which stays valid until the new one is complete. This also bounds how
 //! much longer its files are than their live content.
 //!
+//! `live` is the store once it was loaded: its log and its checkpoints. Here are the steps to that, the marks of the
+//! directory, and what a failure leaves.
+//!
 //! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
 //! thread pool, which may not work for other databases either after a panic. In a process that
 //! aborts on panic, no panic can be caught.
 
+mod live;
 #[cfg(test)]
 mod tests;
 
@@ -16,31 +20,25 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(super) use self::live::Live;
+use super::checkpoint::SharedCheckpoints;
 use super::checkpoint::generation::Generation;
 use super::checkpoint::part::read_chunks;
-use super::checkpoint::paths::FIRST_GENERATION;
-use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::Directory;
-use super::directory::incarnation::{FOUNDING_SEQ, Incarnation};
-use super::error::{guarded, io_error, refuse};
+use super::directory::incarnation::Incarnation;
+use super::error::{guarded, refuse};
 use super::file_system::FsPath;
-use super::log::body::{CheckpointBody, LogBodyRef};
 use super::log::file::LogFile;
-use super::log::file_thread::has_room_for_chunks;
-use super::log::index::{LogIndex, Span};
-use super::log::record::RecordKind;
 use super::log::replay::{LogReplay, read_log};
-use super::log::scan::LogRead;
 use super::log::segments;
-use super::log::witness::{Witness, WitnessRecord};
+use super::log::witness::Witness;
 use super::opening;
 use super::options::StoreOptions;
-use super::rules::{Bounds, has_voted, is_alone, is_voter};
+use super::rules::{has_voted, is_alone, is_voter};
 use super::sealing::Sealing;
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
-    StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space, StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -79,30 +77,6 @@ struct Opened {
     replay: LogReplay,
     witness: Witness,
 }
-
-/// A store that can be written.
-#[derive(Debug)]
-pub(super) struct Live {
-    checkpoints: SharedCheckpoints,
-    log: LogFile,
-    witness: Witness,
-    /// The sequence number of the last record in the witness.
-    witnessed: u64,
-    hard_state: HardState,
-    bounds: Bounds,
-    index: LogIndex,
-    /// The segment that was verified last.
-    scrubbed: u64,
-    /// How many pieces of the checkpoint were verified since then.
-    scrubbed_pieces: u64,
-}
-
-/// The size of a piece of the checkpoint that is verified at a time.
-const SCRUBBED_BYTES: u64 = 4 << 20;
-/// No entry of the log comes before this one.
-const FIRST_ENTRY: u64 = 1;
-/// After this many records the witness is written even without a pause.
-const UNWITNESSED_MAX: u64 = 4096;
 
 impl DiskStore {
     /// Opens a data directory. If it is empty or does not exist, the store is blank.
@@ -203,14 +177,7 @@ impl DiskStore {
         if let (State::Live(live), Some(generations), Some(space)) =
             (&self.state, generations, space)
         {
-            live.log.give_back_chunks(generations, space.free);
-            if live
-                .checkpoints
-                .unused_bytes()
-                .is_some_and(|bytes| !has_room_for_chunks(space.free, bytes))
-            {
-                live.log.shorten(live.checkpoints.clone(), 0);
-            }
+            live.give_back_chunks(generations, space.free);
         }
     }
 
@@ -254,158 +221,6 @@ impl DiskStore {
             tracing::warn!(%error, "cannot note that this member votes");
         }
     }
-}
-
-impl Live {
-    /// Writes the first checkpoint and an empty log of an incarnation, which is complete then, durably.
-    pub(super) fn found(
-        new: &mut Incarnation,
-        identity: &Identity,
-        hard_state: HardState,
-        meta: &SnapshotMeta,
-        chunks: &mut dyn Iterator<Item = Vec<u8>>,
-        options: StoreOptions,
-        sealing: Sealing,
-    ) -> Result<Live> {
-        let before = Bounds::empty(meta.index);
-        let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
-        let log_id = Incarnation::log_id_of(identity);
-        let (paths, dir) = (new.generations(), new.log()?);
-        let (generation, part) = write_first(&paths, log_id, &sealing, chunks)?;
-        let mut log = LogFile::create(&dir, log_id, options.segment_bytes, sealing.clone())?;
-        let checkpoint = CheckpointBody {
-            generation: FIRST_GENERATION,
-            parts: vec![part],
-            meta: meta.clone(),
-            hard_state,
-            log_from: meta.index + 1,
-            kept_from: FOUNDING_SEQ,
-        };
-        log.append(RecordKind::Checkpoint, &checkpoint)?;
-        let record = log.witness_record(bounds.last(), hard_state);
-        let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
-        dir.sync_names().map_err(io_error("syncing the log's directory"))?;
-        new.take(identity)?;
-        let made = (generation, checkpoint.parts);
-        Ok(Live {
-            checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, made)?,
-            log,
-            witness,
-            witnessed: record.seq,
-            hard_state,
-            bounds,
-            index: LogIndex::default(),
-            scrubbed: 0,
-            scrubbed_pieces: 0,
-        })
-    }
-
-    fn witness_record(&self) -> WitnessRecord {
-        self.log.witness_record(self.bounds.last(), self.hard_state)
-    }
-
-    /// Writes to the witness how far the log reaches.
-    fn write_witness(&mut self) -> Result<()> {
-        let record = self.witness_record();
-        if record.seq == self.witnessed {
-            return Ok(());
-        }
-        if !planted!(WitnessStays) {
-            self.witness.write(&record).map_err(io_error("writing the witness"))?;
-        }
-        self.witnessed = record.seq;
-        Ok(())
-    }
-
-    /// Verifies the next piece on another thread: first each segment of the log that is not written to
-    /// any more, then the checkpoint.
-    fn scrub(&mut self, done: ScrubDone) -> u64 {
-        let pieces = self.checkpoints.pieces(SCRUBBED_BYTES);
-        let cold = self.log.next_cold(self.scrubbed);
-        let segments = cold.map_or(0, |(_, count)| count);
-        let is_new_round = cold.is_none_or(|(number, _)| number <= self.scrubbed);
-        let report = |verified: Result<()>, below| done(Rot::found(verified, below).err());
-        match cold {
-            Some((number, _)) if !is_new_round || self.scrubbed_pieces >= pieces => {
-                (self.scrubbed, self.scrubbed_pieces) = (number, 0);
-                let below = self.end_of_segment(number);
-                self.log.verify(number, Box::new(move |verified| report(verified, below)));
-            }
-            _ if pieces > 0 => {
-                self.scrubbed_pieces += 1;
-                let checkpoints = self.checkpoints.clone();
-                // Any later checkpoint replaces the damaged one; no entry of the log has to be dropped.
-                let verify = move || report(checkpoints.verify(SCRUBBED_BYTES), FIRST_ENTRY);
-                self.log.work(Box::new(verify));
-            }
-            _ => {}
-        }
-        segments + pieces
-    }
-
-    /// The first entry of a log that does not need this segment.
-    fn end_of_segment(&self, number: u64) -> u64 {
-        self.index.end_up_to(number).max(self.bounds.first)
-    }
-
-    /// Commits the finished checkpoint, and drops the part of the log that it replaces. Returns how many
-    /// bytes the checkpoint takes.
-    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
-        let shared = self.checkpoints.clone();
-        // The thread of the files makes segments, and may wait for the checkpoints: no segment is waited for while they
-        // are locked.
-        let expected = self.next_checkpoint(&shared.lock().finished()?, meta, log)?;
-        self.log.make_room(&expected.body)?;
-        let mut checkpoints = shared.lock();
-        let NextCheckpoint { body, bounds, dropped } =
-            self.next_checkpoint(&checkpoints.finished()?, meta, log)?;
-        self.log.append(RecordKind::Checkpoint, &body)?;
-        let bytes = body.bytes();
-        self.index.drop_oldest(dropped);
-        self.log.drop_before(body.kept_from);
-        self.hard_state = body.hard_state;
-        self.bounds = bounds;
-        if let Some((old, spare)) = checkpoints.committed(body.parts) {
-            self.log.dispose(old, spare);
-            if checkpoints.generation().unused_bytes() > 0 {
-                self.log.shorten(self.checkpoints.clone(), checkpoints.spare_bytes());
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// The record that commits a finished checkpoint, and what follows from it.
-    fn next_checkpoint(
-        &self,
-        finished: &Finished,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<NextCheckpoint> {
-        let Finished { is_full, generation, parts } = finished;
-        let bounds = self.bounds.after_checkpoint(meta, log, *is_full)?;
-        let next_seq = self.log.last().seq + 1;
-        let (hard_state, log_from, dropped) = match log {
-            LogAfter::From(from) => {
-                // Records may still hold entries that an earlier checkpoint dropped.
-                let from = from.max(self.bounds.first);
-                (self.hard_state, from, self.index.droppable(from))
-            }
-            LogAfter::Reset(hard_state) => (hard_state, meta.index + 1, self.index.spans().count()),
-        };
-        let kept_from = self.index.spans().nth(dropped).map_or(next_seq, |span| span.seq);
-        let (generation, parts, meta) = (*generation, parts.clone(), meta.clone());
-        let body = CheckpointBody { generation, parts, meta, hard_state, log_from, kept_from };
-        Ok(NextCheckpoint { body, bounds, dropped })
-    }
-}
-
-/// What a commit of a checkpoint writes and does.
-#[derive(Debug)]
-struct NextCheckpoint {
-    body: CheckpointBody,
-    bounds: Bounds,
-    /// How many of the log's oldest records are dropped.
-    dropped: usize,
 }
 
 impl LogStore for DiskStore {
@@ -472,19 +287,7 @@ impl LogStore for DiskStore {
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         self.call(|store| {
             if let State::Live(live) = &store.state {
-                // The live store reads its own files, as the next start would.
-                let mut replay = read_log(
-                    live.log.dir(),
-                    live.log.id(),
-                    &live.witness_record(),
-                    None,
-                    &store.sealing,
-                )?;
-                let mut checkpoints = live.checkpoints.lock();
-                let generation = checkpoints.generation();
-                let (id, sealing) = (live.log.id(), &store.sealing);
-                read_chunks(generation, id, &replay.checkpoint.parts, sealing, sink)?;
-                return Ok(replay.log.boot(&replay.checkpoint));
+                return live.read_back(&store.sealing, sink);
             }
             let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
                 return refuse("the store is blank".to_owned());
@@ -507,19 +310,8 @@ impl LogStore for DiskStore {
             let log = LogFile::resume(&dir, log_id, bytes, scan, sealing.clone())?;
             let _ = store.directory.remove_leftovers();
             let found = (generation, checkpoint.parts);
-            let mut live = Live {
-                checkpoints: SharedCheckpoints::new(paths, options, log_id, sealing, found)?,
-                log,
-                witness,
-                witnessed: 0,
-                hard_state: read.hard_state,
-                bounds,
-                index: read.index,
-                scrubbed: 0,
-                scrubbed_pieces: 0,
-            };
-            // Written now, since later records may be acknowledged before the witness is written again.
-            live.write_witness()?;
+            let checkpoints = SharedCheckpoints::new(paths, options, log_id, sealing, found)?;
+            let live = Live::resume(checkpoints, log, witness, read, bounds)?;
             store.state = State::Live(Box::new(live));
             if let Some(reason) = store.directory.quarantined()? {
                 tracing::warn!(
@@ -536,35 +328,17 @@ impl LogStore for DiskStore {
     fn append(&mut self, write: &LogWrite) -> Result<()> {
         self.call(|store| {
             let live = store.live()?;
-            let bounds = live.bounds.after_append(write)?;
+            let bounds = live.bounds_after(write)?;
             if write.entries.is_empty() && write.hard_state.is_none() {
                 return Ok(());
             }
-            let voted = (live.hard_state.term, live.hard_state.vote);
-            if !write.entries.is_empty()
-                || write
-                    .hard_state
-                    .is_some_and(|new| new.vote != 0 && (new.term, new.vote) != voted)
-            {
+            if live.is_promise(write) {
                 store.note_start()?;
             }
             if write.entries.iter().any(|entry| entry.kind == EntryKind::Membership) {
                 store.directory.owned()?.forget_log_before()?;
             }
-            let live = store.live()?;
-            let hard_state = write.hard_state.unwrap_or(live.hard_state);
-            let body = LogBodyRef { hard_state, entries: &write.entries };
-            let place = live.log.append(RecordKind::Write, &body)?;
-            let (first, end) = match (write.entries.first(), write.entries.last()) {
-                (Some(first), Some(last)) => (first.index, last.index + 1),
-                _ => (0, 0),
-            };
-            live.index.push(Span { seq: live.log.last().seq, first, end, place });
-            live.hard_state = hard_state;
-            live.bounds = bounds;
-            if live.log.last().seq >= live.witnessed + UNWITNESSED_MAX {
-                live.write_witness()?;
-            }
+            store.live()?.append(write, bounds)?;
             if has_voted(write.hard_state.as_ref()) {
                 store.mark_voter();
             }
@@ -574,23 +348,7 @@ impl LogStore for DiskStore {
 
     fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
         self.call(|store| {
-            let live = store.live()?;
-            let mut read = LogRead { spans: Vec::new(), from, bytes };
-            let mut left = bytes;
-            if (live.bounds.first..live.bounds.next).contains(&from) {
-                for span in live.index.from(from) {
-                    read.spans.push(*span);
-                    left = left.saturating_sub(span.place.bytes);
-                    if left == 0 {
-                        break;
-                    }
-                }
-            }
-            // A checkpoint drops what this read finds damaged, and must not need it for a later record.
-            live.index.seal();
-            let last = read.spans.last().map_or(0, |span| span.place.segment);
-            let below = live.end_of_segment(last);
-            live.log.read(read, Box::new(move |entries| done(Rot::found(entries, below))));
+            store.live()?.read(from, bytes, done);
             Ok(())
         })
     }

@@ -7,31 +7,32 @@ use std::path::{Path, PathBuf};
 
 use crate::circles::{reached, uses};
 
-/// From top to bottom. A folder is one room.
+/// From top to bottom. A folder is one room, with the file of its name.
 const ORDER: &[&str] = &[
-    "provisional.rs",
-    "replacement.rs",
-    "salvage.rs",
-    "store.rs",
-    "opening.rs",
-    "memory.rs",
+    "provisional",
+    "replacement",
+    "salvage",
+    "store",
+    "opening",
+    "memory",
     "directory",
     "log",
     "checkpoint",
-    "sealing.rs",
-    "frame.rs",
-    "options.rs",
-    "rules.rs",
-    "contract.rs",
+    "sealing",
+    "frame",
+    "options",
+    "rules",
+    "contract",
     "file_system",
-    "bytes.rs",
-    "error.rs",
+    "bytes",
+    "error",
 ];
 
 /// The place of a file in the order, from the top.
 fn rank(file: &Path) -> usize {
     let within = file.strip_prefix("storage").expect("only files of storage have a place");
-    let place = ORDER.iter().position(|room| within.starts_with(room));
+    let room = within.iter().next().map(Path::new).and_then(Path::file_stem);
+    let place = ORDER.iter().position(|name| room == Some(name.as_ref()));
     // The door is above all.
     place.map_or(0, |place| place + 1)
 }

@@ -2,15 +2,15 @@
 //! in memory (`memory`).
 //!
 //! A store holds one node's
-//! - [`Identity`],
-//! - [`Promise`] to the peers that it may found a cluster with,
+//! - `Identity`,
+//! - `Promise` to the peers that it may found a cluster with,
 //! - checkpoint: a full image of the state machine and any number of deltas, each a list of chunks
 //!   that only the state machine decodes,
 //! - Raft log since the checkpoint, and hard state.
 //!
 //! The store of a node without a cluster has a checkpoint at index 0.
 //!
-//! `contract` says what every store promises, and `rules` what their callers may not do.
+//! `contract` says what every store promises, and `rules` what its callers may not do.
 //!
 //! | where | what it answers |
 //! | --- | --- |

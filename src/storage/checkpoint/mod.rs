@@ -18,7 +18,7 @@
 //!
 //! Invariants:
 //! - Chunks are durable before the log names them, and stay until it names others.
-//! - A checkpoint that fails leaves the valid one as it is, and the next one is tried again.
+//! - A checkpoint that fails leaves the valid one as it is.
 //! - A chunk proves all earlier ones of its part.
 //!
 //! Not here: the record that makes a checkpoint valid (`log::body`), and what the log keeps for it (`store`).

@@ -11,8 +11,8 @@
 //! | `place` | whose log it is, if it is not in the data directory |
 //!
 //! Invariants:
-//! - An append is durable when it returns. One before it is, too.
-//! - Nothing else waits for the device where an append does: other work with files is that of `file_thread`.
+//! - An append is durable when it returns.
+//! - It waits for other work with files only if segments fill faster than `file_thread` makes them.
 //! - A record is removed only once a later one names a checkpoint that does not need it.
 //!
 //! How the end of the log is distinguished from damage:

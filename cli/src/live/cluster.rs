@@ -93,35 +93,47 @@ pub(super) fn reports(
 
 pub(super) fn members(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     let members = reports(cluster, coordinator)?;
-    let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
-                  CHECKPOINT, ADMIN, ID";
-    let table = table(titles, members.iter().map(row));
+    let titles = MEMBER.map(|(title, ..)| title).join(", ");
+    let table = table(&titles, members.iter().map(|member| MEMBER.map(|(.., cell)| cell(member))));
     let exit =
         if MemberReport::leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });
     cluster.print(Shown { exit, ..Shown::new(table, json) })
 }
 
-fn row(member: &MemberReport) -> [String; 13] {
-    let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
-    [
-        member.address.clone(),
-        role(member),
-        member.zone.clone(),
-        or_unknown(member.lag.map(|lag| lag.to_string())),
-        of(|state| or_unknown(state.stale_by.map(duration))),
-        of(|state| latency(state.commit)),
-        of(|state| latency(state.disk_sync)),
-        of(|state| state.sessions.to_string()),
-        of(|state| state.clients.to_string()),
-        of(|state| bytes(state.log_bytes)),
-        of(|state| match state.checkpoint_bytes {
+/// A column of members: its title, its rank in `top` (see `Column`), which leaves some out, and its cells.
+type MemberColumn = (&'static str, Option<u8>, fn(&MemberReport) -> String);
+
+/// What is shown of a member.
+pub(super) const MEMBER: [MemberColumn; 14] = [
+    ("ADDRESS", Some(0), |member| member.address.clone()),
+    ("ROLE", Some(0), role),
+    ("ZONE", Some(7), |member| member.zone.clone()),
+    ("LAG", Some(1), |member| or_unknown(member.lag.map(|lag| lag.to_string()))),
+    ("STALE", Some(2), |member| of(member, |state| or_unknown(state.stale_by.map(duration)))),
+    ("COMMIT", None, |member| of(member, |state| latency(state.commit))),
+    ("DISK SYNC", Some(3), |member| {
+        of(member, |state| state.disk_sync.map_or_else(|| "-".to_owned(), |of| short(of.p99)))
+    }),
+    ("SESSIONS", Some(4), |member| of(member, |state| state.sessions.to_string())),
+    ("CLIENTS", Some(6), |member| of(member, |state| state.clients.to_string())),
+    ("WATCHES", Some(8), |member| of(member, |state| state.watches.to_string())),
+    ("LOG", Some(5), |member| of(member, |state| bytes(state.log_bytes))),
+    ("CHECKPOINT", Some(9), |member| {
+        of(member, |state| match state.checkpoint_bytes {
             0 => "none yet".to_owned(),
             size => format!("{}, {} ago", bytes(size), duration(state.checkpoint_age)),
-        }),
-        of(|state| state.admin.clone().unwrap_or_else(|| "-".to_owned())),
-        member.id.clone(),
-    ]
+        })
+    }),
+    ("ADMIN", None, |member| {
+        of(member, |state| state.admin.clone().unwrap_or_else(|| "-".to_owned()))
+    }),
+    ("ID", None, |member| member.id.clone()),
+];
+
+/// A silent member's state is not known.
+fn of(member: &MemberReport, show: fn(&MemberState) -> String) -> String {
+    or_unknown(member.state.as_ref().map(show))
 }
 
 /// A member's role, and whether it is silent.

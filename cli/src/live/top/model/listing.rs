@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quorate::operate::{MemberReport, MemberState, SessionInfo};
-use quorate::recipes::Contending;
+use quorate::operate::{Contending, SessionInfo};
 use quorate::session::SessionId;
 
-use super::super::super::cluster::{bytes, duration, or_unknown, role, short};
+use super::super::super::cluster::{MEMBER, duration, or_unknown};
 use super::super::super::sessions::{self, holder};
 use super::super::super::tables;
 use super::{Clocks, Model};
@@ -72,19 +71,13 @@ fn has(cells: &[String], filter: &str) -> bool {
 
 impl Model {
     pub(super) fn list_members(&self) -> Listing {
-        let header = vec![
-            Column::left("ADDRESS", 0),
-            Column::left("ROLE", 0),
-            Column::left("ZONE", 7),
-            Column::right("LAG", 1),
-            Column::right("STALE", 2),
-            Column::right("DISK SYNC", 3),
-            Column::right("SESSIONS", 4),
-            Column::right("CLIENTS", 6),
-            Column::right("WATCHES", 8),
-            Column::right("LOG", 5),
-            Column::right("CHECKPOINT", 9),
-        ];
+        let shown =
+            || MEMBER.iter().filter_map(|(title, rank, cell)| Some((title, (*rank)?, cell)));
+        let column = |(title, rank, _): (&&'static str, u8, _)| match *title {
+            "ADDRESS" | "ROLE" | "ZONE" => Column::left(title, rank),
+            _ => Column::right(title, rank),
+        };
+        let header = shown().map(column).collect();
         let leader = self.leader().map(|leader| &leader.id);
         let rows = self.members.value.iter().map(|member| {
             let mark = match () {
@@ -92,7 +85,11 @@ impl Model {
                 () if leader == Some(&member.id) => Mark::Head,
                 () => Mark::Plain,
             };
-            Row { key: member.id.clone(), cells: cells(member).to_vec(), mark }
+            Row {
+                key: member.id.clone(),
+                cells: shown().map(|(.., cell)| cell(member)).collect(),
+                mark,
+            }
         });
         let rows = rows.filter(|row| has(&row.cells, self.filter()));
         Listing::new(header, rows.collect())
@@ -177,24 +174,4 @@ impl Model {
         }
         Listing::new(header, rows)
     }
-}
-
-fn cells(member: &MemberReport) -> [String; 11] {
-    let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
-    [
-        member.address.clone(),
-        role(member),
-        member.zone.clone(),
-        or_unknown(member.lag.map(|lag| lag.to_string())),
-        of(|state| or_unknown(state.stale_by.map(duration))),
-        of(|state| state.disk_sync.map_or_else(|| "-".to_owned(), |of| short(of.p99))),
-        of(|state| state.sessions.to_string()),
-        of(|state| state.clients.to_string()),
-        of(|state| state.watches.to_string()),
-        of(|state| bytes(state.log_bytes)),
-        of(|state| match state.checkpoint_bytes {
-            0 => "none yet".to_owned(),
-            size => format!("{}, {}", bytes(size), duration(state.checkpoint_age)),
-        }),
-    ]
 }

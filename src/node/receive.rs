@@ -1,7 +1,7 @@
 //! How a node takes in what has happened: inputs of its host, and messages of its peers, clients and users.
 
 use super::Node;
-use super::io::Input;
+use super::io::{Input, Problem};
 use super::message::{PeerMessage, RaftBody, in_parts};
 use crate::machine::Machine;
 use crate::machine::command::Request;
@@ -36,42 +36,8 @@ impl Node {
             Input::Authenticated { peer, connection, ids } => {
                 self.replica.clients.rights.authenticated(peer, connection, ids);
             }
-            Input::Connected { peer, version } => {
-                let cx = &mut self.cx;
-                self.membership.note_peer(peer, None);
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.connected(peer);
-                }
-                self.membership.versions.connected(peer, version, versions::settled_at(cx));
-                self.membership.closing.back(peer);
-                self.troubles.connected(peer);
-                self.bootstrap.announce_to_connected(peer, &self.membership.me, cx);
-                self.membership.ask_to_join(peer, self.bootstrap.joins, &self.raft, cx);
-                if peer == self.raft.leader() {
-                    self.local.send_again(cx.now.mono);
-                    self.replica.clients.again();
-                }
-                self.raft.connection_made(peer, &self.membership, cx)?;
-            }
-            Input::Unreachable { peer, problem } => {
-                let cx = &mut self.cx;
-                self.membership.note_peer(peer, Some(problem));
-                if let Some(founding) = &mut self.bootstrap.founding {
-                    founding.lost(peer);
-                }
-                self.membership.versions.lost(peer);
-                if !self.raft.is_member(peer) {
-                    self.membership.versions.forget(peer);
-                }
-                self.replica.drop_client(peer);
-                self.administration.peer_lost(peer, cx);
-                self.membership.closing.gone(peer, cx);
-                self.raft.unreachable(peer);
-                if let Some(leading) = &mut self.leading {
-                    leading.replication.lost(peer, &mut self.raft);
-                }
-                self.raft.connection_lost(peer, &self.membership, cx)?;
-            }
+            Input::Connected { peer, version } => self.connected(peer, version)?,
+            Input::Unreachable { peer, problem } => self.unreachable(peer, problem)?,
             Input::Client(request) => self.take_request(request),
             Input::Unwatch(watch) => self.replica.watches.remove(watch),
             Input::AdminEndpoint { address, listens } => {
@@ -156,6 +122,44 @@ impl Node {
         Ok(())
     }
 
+    fn connected(&mut self, peer: NodeId, version: u16) -> Result<(), String> {
+        let cx = &mut self.cx;
+        self.membership.note_peer(peer, None);
+        if let Some(founding) = &mut self.bootstrap.founding {
+            founding.connected(peer);
+        }
+        self.membership.versions.connected(peer, version, versions::settled_at(cx));
+        self.membership.closing.back(peer);
+        self.troubles.connected(peer);
+        self.bootstrap.announce_to_connected(peer, &self.membership.me, cx);
+        self.membership.ask_to_join(peer, self.bootstrap.joins, &self.raft, cx);
+        if peer == self.raft.leader() {
+            self.local.send_again(cx.now.mono);
+            self.replica.clients.again();
+        }
+        self.raft.connection_made(peer, &self.membership, cx)
+    }
+
+    fn unreachable(&mut self, peer: NodeId, problem: Problem) -> Result<(), String> {
+        let cx = &mut self.cx;
+        self.membership.note_peer(peer, Some(problem));
+        if let Some(founding) = &mut self.bootstrap.founding {
+            founding.lost(peer);
+        }
+        self.membership.versions.lost(peer);
+        if !self.raft.is_member(peer) {
+            self.membership.versions.forget(peer);
+        }
+        self.replica.drop_client(peer);
+        self.administration.peer_lost(peer, cx);
+        self.membership.closing.gone(peer, cx);
+        self.raft.unreachable(peer);
+        if let Some(leading) = &mut self.leading {
+            leading.replication.lost(peer, &mut self.raft);
+        }
+        self.raft.connection_lost(peer, &self.membership, cx)
+    }
+
     fn take_request(&mut self, request: ClientRequest) {
         let ClientRequest { id, session, body } = request;
         match body {
@@ -225,21 +229,7 @@ impl Node {
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
-                let newest = self.cx.config.version;
-                // Only the leader sends snapshots. A node that knows no leader yet may receive one.
-                if ![0, from].contains(&self.raft.leader()) {
-                    self.abort_transfer(from, transfer);
-                    return Ok(());
-                }
-                let answer = match self.raft.incoming.chunk(from, transfer, number, &bytes, newest)
-                {
-                    Ok(answer) => answer,
-                    Err(version) if from == self.raft.leader() => {
-                        return Err(version::too_old(version, newest));
-                    }
-                    Err(_) => PeerMessage::SnapshotAbort { transfer },
-                };
-                self.cx.send(from, answer);
+                self.take_chunk(from, (transfer, number), &bytes)?;
             }
             PeerMessage::SnapshotAck { transfer, next } => {
                 if let Some(Leading { replication, .. }) = &mut self.leading {
@@ -306,6 +296,29 @@ impl Node {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn take_chunk(
+        &mut self,
+        from: NodeId,
+        (transfer, number): (u64, u32),
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let newest = self.cx.config.version;
+        // Only the leader sends snapshots. A node that knows no leader yet may receive one.
+        if ![0, from].contains(&self.raft.leader()) {
+            self.abort_transfer(from, transfer);
+            return Ok(());
+        }
+        let answer = match self.raft.incoming.chunk(from, transfer, number, bytes, newest) {
+            Ok(answer) => answer,
+            Err(version) if from == self.raft.leader() => {
+                return Err(version::too_old(version, newest));
+            }
+            Err(_) => PeerMessage::SnapshotAbort { transfer },
+        };
+        self.cx.send(from, answer);
         Ok(())
     }
 

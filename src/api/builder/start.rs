@@ -61,23 +61,7 @@ impl Builder {
 
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        let config = NodeConfig {
-            audit: self.audit,
-            heartbeat: self.heartbeat,
-            tick: self.tick,
-            timeouts: self.timeouts(),
-            container_period: self.container_period,
-            version: self.version,
-            seed: entropy::number()?,
-            log: LogLimits::default(),
-            policy: self.policy,
-            peers: peers.addresses().map(str::to_owned).collect(),
-            majority_after: self.majority_after,
-            disk_low: self.disk_low,
-            zone: self.zone.clone(),
-            name: self.name.clone(),
-            leader_priority: self.leader_priority,
-        };
+        let config = self.node_config(peers)?;
         let (keys, log_dir) = (self.encryption.as_ref(), self.log_dir.as_deref());
         let opened = directory::start(&dir, &address, keys, log_dir, &config, now);
         let Opened { store, node, directory } = opened.map_err(earlier::explain_directory)?;
@@ -142,6 +126,26 @@ impl Builder {
         shared.set_at_rest(self.encryption);
         earlier::note(&address, &dir, &shared);
         Ok(Coordinator::owning(shared, thread))
+    }
+
+    fn node_config(&self, peers: &Peers) -> Result<NodeConfig> {
+        Ok(NodeConfig {
+            audit: self.audit,
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            timeouts: self.timeouts(),
+            container_period: self.container_period,
+            version: self.version,
+            seed: entropy::number()?,
+            log: LogLimits::default(),
+            policy: self.policy,
+            peers: peers.addresses().map(str::to_owned).collect(),
+            majority_after: self.majority_after,
+            disk_low: self.disk_low,
+            zone: self.zone.clone(),
+            name: self.name.clone(),
+            leader_priority: self.leader_priority,
+        })
     }
 
     fn limits(&self) -> Limits {

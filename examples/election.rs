@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let group = Group::new(&session, "/instances")?;
     let mut members = group.watch();
     session.sync().wait()?;
-    println!("there are {:?}", members.recv().wait()?.names());
+    println!("there are {:?}", members.recv().wait()?.keys());
 
     // One of them leads; instance 2 only observes.
     let latch = |place: usize| {
@@ -52,14 +52,14 @@ fn main() -> Result<()> {
     new.fenced().set("/plan", "by host-1").commit().wait()?;
     session.sync().wait()?;
     println!("{} leads", latch(2)?.leader().wait()?.expect("there is one").name());
-    println!("there are {:?}", members.recv().wait()?.names());
+    println!("there are {:?}", members.recv().wait()?.keys());
 
     // It comes back: as a member by itself, but no longer as the leader.
     cluster.heal();
     assert!(instances[0].0.wait_present().timeout(PATIENCE).wait() == Ok(true));
     session.sync().wait()?;
     while members.recv().wait()?.len() < 3 {}
-    println!("there are {:?}", group.members().wait()?.names());
+    println!("there are {:?}", group.members().wait()?.keys());
     let refused = old.fenced().set("/plan", "by host-0, again").commit();
     assert!(refused.wait().is_err_and(|error| error.is_session_lost() || is_fenced(&error)));
     assert_eq!(&session.get("/plan").wait()?.0[..], b"by host-1");

@@ -5,8 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
+use quorate::recovery::{Founded, Recovery};
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Result, recovery};
+use quorate::{Coordinator, CreateMode, Result};
 
 fn main() -> Result<()> {
     let directory = std::env::temp_dir().join(format!("quorate-recovery-{}", std::process::id()));
@@ -26,8 +27,8 @@ fn recover(directory: &Path) -> Result<()> {
     session.set("/orders", b"18").wait()?;
     drop((session, lost));
 
-    println!("verified:  {}", recovery::verify(&file)?);
-    let founded = recovery::restore(&file, &dir, &free_address())?;
+    println!("verified:  {}", Recovery::new().verify(&file)?);
+    let founded = Recovery::new().restore(&file, &dir, &free_address())?;
     println!("restored:  {founded}");
     let member = start(&founded)?;
     let (orders, _) = member.session().get("/orders").wait()?;
@@ -36,7 +37,7 @@ fn recover(directory: &Path) -> Result<()> {
     member.close().wait()?;
 
     // The log is recovered too, with all writes since the restore.
-    let plan = recovery::recover([&dir])?;
+    let plan = Recovery::new().recover([&dir])?;
     println!("plan:      {plan}");
     let founded = plan.found_anew(None)?;
     println!("recovered: {founded}");
@@ -48,7 +49,7 @@ fn recover(directory: &Path) -> Result<()> {
 }
 
 /// Starts the new cluster's only member; others join it later.
-fn start(founded: &recovery::Founded) -> Result<Coordinator> {
+fn start(founded: &Founded) -> Result<Coordinator> {
     let builder = Coordinator::builder().advertise(&*founded.address).data_dir(&founded.dir);
     let member = builder.join([&founded.address]).wait()?;
     member.wait_ready(Duration::from_secs(30)).wait()?;

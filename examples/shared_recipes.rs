@@ -19,11 +19,10 @@ use std::time::Duration;
 
 use quorate::gateway::Gateway;
 use quorate::recipes::{
-    Barrier, Config, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector,
-    MultiLock, Naming, NodeList, PersistentEphemeral, Raw, ReadWriteLock, ReentrantLock, Registry,
-    SharedSemaphore,
+    Barrier, Config, Counter, CounterForm, Group, Instance, LeaderLatch, LeaderSelector, MultiLock,
+    Naming, PersistentEphemeral, Raw, ReadWriteLock, ReentrantLock, Registry, Semaphore,
 };
-use quorate::{Coordinator, Result, Session};
+use quorate::{Coordinator, CreateMode, Result, Session};
 
 /// The permits of semaphores.
 const PERMITS: u32 = 2;
@@ -83,7 +82,7 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
         "elected" => elected(session, path, false)?,
         "handed" => elected(session, path, true)?,
         _ => {
-            let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
+            let semaphore = Semaphore::new(session, path, PERMITS)?.with_naming(naming);
             held!(semaphore.acquire().wait()?)
         }
     })
@@ -124,7 +123,7 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
     session.sync().wait()?;
     let count = |form| {
         let number = value.parse().unwrap_or_default();
-        Counter::new(session, path)?.with_form(form).add(number).wait().map(|added| added.after)
+        Counter::new(session, path)?.with_form(form).add(number).wait()
     };
     Ok(Some(match command {
         "add-text" => count(CounterForm::Text)?.to_string(),
@@ -143,7 +142,7 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             "done".to_owned()
         }
         "services" => {
-            let found = Discovery::new(session, path)?.instances("billing").wait()?;
+            let found = Registry::new(session, path)?.instances("billing").wait()?;
             let shown = found.iter().map(|one| {
                 format!("{} {}:{} {}", one.id, one.address, one.port, one.metadata["zone"])
             });
@@ -154,7 +153,9 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             std::mem::forget(Group::new(session, path)?.join(value, value).wait()?);
             "done".to_owned()
         }
-        "group" => Group::new(session, path)?.members().wait()?.names().join(","),
+        "group" => {
+            Group::new(session, path)?.members().wait()?.into_keys().collect::<Vec<_>>().join(",")
+        }
         "config" => {
             let config = Config::<Vec<u8>, Raw>::with_codec(session, path)?;
             let value = config.get().wait()?.map(|versioned| versioned.value).unwrap_or_default();
@@ -165,13 +166,16 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             "done".to_owned()
         }
         "push" => {
-            NodeList::new(session, path)?.push(value).wait()?;
+            let item = format!("{path}/item-");
+            session.create_with_parents(&item, value, CreateMode::PersistentSequential).wait()?;
             "done".to_owned()
         }
         "list" => {
-            let items = NodeList::new(session, path)?.items().wait()?;
-            let data = items.iter().map(|item| String::from_utf8_lossy(item.data()).into_owned());
-            data.collect::<Vec<_>>().join(",")
+            let mut names = session.children(path).wait()?;
+            names.sort();
+            let data = names.iter().map(|name| session.get(&format!("{path}/{name}")).wait());
+            let data = data.map(|read| Ok(String::from_utf8_lossy(&read?.0).into_owned()));
+            data.collect::<Result<Vec<_>>>()?.join(",")
         }
         _ => return Ok(None),
     }))
@@ -197,7 +201,11 @@ fn attempt(session: &Session, kind: &str, path: &str) -> Result<bool> {
             .wait()?
             .is_some(),
         "selector" => selector()?.latch().try_campaign().wait()?.is_some(),
-        _ => SharedSemaphore::new(session, path, PERMITS, naming)?.try_acquire().wait()?.is_some(),
+        _ => Semaphore::new(session, path, PERMITS)?
+            .with_naming(naming)
+            .try_acquire()
+            .wait()?
+            .is_some(),
     })
 }
 

@@ -3,7 +3,7 @@
 //! none.
 
 use quorate::recipes::{
-    Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, Phase, Registry, Strategy,
+    Config, ConfigUpdate, Counter, IdGenerator, Instance, Phase, Registry, Strategy,
     TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
@@ -26,7 +26,7 @@ fn shop(session: &Session, name: &str) -> Result<()> {
             break;
         }
         while sold.get().wait()? < limit {
-            println!("{name}: order {}, {} sold", ids.next_id().wait()?, sold.add(1).wait()?.after);
+            println!("{name}: order {}, {} sold", ids.next_id().wait()?, sold.add(1).wait()?);
         }
     }
     session.sync().wait()?;
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
                 scope.spawn(move || shop(&session, names[place]))
             })
             .collect();
-        let discovery = Discovery::new(&session, "/services")?;
+        let discovery = Registry::new(&session, "/services")?;
         let mut there = discovery.watch("shop")?;
         while there.recv().wait()?.len() < 3 {}
         println!("{:?} are there", discovery.names().wait()?);

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quorate::recipes::{Discovery, Instance, LeaderLatch, LeaderSelector, Registry};
+use quorate::recipes::{Instance, LeaderLatch, LeaderSelector, Registry};
 use quorate::session::Supervised;
 use quorate::testing::Cluster;
 use quorate::{Coordinator, Result};
@@ -31,7 +31,7 @@ fn serve(coordinator: &Coordinator, name: &'static str) -> Result<[Supervised; 2
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let observer = cluster.node(2).session();
-    let mut instances = Discovery::new(&observer, "/services")?.watch("web")?;
+    let mut instances = Registry::new(&observer, "/services")?.watch("web")?;
     let mut leaders = LeaderLatch::new(&observer, "/leader", "observer")?.watch();
     let mut registered = |count| -> Result<()> {
         while instances.recv().wait()?.len() != count {}

@@ -319,8 +319,6 @@ bugs! {
         ["a follower receives the last value"],
     CacheMissesRemoval: "a cache does not notice deletions";
         ["caches follow"],
-    ListUnordered: "the items of a list are returned in another order";
-        ["lists are in order"],
     TakenFromLiving: "a name in a group is taken over from a session that is alive";
         [],
     InstanceStays: "an instance is shown after its session has ended";
@@ -464,7 +462,7 @@ bugs! {
         ["ephemerals: it is there"],
     MembersToldAgain: "a watch of a group reports the same members twice";
         ["groups: reported once"],
-    JoinMisnumbered: "a group member gets a wrong zxid for its join";
+    JoinMisnumbered: "a group member is shown with a wrong zxid of its join";
         ["groups: self is in the view"],
     UpdateRefused: "a group member cannot change its data";
         ["groups: a member can update"],

@@ -37,7 +37,6 @@ pages! {
     cookbook: "cookbook.md"
     encryption: "encryption.md"
     from_a_lease: "from-a-lease.md"
-    #[cfg(any(not(doctest), feature = "serde"))]
     from_async: "async.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     gateway: "gateway.md"
@@ -63,6 +62,8 @@ pages! {
     sessions: "sessions.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     shared_recipes: "shared-recipes.md"
+    #[cfg(any(not(doctest), feature = "serde"))]
+    serde_form: "serde.md"
     storage: "storage.md"
     transactions: "transactions.md"
     troubleshooting: "troubleshooting.md"

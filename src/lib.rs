@@ -34,10 +34,10 @@
 //!
 //! - [`recipes`]: what is built on top, [`recipes::Lock`] and its family, [`recipes::LeaderLatch`],
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
-//!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
+//!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Registry`], [`recipes::TwoPhaseCommit`] and
 //!   others.
 //! - [`acl`]: who may do what with a znode; [`quota`]: limits for what is below a path.
-//! - [`multi`], [`session`], [`watch`], [`security`]: the further types of these calls.
+//! - [`multi`], [`session`], [`security`]: the further types of these calls.
 //! - [`operate`] has what operators and health checks look at: reports, figures, reasons.
 //! - [`recovery`] makes a new cluster from what is left of an old one: backups and data
 //!   directories.
@@ -64,7 +64,7 @@
 //! | feature | default | adds |
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
-//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::from_async`](crate::guide::from_async#serde) |
+//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::serde_form`](crate::guide::serde_form) |
 //! | `gateway` | no | [`gateway::Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`gateway::import`]: copies a ZooKeeper's tree |
 //! | `admin` | no | [`admin::Admin`]: status and operations over HTTP, and a page for operators |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
@@ -116,7 +116,6 @@ mod sync;
 pub mod testing;
 mod transport;
 mod types;
-pub mod watch;
 
 pub use api::builder::Builder;
 pub use api::coordinator::Coordinator;
@@ -134,7 +133,7 @@ pub use types::availability::Availability;
 pub use types::error::{Error, Result};
 pub use types::session::SessionState;
 pub use types::start_error::StartError;
-pub use types::watch::{EventKind, WatchEvent, WatchMode};
+pub use types::watch::{EventKind, WatchEvent, WatchMode, WatcherType};
 pub use types::znode::{CreateMode, Created, Stat};
 
 /// The README's examples are tested with the library's own.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quorate::encryption::AtRest;
-use quorate::recovery::{Backup, Founded, Inspection, Options, Plan};
+use quorate::recovery::{Backup, Founded, Inspection, Plan, Recovery};
 use quorate::{Builder, Result, Snapshot};
 
 #[derive(Debug, Args)]
@@ -30,11 +30,11 @@ impl DataKeyArgs {
         Ok(builder)
     }
 
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<Recovery> {
         if let Some(keys) = self.keys()? {
-            return Ok(Options::new().encryption(keys));
+            return Ok(Recovery::new().encryption(keys));
         }
-        Ok(Options::new())
+        Ok(Recovery::new())
     }
 
     pub(crate) fn verify(&self, file: &Path) -> Result<Backup> {
@@ -58,7 +58,7 @@ pub(crate) struct StoppedArgs {
 }
 
 impl StoppedArgs {
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<Recovery> {
         let options = self.keys.options()?;
         Ok(match &self.log_dir {
             Some(dir) => options.log_dir(dir),
@@ -82,7 +82,7 @@ pub(crate) struct FoundArgs {
 }
 
 impl FoundArgs {
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<Recovery> {
         let options = self.stopped.options()?;
         Ok(if self.set_time_back { options.set_time_back() } else { options })
     }

@@ -233,11 +233,11 @@ async fn join_group(client: &Client, handle: &Handle) {
     kernel.count("join");
     let seen = match handle.session().has_replica() {
         true => group.members().wait().is_ok_and(|members| {
-            members.get(&name).is_some_and(|member| member.joined == membership.joined())
+            members.get(&name).is_some_and(|member| member.joined == membership.fencing_token())
         }),
         false => {
             let stat = handle.stat_seen(membership.path()).await;
-            stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.czxid == membership.joined()))
+            stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.czxid == membership.fencing_token()))
         }
     };
     kernel.check(require(seen || !membership.is_held(), "groups: self is in the view", || {
@@ -281,7 +281,7 @@ async fn observe_group(client: &Client, handle: &Handle) {
             Ok(Ok(members)) => {
                 kernel.count("members reported");
                 let notified = Some(
-                    members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
+                    members.iter().map(|(name, member)| (name.clone(), member.updated)).collect(),
                 );
                 kernel.check(require(notified != last, "groups: reported once", || {
                     format!("{notified:?}")

@@ -1,4 +1,4 @@
-//! Shared state: a counter, ids, a configuration value and its followers, a list, a cache, service
+//! Shared state: a counter, ids, a configuration value and its followers, a cache, service
 //! discovery, and two-phase commits.
 
 use std::rc::Rc;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::{
-    Cache, Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, NodeList, Phase,
-    Registration, Registry, TwoPhaseCommit, Updates, Vote,
+    Cache, Config, ConfigUpdate, Counter, IdGenerator, Instance, Phase, Registration, Registry,
+    TwoPhaseCommit, Updates, Vote,
 };
 use crate::simulation::checks::require;
-use crate::simulation::checks::state::{self, Mirror, Transaction};
+use crate::simulation::checks::state::{Mirror, Transaction};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
@@ -44,9 +44,7 @@ struct State {
     counter: Counter,
     ids: IdGenerator,
     config: Config<Vec<u64>>,
-    list: NodeList,
     registry: Registry,
-    discovery: Discovery,
 }
 
 pub(crate) async fn run(client: Client) {
@@ -77,9 +75,7 @@ impl State {
             counter: Counter::new(&session, "/state/counter")?,
             ids: IdGenerator::new(&session, "/state/ids", 3)?,
             config: Config::new(&session, "/state/config")?,
-            list: NodeList::new(&session, "/state/list")?,
             registry: Registry::new(&session, "/state/services")?,
-            discovery: Discovery::new(&session, "/state/services")?,
             client,
             handle,
         })
@@ -99,13 +95,12 @@ impl State {
             for _ in 0..3 {
                 self.client.think().await;
             }
-            match self.client.random.below(10) {
+            match self.client.random.below(9) {
                 0..2 => self.count().await?,
                 2 => self.take_ids().await?,
                 3 => self.configure().await?,
-                4 => self.list().await?,
-                5 => self.register(&mut registered).await?,
-                6 => self.discover().await?,
+                4 => self.register(&mut registered).await?,
+                5 => self.discover().await?,
                 _ => self.transact().await?,
             }
             if self.client.random.percent(50) {
@@ -139,7 +134,7 @@ impl State {
         let updates = self.config.watch();
         let instances = match self.session().has_replica() {
             true => None,
-            false => Some(self.discovery.watch("s")?),
+            false => Some(self.registry.watch("s")?),
         };
         Ok(Followed { cache, mirror, updates, value: None, instances, ids: Vec::new() })
     }
@@ -278,18 +273,6 @@ impl State {
         Ok(())
     }
 
-    async fn list(&self) -> Result<()> {
-        if self.client.random.percent(60) {
-            self.with_patience("push", self.list.push(b"")).await?;
-        }
-        let items = self.list.items_in(&self.handle.view(self.list.path()).await?)?;
-        self.client.kernel.check(state::State::ordered(&items));
-        if items.len() > 3 {
-            self.with_patience("remove", self.list.remove(&items[0])).await?;
-        }
-        Ok(())
-    }
-
     async fn register(&self, registered: &mut Option<Registration>) -> Result<()> {
         if registered.take().is_some() {
             return Ok(());
@@ -328,7 +311,7 @@ impl State {
             }));
             return Ok(());
         }
-        let instances = self.discovery.instances("s").wait()?;
+        let instances = self.registry.instances("s").wait()?;
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
         let stale = ended.iter().find_map(|id| shown(id.number()));
         self.client.kernel.check(require(stale.is_none(), "I18 instances", || {

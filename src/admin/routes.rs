@@ -20,7 +20,7 @@ use super::tree::{self, TreeEdit};
 use crate::api::coordinator::Coordinator;
 use crate::api::operate::MemberReport;
 use crate::api::session::Session;
-use crate::recipes::{Contended, contended};
+use crate::recipes::contended::{Contended, contended};
 use crate::runtime::entropy;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};

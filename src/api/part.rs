@@ -28,7 +28,7 @@ use crate::types::error::Result;
 /// let job = jobs.take().wait()?;
 /// let write = session.multi().create("/invoice-17", b"paid", CreateMode::Persistent);
 /// write.with(&job.done_part()).with(&done.add_part(1)).commit().wait()?;
-/// assert!(jobs.is_empty().wait()?);
+/// assert_eq!(jobs.len().wait()?, 0);
 /// assert_eq!(done.get().wait()?, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```

@@ -96,8 +96,7 @@ impl Snapshot {
         Ok(self.znode(path)?.children().map(str::to_owned).collect())
     }
 
-    /// Returns the names of a znode's children, sorted by their bytes, and its stat.
-    pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+    pub(crate) fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
         let znode = self.znode(path)?;
         Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
     }

@@ -175,7 +175,7 @@ impl Coordinator {
     /// time: watches that are set or end during the call may be in the list or not.
     ///
     /// ```
-    /// use quorate::watch::WatcherType;
+    /// use quorate::WatcherType;
     /// use quorate::{WatchMode, testing::Cluster};
     ///
     /// let cluster = Cluster::new(1);

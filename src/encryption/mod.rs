@@ -1,6 +1,6 @@
 //! Encryption at rest: the keys for data directories and backups.
 //!
-//! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::Options`](crate::recovery::Options)
+//! [`Builder::encryption`](crate::Builder::encryption) takes them, and [`recovery::Recovery`](crate::recovery::Recovery)
 //! for what was left. What is encrypted, how keys are changed, and how it works, is in
 //! [`guide::encryption`](crate::guide::encryption).
 

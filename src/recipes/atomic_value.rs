@@ -129,18 +129,18 @@ impl AtomicValue {
         Err(Error::Conflict { path: self.path.clone(), attempts: Transaction::ATTEMPTS_MAX })
     }
 
-    /// Adds to the number that the data show; where there is no znode, to 0. Returns the numbers before and after.
+    /// Adds to the number that the data show; where there is no znode, to 0. Returns the sum.
     /// Additions do not conflict.
     ///
     /// Fails with [`Error::InvalidData`] if the data show none, or if the form cannot show the sum.
-    pub(super) async fn add(&self, number: i64, form: CounterForm) -> Result<(i64, i64)> {
+    pub(super) async fn add(&self, number: i64, form: CounterForm) -> Result<i64> {
         // A replica may know that there is no znode.
         let mut missing = shows_missing(&self.session, &self.path);
         loop {
             if std::mem::take(&mut missing) {
                 let too_large = || self.invalid(format!("{number} has no form of {form:?}"));
                 match self.create(&form.encode(number).ok_or_else(too_large)?).await {
-                    Ok(_) => return Ok((0, number)),
+                    Ok(_) => return Ok(number),
                     Err(Error::NodeExists { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -154,8 +154,7 @@ impl AtomicValue {
                     });
                     // A multi's results have the kinds of its operations, and no sum wraps.
                     let nothing = || Error::Stopped { reason: "nothing was added".to_owned() };
-                    let after = after.ok_or_else(nothing)?;
-                    return Ok((after.wrapping_sub(number), after));
+                    return after.ok_or_else(nothing);
                 }
                 None => missing = true,
             }

@@ -48,8 +48,7 @@ impl Barrier {
         &self.session
     }
 
-    /// The barrier's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 

@@ -211,8 +211,7 @@ impl Cache {
         &self.session
     }
 
-    /// The path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 

@@ -114,7 +114,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         self.value.session()
     }
 
-    /// The path of the znode.
+    /// The path of its znode, to read it in a [`Transaction`](crate::Transaction) or a snapshot.
     pub fn path(&self) -> &str {
         self.value.path()
     }

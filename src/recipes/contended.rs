@@ -95,12 +95,12 @@ pub struct Contending {
 /// that is over.
 ///
 /// ```
-/// use quorate::{recipes, testing::Cluster};
+/// use quorate::{operate, testing::Cluster};
 ///
 /// let cluster = Cluster::new(1);
 /// let session = cluster.node(0).session();
 /// let _guard = session.lock("/jobs/nightly")?.acquire().wait()?;
-/// let found = recipes::contended(&session, "/").wait()?;
+/// let found = operate::contended(&session, "/").wait()?;
 /// assert_eq!((found[0].path.as_str(), found[0].recipe), ("/jobs/nightly", "lock"));
 /// assert_eq!(found[0].holders[0].session, Some(session.id()));
 /// assert!(found[0].waiters.is_empty());
@@ -313,9 +313,9 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+    use crate::recipes::table::RecipeCell;
     use crate::recipes::{
-        LeaderLatch, NewItem, PartitionMember, Partitions, Queue, RateLimiter, RecipeCell,
-        Schedule, Timer,
+        LeaderLatch, NewItem, PartitionMember, Partitions, Queue, RateLimiter, Schedule, Timer,
     };
     use crate::testing::Cluster;
     use crate::types::znode::CreateMode;

@@ -107,6 +107,11 @@ impl Contenders {
         })
     }
 
+    /// Those of these kinds at another path.
+    pub(super) fn at(&self, path: String, kinds: &'static [&'static ContenderKind]) -> Contenders {
+        Contenders { path, kinds, is_logged: Arc::default(), ..self.clone() }
+    }
+
     /// The same, whose new contenders have other names.
     pub(super) fn with_naming(mut self, naming: Naming) -> Contenders {
         self.naming = naming;

@@ -9,25 +9,6 @@ use crate::runtime::pending::Pending;
 use crate::types::counter::CounterForm;
 use crate::types::error::Result;
 
-/// The result of a change of a [`Counter`].
-///
-/// ```
-/// use quorate::{recipes::Counter, testing::Cluster};
-///
-/// let session = Cluster::new(1).node(0).session();
-/// let added = Counter::new(&session, "/visits")?.add(3).wait()?;
-/// assert_eq!((added.before, added.after), (0, 3));
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Counted {
-    /// The value before.
-    pub before: i64,
-    /// The value after.
-    pub after: i64,
-}
-
 /// A number that all instances share, 0 until its first change.
 ///
 /// Each change is done **exactly once**, whatever happens to messages and leaders, and all changes
@@ -51,7 +32,7 @@ pub struct Counted {
 /// let here = Counter::new(&cluster.node(0).session(), "/visits")?;
 /// let there = Counter::new(&cluster.node(1).session(), "/visits")?;
 /// here.add(2).wait()?;
-/// assert_eq!(there.add(-5).wait()?.after, -3);
+/// assert_eq!(there.add(-5).wait()?, -3);
 /// assert!(there.compare_and_set(-3, 100).wait()?);
 /// assert!(!here.compare_and_set(-3, 200).wait()?);
 /// # Ok::<(), quorate::Error>(())
@@ -83,7 +64,7 @@ impl Counter {
         self.value.session()
     }
 
-    /// The counter's path.
+    /// The path of its znode, to read it in a [`Transaction`](crate::Transaction) or a snapshot.
     pub fn path(&self) -> &str {
         self.value.path()
     }
@@ -106,7 +87,8 @@ impl Counter {
         self.decode(self.value.read_soon().await?.as_ref())
     }
 
-    async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<Counted> {
+    /// Returns the value before.
+    async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<i64> {
         let changed = self.value.update(|content| {
             let before = self.decode(content)?;
             let after = change(before)?;
@@ -115,23 +97,22 @@ impl Counter {
                 self.form.encode(after).ok_or_else(too_large)
             };
             let data = after.map(encode).transpose()?;
-            Ok((data, Counted { before, after: after.unwrap_or(before) }))
+            Ok((data, before))
         });
         Ok(changed.await?.0)
     }
 
-    /// Adds a number, which may be negative, and returns the values before and after.
+    /// Adds a number, which may be negative, and returns the sum.
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the counter's form cannot show the sum, or the znode does not
     /// hold a number: nothing was added. Otherwise as [`Session::set`].
-    pub fn add(&self, number: i64) -> Pending<'_, Counted> {
+    pub fn add(&self, number: i64) -> Pending<'_, i64> {
         self.session().steps("add", self.path(), self.adding(number))
     }
 
-    async fn adding(&self, number: i64) -> Result<Counted> {
-        let (before, after) = self.value.add(number, self.form).await?;
-        Ok(Counted { before, after })
+    async fn adding(&self, number: i64) -> Result<i64> {
+        self.value.add(number, self.form).await
     }
 
     /// An addition as a part of another write: see [`Part`]. The counter's znode must exist by then, as it does after
@@ -156,12 +137,12 @@ impl Counter {
         Part::of(Ok(self.session().multi().add(self.path(), number, self.form)))
     }
 
-    /// Sets the counter unconditionally, and returns the values before and after. Fails as [`Counter::add`].
-    pub fn set(&self, value: i64) -> Pending<'_, Counted> {
+    /// Sets the counter unconditionally, and returns the value before. Fails as [`Counter::add`].
+    pub fn set(&self, value: i64) -> Pending<'_, i64> {
         self.session().steps("set", self.path(), self.setting(value))
     }
 
-    async fn setting(&self, value: i64) -> Result<Counted> {
+    async fn setting(&self, value: i64) -> Result<i64> {
         self.change(|_| Ok(Some(value))).await
     }
 
@@ -175,7 +156,7 @@ impl Counter {
         // moment during the call.
         self.value.session().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
-        Ok(self.change(set).await?.before == expected)
+        Ok(self.change(set).await? == expected)
     }
 }
 
@@ -222,9 +203,8 @@ mod tests {
             assert!(path == "/n" && reason.contains(&start.to_string()), "{reason}");
             assert_eq!(counter.get().wait(), Ok(start), "it stays as it was");
         }
-        assert_eq!(counter.set(i64::MIN).wait().unwrap().before, -2);
-        let changed = counter.add(i64::MAX).wait().unwrap();
-        assert_eq!((changed.before, changed.after), (i64::MIN, -1));
+        assert_eq!(counter.set(i64::MIN).wait(), Ok(-2));
+        assert_eq!(counter.add(i64::MAX).wait(), Ok(-1));
     }
 
     #[test]
@@ -242,7 +222,7 @@ mod tests {
             assert_eq!(counter.get().wait(), Ok(0));
             counter.add(-2).wait().unwrap();
             assert_eq!(&*session.get(counter.path()).wait().unwrap().0, data);
-            assert_eq!(counter.add(5).wait().unwrap().after, 3);
+            assert_eq!(counter.add(5).wait(), Ok(3));
             session.set(counter.path(), b"a third").wait().unwrap();
             assert!(matches!(counter.get().wait(), Err(Error::InvalidData { .. })), "{form:?}");
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::recipes::errors::children_or_none;
-use crate::recipes::registry::{Instance, decode, name_in};
+use crate::recipes::registry::{Instance, Registry, decode, name_in};
 use crate::recipes::updates::{Source, Step, Updates};
 use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
@@ -20,55 +20,7 @@ use crate::types::watch::WatchMode;
 /// How long an instance is left out after [`Chooser::noted_failure`], by default.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
 
-/// Finds the instances registered in a [`Registry`](crate::recipes::Registry).
-///
-/// All results come from this instance's replica, at once and without a quorum, once the session is
-/// open. So a service's instance that was registered or has ended a moment ago may not show yet;
-/// after [`Session::sync`] it does. An instance whose session is over, as far as the replica knows,
-/// is not shown.
-///
-/// Znodes whose data is not an instance are skipped.
-///
-/// ```
-/// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
-///
-/// let session = Cluster::new(1).node(0).session();
-/// let registry = Registry::new(&session, "/services")?;
-/// let _a = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080)).wait()?;
-/// let _b = registry.register("billing", &Instance::new("b", "10.0.0.8", 8080)).wait()?;
-///
-/// let discovery = Discovery::new(&session, "/services")?;
-/// assert_eq!(discovery.names().wait()?, ["billing"]);
-/// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
-/// let first = chooser.choose().wait()?.expect("there are two");
-/// let second = chooser.choose().wait()?.expect("there are two");
-/// assert_ne!(first.id, second.id);
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Discovery {
-    session: Session,
-    path: String,
-}
-
-impl Discovery {
-    fn session(&self) -> &Session {
-        &self.session
-    }
-
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// Returns a discovery in the registry at this path. Sends nothing.
-    ///
-    /// # Errors
-    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
-    pub fn new(session: &Session, path: &str) -> Result<Discovery> {
-        path::validate(path)?;
-        Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
-    }
-
+impl Registry {
     /// Returns the names of the services that have instances, sorted.
     ///
     /// # Errors
@@ -109,10 +61,10 @@ impl Discovery {
     /// zxid. Sends nothing yet, and does not block.
     ///
     /// ```
-    /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
+    /// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
     ///
     /// let cluster = Cluster::new(3);
-    /// let mut updates = Discovery::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
+    /// let mut updates = Registry::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
     /// assert!(updates.recv().wait()?.is_empty());
     /// let session = cluster.node(0).open_session()?;
     /// let registry = Registry::new(&session, "/services")?;
@@ -174,10 +126,10 @@ impl Source<Vec<Instance>> for Following {
 /// How a [`Chooser`] chooses.
 ///
 /// ```
-/// use quorate::{recipes::{Discovery, Strategy}, testing::Cluster};
+/// use quorate::{recipes::{Registry, Strategy}, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
-/// let chooser = Discovery::new(&session, "/services")?.chooser("billing", Strategy::Sticky)?;
+/// let chooser = Registry::new(&session, "/services")?.chooser("billing", Strategy::Sticky)?;
 /// assert!(chooser.choose().wait()?.is_none(), "there are none");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -209,14 +161,13 @@ struct ChooserState {
 /// instances are remembered.
 ///
 /// ```
-/// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
+/// use quorate::{recipes::{Instance, Registry, Strategy}, testing::Cluster};
 ///
 /// let session = Cluster::new(1).node(0).session();
 /// let registry = Registry::new(&session, "/services")?;
 /// let _one = registry.register("billing", &Instance::new("one", "10.0.0.7", 8080)).wait()?;
 /// let _two = registry.register("billing", &Instance::new("two", "10.0.0.8", 8080)).wait()?;
-/// let discovery = Discovery::new(&session, "/services")?;
-/// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
+/// let chooser = registry.chooser("billing", Strategy::RoundRobin)?;
 /// assert_eq!(chooser.choose().wait()?.expect("there are two").id, "one");
 /// chooser.noted_failure("two").wait()?;
 /// assert_eq!(chooser.choose().wait()?.expect("one is left").id, "one");
@@ -255,7 +206,7 @@ impl Chooser {
     /// it is the one whose failure is the longest ago.
     ///
     /// # Errors
-    /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
+    /// As [`Registry::instances`], and [`Error::System`](crate::Error::System).
     pub fn choose(&self) -> Pending<'_, Option<Instance>> {
         self.session().steps("choose", self.path(), self.choosing())
     }
@@ -331,13 +282,12 @@ fn any(count: usize) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipes::Registry;
     use crate::testing::Cluster;
     use crate::types::error::Error;
     use crate::types::znode::CreateMode;
 
     fn chooser(session: &Session, strategy: Strategy) -> Chooser {
-        Discovery::new(session, "/services").unwrap().chooser("s", strategy).unwrap()
+        Registry::new(session, "/services").unwrap().chooser("s", strategy).unwrap()
     }
 
     fn chosen(chooser: &Chooser) -> Option<String> {
@@ -354,13 +304,12 @@ mod tests {
         session.create("/services/s/other", &data[..], CreateMode::Persistent).wait().unwrap();
         session.create("/services/s/text", b"hello", CreateMode::Persistent).wait().unwrap();
         session.create("/services/empty", b"", CreateMode::Persistent).wait().unwrap();
-        let discovery = Discovery::new(&session, "/services").unwrap();
-        let instances = discovery.instances("s").wait().unwrap();
+        let instances = registry.instances("s").wait().unwrap();
         assert_eq!(instances.iter().map(|one| &one.id[..]).collect::<Vec<_>>(), ["one"]);
-        assert_eq!(discovery.names().wait().unwrap(), ["s"]);
-        assert_eq!(discovery.instances("empty").wait().unwrap(), []);
-        assert_eq!(discovery.instances("none").wait().unwrap(), []);
-        assert!(matches!(discovery.instances("a/b").wait(), Err(Error::InvalidPath { .. })));
+        assert_eq!(registry.names().wait().unwrap(), ["s"]);
+        assert_eq!(registry.instances("empty").wait().unwrap(), []);
+        assert_eq!(registry.instances("none").wait().unwrap(), []);
+        assert!(matches!(registry.instances("a/b").wait(), Err(Error::InvalidPath { .. })));
     }
 
     #[test]

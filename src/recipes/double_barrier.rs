@@ -101,14 +101,9 @@ impl DoubleBarrier {
         self.contenders.session()
     }
 
-    /// The double barrier's path.
+    /// The path of the participant's znode.
     pub fn path(&self) -> &str {
         self.contenders.path()
-    }
-
-    /// The number of participants that open it.
-    pub fn participants(&self) -> usize {
-        self.participants
     }
 
     /// Waits until there are enough participants, for as long as the session lives.

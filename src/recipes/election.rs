@@ -213,14 +213,8 @@ impl LeaderLatch {
         self
     }
 
-    /// The election's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.contenders.path()
-    }
-
-    /// This candidate's id.
-    pub fn id(&self) -> &[u8] {
-        &self.id
     }
 
     pub(super) fn session(&self) -> &Session {

@@ -2,6 +2,7 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Group Membership; Curator, `GroupMember`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::ops::{check_create, check_data};
@@ -41,7 +42,7 @@ use crate::types::znode::{CreateMode, SessionId, Zxid};
 /// assert!(changes.recv().wait()?.is_empty());
 ///
 /// let membership = here.join("host-0", b"10.0.0.1:80").wait()?;
-/// assert_eq!(here.members().wait()?.names(), ["host-0"], "who has joined is in its own view");
+/// assert!(here.members().wait()?.contains_key("host-0"), "who has joined is in its own view");
 /// let members = changes.recv().wait()?;
 /// assert_eq!(&members.get("host-0").expect("it has joined").data[..], b"10.0.0.1:80");
 ///
@@ -57,7 +58,7 @@ pub struct Group {
     path: String,
 }
 
-/// A member of a [`Group`], as everybody sees it.
+/// A member of a [`Group`], as everybody sees it, by its name.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -67,85 +68,21 @@ pub struct Group {
 /// let membership = group.join("me", b"1").wait()?;
 /// let members = group.members().wait()?;
 /// let member = members.get("me").expect("I am in it");
-/// assert_eq!((member.session, member.joined), (Some(session.id()), membership.joined()));
+/// assert_eq!((member.session, member.joined), (Some(session.id()), membership.fencing_token()));
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
-    /// The name under which it has joined.
-    pub name: String,
     /// Its data.
     pub data: Arc<[u8]>,
-    /// The zxid of the write by which it joined. A member that leaves and joins again is another
+    /// The zxid of the write by which it joined: the [`Held::fencing_token`] of its membership. A member that leaves and joins again is another
     /// member of the same name.
     pub joined: Zxid,
     /// The zxid of the write that last set its data; at first, of the one by which it joined.
     pub updated: Zxid,
     /// Its session. (`None` only if somebody created the znode by hand.)
     pub session: Option<SessionId>,
-}
-
-/// All members of a [`Group`] at one moment.
-///
-/// ```
-/// use quorate::recipes::Group;
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let group = Group::new(&session, "/group")?;
-/// let (_b, _a) = (group.join("b", b"").wait()?, group.join("a", b"").wait()?);
-/// let members = group.members().wait()?;
-/// assert_eq!((members.len(), members.names()), (2, vec!["a", "b"]));
-/// let names: Vec<&str> = members.iter().map(|member| &*member.name).collect();
-/// assert_eq!(names, ["a", "b"]);
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Members {
-    members: Vec<Member>,
-    zxid: Zxid,
-}
-
-impl Members {
-    /// The members, sorted by the bytes of their names.
-    pub fn iter(&self) -> std::slice::Iter<'_, Member> {
-        self.members.iter()
-    }
-
-    /// Their names, sorted.
-    pub fn names(&self) -> Vec<&str> {
-        self.members.iter().map(|member| &*member.name).collect()
-    }
-
-    /// The member of this name.
-    pub fn get(&self, name: &str) -> Option<&Member> {
-        let at = self.members.binary_search_by(|member| (*member.name).cmp(name)).ok()?;
-        self.members.get(at)
-    }
-
-    /// The number of members.
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    /// The zxid of the last write shown: this is the whole group as of that write.
-    pub fn zxid(&self) -> Zxid {
-        self.zxid
-    }
-}
-
-impl<'a> IntoIterator for &'a Members {
-    type Item = &'a Member;
-    type IntoIter = std::slice::Iter<'a, Member>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
 }
 
 impl Group {
@@ -163,8 +100,7 @@ impl Group {
         &self.session
     }
 
-    /// The group's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
@@ -231,34 +167,33 @@ impl Group {
         Ok(Membership { held: Held::new(ephemeral).await? })
     }
 
-    /// Returns all members, as this replica has them at one moment. After [`Session::sync`] it is current.
+    /// Returns all members by their names, as this replica has them at one moment. After [`Session::sync`] it is current.
     ///
     /// # Errors
     /// The errors of a session that is over; [`Error::NoAuth`].
-    pub fn members(&self) -> Pending<'_, Members> {
+    pub fn members(&self) -> Pending<'_, BTreeMap<String, Member>> {
         self.session().steps("members", self.path(), self.reading())
     }
 
-    async fn reading(&self) -> Result<Members> {
+    async fn reading(&self) -> Result<BTreeMap<String, Member>> {
         self.members_in(&self.session.snapshot_of(&self.path).await?)
     }
 
-    pub(super) fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
-        let zxid = snapshot.zxid();
+    pub(super) fn members_in(&self, snapshot: &Snapshot) -> Result<BTreeMap<String, Member>> {
         let names = children_or_none(snapshot.children(&self.path))?;
         let member = |name: String| {
             let (data, stat) = snapshot.get(&path::join(&self.path, &name))?;
-            let (joined, updated) = (stat.czxid, stat.mzxid);
-            Ok(Member { name, data, joined, updated, session: stat.ephemeral_owner })
+            let joined = stat.czxid + u64::from(planted!(JoinMisnumbered));
+            let updated = stat.mzxid;
+            Ok((name, Member { data, joined, updated, session: stat.ephemeral_owner }))
         };
-        let members = names.into_iter().map(member).collect::<Result<Vec<Member>>>()?;
-        Ok(Members { members, zxid })
+        names.into_iter().map(member).collect()
     }
 
     /// Follows the members: the result reports the present members, and each change of them or of
     /// their data: a member has joined, left, joined again or set its data. Each value is the whole group at
     /// one zxid. Sends nothing yet, and does not block.
-    pub fn watch(&self) -> Updates<Members> {
+    pub fn watch(&self) -> Updates<BTreeMap<String, Member>> {
         let (group, mode) = (self.clone(), WatchMode::PersistentRecursive);
         Updates::new(&self.session, &self.path, mode, Following { group, reported: None })
     }
@@ -266,24 +201,28 @@ impl Group {
 
 struct Following {
     group: Group,
-    reported: Option<Vec<Member>>,
+    reported: Option<BTreeMap<String, Member>>,
 }
 
-impl Source<Members> for Following {
-    fn latest(&mut self) -> Step<'_, Option<Members>> {
+impl Source<BTreeMap<String, Member>> for Following {
+    fn latest(&mut self) -> Step<'_, Option<BTreeMap<String, Member>>> {
         Box::pin(async { Ok(report(self.group.reading().await?, &mut self.reported)) })
     }
 }
 
 /// Returns the members, if they differ from those last reported.
-fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
-    let is_gone = |member: &&Member| now.get(&member.name).is_none();
-    let gone = reported.iter().flatten().filter(|_| planted!(GoneMemberShown)).find(is_gone);
-    now.members.extend(gone.cloned());
-    if reported.as_ref() == Some(&now.members) && !strikes!(MembersToldAgain, 3) {
+fn report(
+    mut now: BTreeMap<String, Member>,
+    reported: &mut Option<BTreeMap<String, Member>>,
+) -> Option<BTreeMap<String, Member>> {
+    let gone = reported.iter().flatten().find(|(name, _)| !now.contains_key(*name));
+    if let Some((name, gone)) = gone.filter(|_| planted!(GoneMemberShown)) {
+        now.insert(name.clone(), gone.clone());
+    }
+    if reported.as_ref() == Some(&now) && !strikes!(MembersToldAgain, 3) {
         return None;
     }
-    *reported = Some(now.members.clone());
+    *reported = Some(now.clone());
     Some(now)
 }
 
@@ -312,16 +251,6 @@ pub struct Membership {
 guard!(Membership, held: Held);
 
 impl Membership {
-    /// The name under which it has joined.
-    pub fn name(&self) -> &str {
-        path::name(self.path())
-    }
-
-    /// The zxid of the write by which it joined.
-    pub fn joined(&self) -> Zxid {
-        self.fencing_token() + u64::from(planted!(JoinMisnumbered))
-    }
-
     /// Replaces its data.
     ///
     /// # Errors

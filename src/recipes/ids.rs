@@ -63,8 +63,7 @@ impl IdGenerator {
         self.value.session()
     }
 
-    /// The path of the znode that holds the last number of the last block.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.value.path()
     }
 
@@ -97,10 +96,11 @@ impl IdGenerator {
     }
 
     async fn next_of_new_block(&self) -> Result<u64> {
-        let (before, after) = self.value.add(self.block, CounterForm::Long).await?;
+        let last = self.value.add(self.block, CounterForm::Long).await?;
         let negative = |_| self.value.invalid("its number is negative");
-        let (before, last) =
-            (u64::try_from(before).map_err(negative)?, u64::try_from(after).map_err(negative)?);
+        // What somebody else has written may be negative.
+        let before = u64::try_from(last.wrapping_sub(self.block)).map_err(negative)?;
+        let last = u64::try_from(last).map_err(negative)?;
         let first = if planted!(IdTwice) { before.max(1) } else { before + 1 };
         let mut range = first..last + 1;
         // The range has at least one number: an empty block is refused.

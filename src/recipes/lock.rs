@@ -151,15 +151,7 @@ impl Lock {
         self
     }
 
-    /// The lock's path.
-    ///
-    /// ```
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let lock = session.lock("/lock")?;
-    /// assert_eq!(lock.path(), "/lock");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.contenders.path()
     }
 

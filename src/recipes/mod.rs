@@ -75,7 +75,7 @@ mod barrier;
 mod cache;
 mod codec;
 mod config;
-mod contended;
+pub(crate) mod contended;
 mod contenders;
 mod counter;
 mod creating;
@@ -88,13 +88,12 @@ mod former_run;
 mod group;
 mod held;
 mod ids;
-mod list;
 mod lock;
 mod multi_lock;
 mod owned_ephemeral;
 mod parents;
 mod participant;
-mod partitions;
+pub(crate) mod partitions;
 mod persistent_ephemeral;
 mod queue;
 mod rate_limiter;
@@ -108,7 +107,7 @@ mod semaphore;
 mod sequence;
 #[cfg(feature = "futures")]
 mod streams;
-mod table;
+pub(crate) mod table;
 mod two_phase;
 mod updates;
 mod waiting;
@@ -119,27 +118,22 @@ pub use cache::{Cache, Change, Entry};
 pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, Versioned};
-pub use contended::{Contended, Contending, contended};
 pub use contenders::Naming;
-pub use counter::{Counted, Counter};
-pub use discovery::{Chooser, Discovery, Strategy};
+pub use counter::Counter;
+pub use discovery::{Chooser, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use election::candidate_priority;
 pub use election::{Candidate, LeaderLatch, Leadership};
-pub use group::{Group, Member, Members, Membership};
+pub use group::{Group, Member, Membership};
 pub use held::{Held, Lost};
 pub use ids::IdGenerator;
-pub use list::{ListItem, NodeList};
 pub use lock::{Lock, LockContender, LockGuard};
 pub use multi_lock::{MultiLock, MultiLockGuard};
 pub use participant::Participant;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use partitions::is_silent;
-pub use partitions::{
-    Partition, PartitionMember, PartitionMemberStatus, PartitionPlan, PartitionStatus, Partitions,
-    PartitionsStatus, Share, partitions_status,
-};
+pub use partitions::{Partition, PartitionMember, PartitionPlan, Partitions, Share};
 pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
 pub use queue::{Item, NewItem, Queue};
 pub use rate_limiter::{KeyedRateLimiter, RateLimiter};
@@ -149,8 +143,7 @@ pub use registry::{Instance, Registration, Registry};
 pub use revocation::Revocations;
 pub use schedule::{Fire, Missed, PastFire, Run, Schedule, Timer, TimerState};
 pub use selector::LeaderSelector;
-pub use semaphore::{Permits, Semaphore, SharedSemaphore};
-pub use table::{ColumnKind, RecipeCell, RecipeColumn, RecipeTable};
+pub use semaphore::{Permits, Semaphore};
 pub use two_phase::{Phase, TwoPhaseCommit, Vote};
 pub use updates::Updates;
 

@@ -29,7 +29,6 @@ use crate::types::error::{Error, Result};
 /// let cluster = Cluster::new(3);
 /// let session = cluster.node(0).session();
 /// let both = MultiLock::new(&session, ["/accounts/7", "/accounts/3"])?;
-/// assert_eq!(both.paths().collect::<Vec<_>>(), ["/accounts/3", "/accounts/7"]);
 /// let guard = both.acquire().wait()?;
 /// assert!(session.lock("/accounts/7")?.try_acquire().wait()?.is_none());
 /// guard.release().wait()?;
@@ -79,11 +78,6 @@ impl MultiLock {
     fn session(&self) -> &Session {
         // The list is never empty.
         self.locks[0].session()
-    }
-
-    /// The paths, in the order of acquisition.
-    pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.locks.iter().map(Lock::path)
     }
 
     /// Acquires all locks. Waits until all are held, for as long as the session lives.

@@ -80,8 +80,7 @@ impl ReadWriteLock {
         self.contenders.session()
     }
 
-    /// The lock's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.contenders.path()
     }
 

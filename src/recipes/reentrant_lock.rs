@@ -119,8 +119,7 @@ impl ReentrantLock {
         self.lock.session()
     }
 
-    /// The lock's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.lock.path()
     }
 

@@ -1,4 +1,4 @@
-//! Registers services and their instances.
+//! Registers instances of services; `discovery` finds them.
 //!
 //! Below the registry's path, each service has a container, and each instance an ephemeral znode in
 //! it, named by its id.
@@ -124,13 +124,18 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
     Ok(path)
 }
 
-/// A registry of instances, for [`Discovery`](crate::recipes::Discovery) to find.
+/// A registry of services and their instances.
 ///
 /// An instance is registered for as long as its [`Registration`] and its session exist, so nobody
 /// has to report its death. The service's znode and its parents are created as containers.
 ///
+/// All that it finds comes from this instance's replica, at once and without a quorum, once the session is
+/// open. So an instance that was registered or has ended a moment ago may not show yet;
+/// after [`Session::sync`] it does. An instance whose session is over, as far as the replica knows,
+/// is not shown. Znodes whose data is not an instance are skipped.
+///
 /// ```
-/// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
+/// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
 ///
 /// let cluster = Cluster::new(3);
 /// let registry = Registry::new(&cluster.node(0).session(), "/services")?;
@@ -138,12 +143,12 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 ///
 /// let there = cluster.node(1).session();
 /// there.sync().wait()?;
-/// let discovery = Discovery::new(&there, "/services")?;
-/// assert_eq!(discovery.instances("billing").wait()?[0].port, 8080);
+/// let services = Registry::new(&there, "/services")?;
+/// assert_eq!(services.instances("billing").wait()?[0].port, 8080);
 ///
 /// registration.release().wait()?;
 /// there.sync().wait()?;
-/// assert!(discovery.instances("billing").wait()?.is_empty());
+/// assert!(services.instances("billing").wait()?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
 ///
@@ -151,17 +156,17 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 /// register in the closure of [`Coordinator::supervise`](crate::Coordinator::supervise).
 #[derive(Clone, Debug)]
 pub struct Registry {
-    session: Session,
-    path: String,
+    pub(super) session: Session,
+    pub(super) path: String,
     form: InstanceEncoding,
 }
 
 impl Registry {
-    fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         &self.path
     }
 
@@ -181,9 +186,9 @@ impl Registry {
     /// Returns the same registry, which writes instances as the JSON objects of Curator's service discovery, for
     /// people and for readers in other languages. With the feature `json`.
     ///
-    /// [`Discovery`](crate::recipes::Discovery) reads both forms if its build has the feature `json`, too;
+    /// Every registry reads both forms if its build has the feature `json`, too;
     /// a build without it skips JSON instances. Curator's `ServiceDiscovery` at the same path sees the instances
-    /// registered here, with the metadata as their payload, a `Map`; and `Discovery` sees its own, unless they are
+    /// registered here, with the metadata as their payload, a `Map`; and a registry sees Curator's, unless they are
     /// not enabled or have no address or port. Other programs may register an instance by writing a JSON
     /// object with `id`, `address`, `port` and, if they like, `metadata`.
     ///

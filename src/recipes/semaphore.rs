@@ -12,21 +12,21 @@
 //!
 //! Sources: Curator, `InterProcessSemaphoreV2`, which uses a lock instead of the first waiter.
 
+mod leases;
 mod permits;
-mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::leases::Leases;
 pub use self::permits::Permits;
-pub use self::shared::SharedSemaphore;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, revocation};
+use crate::recipes::{LockContender, Naming, revocation};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -52,7 +52,7 @@ const REVOKED: &[u8] = b"holds, __REVOKE__";
 ///
 /// An acquisition costs two writes, and a third if others wait behind it. A release wakes the first
 /// waiter; if enough permits remain for the next one, the first wakes it. A new contender wakes the
-/// first waiter, too.
+/// first waiter, too. Curator and kazoo do not count these contenders: [`Semaphore::with_naming`].
 ///
 /// ```
 /// use quorate::Error;
@@ -78,6 +78,8 @@ pub struct Semaphore {
     permits: u32,
     /// Whether the total of the cluster matched when it was first read; it may have changed since.
     agreed: Arc<AtomicBool>,
+    /// In the form of another library.
+    leases: Option<Leases>,
 }
 
 /// How a contender continues.
@@ -128,15 +130,40 @@ impl Semaphore {
     pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
         check(permits)?;
         let contenders = Contenders::new(session, path, &[&LEASE])?;
-        Ok(Semaphore { contenders, permits, agreed: Arc::default() })
+        Ok(Semaphore { contenders, permits, agreed: Arc::default(), leases: None })
+    }
+
+    /// Returns the same semaphore in the form of Curator's `InterProcessSemaphoreV2` or kazoo's `Semaphore`, so that
+    /// their clients use it, too: see [`guide::shared_recipes`](crate::guide::shared_recipes). All that use one path
+    /// need the same form.
+    ///
+    /// In these forms a permit costs four writes, and is acquired alone; the total does not change; holders cannot be
+    /// asked to give their permits back. Calls for more than that get [`Error::InvalidSetting`]. Of those who wait, the
+    /// first holds a lock and is woken by each release; each other waits for the one before it. With
+    /// [`Naming::Curator`] the total is stored nowhere, and all programs must name the same.
+    ///
+    /// ```
+    /// use quorate::recipes::{Naming, Semaphore};
+    /// use quorate::testing::Cluster;
+    ///
+    /// let session = Cluster::new(1).node(0).session();
+    /// let uploads = Semaphore::new(&session, "/uploads", 1)?.with_naming(Naming::Curator);
+    /// let permit = uploads.acquire().wait()?;
+    /// assert!(permit.path().starts_with("/uploads/leases/"));
+    /// assert!(uploads.try_acquire().wait()?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> Semaphore {
+        self.leases = Some(Leases::new(&self.contenders, naming));
+        self
     }
 
     fn session(&self) -> &Session {
         self.contenders.session()
     }
 
-    /// The semaphore's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.contenders.path()
     }
 
@@ -154,13 +181,17 @@ impl Semaphore {
     /// [`Error::InvalidSetting`] if the total differs, for 0, or for more than the total, also
     /// if the total is reduced during the wait; [`Error::InvalidData`] if the znode's data is no number;
     /// [`Error::NoNode`] if somebody deleted this
-    /// contender's znode; the errors of a session that is over. These are the errors of all ways to
-    /// acquire permits.
+    /// contender's znode; [`Error::UnknownContender`] if there are contenders of another form; the errors of a
+    /// session that is over. These are the errors of all ways to acquire permits.
     pub fn acquire_many(&self, permits: u32) -> Pending<'_, Permits> {
         self.session().steps("acquire_many", self.path(), self.acquiring(permits)).unlimited()
     }
 
     async fn acquiring(&self, permits: u32) -> Result<Permits> {
+        self.agree_on(permits).await?;
+        if let Some(leases) = &self.leases {
+            return Ok(Permits { held: leases.acquire(self.permits).await?, permits });
+        }
         let contender = self.join(permits).await?;
         let mut changes: Option<Watch> = None;
         loop {
@@ -196,6 +227,11 @@ impl Semaphore {
     }
 
     async fn trying(&self, permits: u32) -> Result<Option<Permits>> {
+        self.agree_on(permits).await?;
+        if let Some(leases) = &self.leases {
+            let held = leases.try_acquire(self.permits).await?;
+            return Ok(held.map(|held| Permits { held, permits }));
+        }
         let contender = self.join(permits).await?;
         match self.turn(&contender, permits).await? {
             QueuePosition::Holds(others) => self.held(contender, permits, others).await.map(Some),
@@ -208,9 +244,22 @@ impl Semaphore {
         self.session().steps("try_acquire", self.path(), self.trying(1))
     }
 
-    async fn join(&self, permits: u32) -> Result<Contender> {
+    async fn agree_on(&self, permits: u32) -> Result<()> {
         check(permits)?;
-        self.agree().await?;
+        if permits > 1 {
+            self.check_form("several permits at once")?;
+        }
+        self.agree().await
+    }
+
+    /// What the forms of other libraries do not have.
+    fn check_form(&self, what: &str) -> Result<()> {
+        let Some(_) = self.leases else { return Ok(()) };
+        let reason = format!("a semaphore in the form of another library does not have {what}");
+        Err(Error::InvalidSetting { setting: "naming", reason })
+    }
+
+    async fn join(&self, permits: u32) -> Result<Contender> {
         self.contenders.join_as(&LEASE, &format!("-{permits}"), b"").await
     }
 
@@ -263,8 +312,15 @@ impl Semaphore {
     /// Compares the cluster's total with the handle's, once for each handle.
     fn compare(&self, actual: u32) -> Result<()> {
         if actual != self.permits && !self.agreed.load(Ordering::Relaxed) {
-            let change = ", or change it with Semaphore::set_permits";
-            return Err(permits_differ(self.path(), self.permits, actual, change));
+            let change = match self.leases {
+                Some(_) => "",
+                None => ", or change it with Semaphore::set_permits",
+            };
+            let (path, expected) = (self.path(), self.permits);
+            let reason = format!(
+                "{path} has {actual} and not {expected}; give all programs the same number{change}"
+            );
+            return Err(Error::InvalidSetting { setting: "permits", reason });
         }
         self.agreed.store(true, Ordering::Relaxed);
         Ok(())
@@ -273,12 +329,19 @@ impl Semaphore {
     /// Makes sure that the cluster has a total and, once for each handle, that it equals the
     /// handle's.
     async fn agree(&self) -> Result<()> {
+        if self.leases.as_ref().is_some_and(|leases| !leases.have_a_total()) {
+            return Ok(());
+        }
         let (session, path) = (self.session(), self.path());
         let total = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
             let calls = &session.in_turn();
             let written = match if_exists(calls.get(path).await)? {
+                // kazoo creates the znode before it sets the number, and ignores other data.
+                Some((data, _)) if self.leases.is_some() => {
+                    return parsed(&data).map_or(Ok(()), |actual| self.compare(actual));
+                }
                 // The znode was not created by a semaphore.
                 Some((data, stat)) if data.is_empty() => {
                     calls.set_if(path, &total, stat.version).await.map(drop)
@@ -301,25 +364,29 @@ impl Semaphore {
     /// Returns the total, as this replica has it.
     ///
     /// # Errors
-    /// [`Error::NoNode`] before the first use; the errors of a session that is over.
+    /// [`Error::NoNode`] before the first use; [`Error::InvalidData`]; the errors of a session that is over.
     pub fn permits(&self) -> Pending<'_, u32> {
         self.session().steps("permits", self.path(), self.reading_permits())
     }
 
     async fn reading_permits(&self) -> Result<u32> {
+        if self.leases.as_ref().is_some_and(|leases| !leases.have_a_total()) {
+            return Ok(self.permits);
+        }
         self.parse(&self.session().get(self.path()).await?.0)
     }
 
     /// Changes the total for everybody. Handles created later must be given the new total.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
+    /// [`Error::InvalidSetting`] for 0, and in the form of another library; as [`Session::transact`].
     pub fn set_permits(&self, permits: u32) -> Pending<'_, ()> {
         self.session().steps("set_permits", self.path(), self.setting_permits(permits))
     }
 
     async fn setting_permits(&self, permits: u32) -> Result<()> {
         check(permits)?;
+        self.check_form("another number of permits")?;
         self.agree().await?;
         self.contenders
             .session()
@@ -350,12 +417,14 @@ impl Semaphore {
     /// A contender that got its permits before the total was reduced is a holder, too.
     ///
     /// # Errors
-    /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
+    /// [`Error::NoNode`] before the first use; [`Error::InvalidSetting`] in the form of another library; otherwise as
+    /// [`Session::set`].
     pub fn revoke_holder<'a>(&'a self, path: &'a str) -> Pending<'a, bool> {
         self.session().steps("revoke_holder", self.path(), self.revoking(path))
     }
 
     async fn revoking(&self, path: &str) -> Result<bool> {
+        self.check_form("requests to give permits back")?;
         // This replica may not know yet which contenders hold.
         self.session().sync().await?;
         let snapshot = self.session().snapshot_of(self.path()).await?;
@@ -375,7 +444,14 @@ impl Semaphore {
     /// # Errors
     /// The errors of a session that is over.
     pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
-        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
+        self.session().steps("contenders", self.path(), self.listing())
+    }
+
+    async fn listing(&self) -> Result<Vec<LockContender>> {
+        match &self.leases {
+            Some(leases) => leases.contenders().await,
+            None => self.contenders.list_with_sessions().await,
+        }
     }
 }
 
@@ -385,14 +461,6 @@ fn check(permits: u32) -> Result<()> {
     }
     let reason = "at least one is needed".to_owned();
     Err(Error::InvalidSetting { setting: "permits", reason })
-}
-
-/// The error of a handle that expects another number than there is. `change` says how the number may be changed.
-fn permits_differ(path: &str, expected: u32, actual: u32, change: &str) -> Error {
-    let reason = format!(
-        "{path} has {actual} and not {expected}; give all programs the same number{change}"
-    );
-    Error::InvalidSetting { setting: "permits", reason }
 }
 
 #[cfg(test)]

@@ -201,8 +201,7 @@ impl TwoPhaseCommit {
         &self.session
     }
 
-    /// Its path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 

@@ -16,7 +16,7 @@ use crate::types::watch::WatchMode;
 /// | [`Group::watch`](crate::recipes::Group::watch) | the members, and their data |
 /// | [`LeaderLatch::watch`](crate::recipes::LeaderLatch::watch) | the leader, or that nobody leads |
 /// | [`Config::watch`](crate::recipes::Config::watch) | the value and its version |
-/// | [`Discovery::watch`](crate::recipes::Discovery::watch) | the instances of a service |
+/// | [`Registry::watch`](crate::recipes::Registry::watch) | the instances of a service |
 ///
 /// The first value is the present one. Each later one differs from the one before, and is the latest when it is
 /// returned. The latest value is always reported, also if events were dropped or this replica has caught up by a
@@ -39,7 +39,7 @@ use crate::types::watch::WatchMode;
 /// let _one = group.join("one", b"").wait()?;
 /// drop(group.join("two", b"").wait()?);
 /// let _three = group.join("three", b"").wait()?;
-/// assert_eq!(updates.recv().wait()?.names(), ["one", "three"]);
+/// assert_eq!(updates.recv().wait()?.into_keys().collect::<Vec<_>>(), ["one", "three"]);
 /// assert!(updates.recv().timeout(Duration::from_millis(1)).wait().is_err(), "nothing has changed");
 /// # Ok::<(), quorate::Error>(())
 /// ```

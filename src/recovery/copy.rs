@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::options::Options;
+use super::calls::Recovery;
 use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::node::stored::{Boot, EntryKind, Identity};
@@ -64,7 +64,7 @@ pub(super) struct Found {
 }
 
 /// Reads a data directory, from a copy of it.
-pub(super) fn read(dir: &Path, options: &Options) -> Result<(Found, Marks)> {
+pub(super) fn read(dir: &Path, options: &Recovery) -> Result<(Found, Marks)> {
     let copy = Temporary::new()?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     let options = options.store().map_err(in_dir)?;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::backup::ReadBackup;
+use super::calls::Recovery;
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
-use super::options::Options;
 use super::plan::Plan;
 use crate::addressing::peers::check_address;
 use crate::machine::snapshot::ChunkWriter;
@@ -19,15 +19,15 @@ use crate::types::membership::{Genesis, Member, node_id};
 use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
 
-/// A new cluster of one member, made by [`Plan::found_anew`] or [`restore`].
+/// A new cluster of one member, made by [`Plan::found_anew`] or [`Recovery::restore`].
 ///
 /// ```
-/// use quorate::recovery;
+/// use quorate::recovery::Recovery;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// let founded = recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let founded = Recovery::new().restore(&file, &dir, "10.0.0.1:7400")?;
 /// assert_eq!((founded.dir, founded.before), (dir, None));
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -117,27 +117,11 @@ impl Plan {
     }
 }
 
-/// Founds a new cluster of one member from a backup, in an empty directory. `address` (`host:port`)
-/// is the member's address. Further members join later.
-///
-/// The new cluster is unrelated to that of the backup: their members cannot connect to each other.
-/// Sessions in the backup expire, unless they are resumed. The backup is read to its end and
-/// checked before anything is written, and a crash leaves an empty directory or the new cluster.
-/// Blocks until it is done.
-///
-/// # Errors
-/// As [`verify`](super::verify); [`StartError::InvalidPeer`]; [`StartError::DataDirMismatch`] if the
-/// directory already belongs to a member; [`StartError::DataDirInUse`], [`StartError::DataDirUnusable`],
-/// [`StartError::Corrupt`].
-pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> Result<Founded> {
-    restore_with(file.as_ref(), dir.as_ref(), address, &Options::new())
-}
-
 pub(super) fn restore_with(
     file: &Path,
     dir: &Path,
     address: &str,
-    options: &Options,
+    options: &Recovery,
 ) -> Result<Founded> {
     check_address(address)?;
     let ReadBackup { mut machine, .. } = super::read(file, options.at_rest.as_ref())?;

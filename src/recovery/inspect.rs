@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::copy::{self, Found, Held};
-use super::{Options, dir_unusable, moment, time};
+use super::{Recovery, dir_unusable, moment, time};
 use crate::node::stored::Identity;
 use crate::storage::{Marks, StorageError};
 use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
-/// The owner and the content of a data directory: [`inspect`].
+/// The owner and the content of a data directory: [`Recovery::inspect`].
 ///
 /// ```
-/// use quorate::recovery;
+/// use quorate::recovery::Recovery;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// let inspection = recovery::inspect(&dir)?;
+/// # Recovery::new().restore(&file, &dir, "10.0.0.1:7400")?;
+/// let inspection = Recovery::new().inspect(&dir)?;
 /// assert_eq!(inspection.address, "10.0.0.1:7400");
 /// assert_eq!((inspection.damaged, inspection.removed), (None, None));
 /// # Ok::<(), quorate::Error>(())
@@ -60,13 +60,13 @@ pub struct Inspection {
 /// The content of a member's disk: see [`Inspection`].
 ///
 /// ```
-/// use quorate::recovery;
+/// use quorate::recovery::Recovery;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// let inspection = recovery::inspect(&dir)?;
+/// # Recovery::new().restore(&file, &dir, "10.0.0.1:7400")?;
+/// let inspection = Recovery::new().inspect(&dir)?;
 /// let contents = inspection.contents.expect("nothing is damaged");
 /// assert_eq!(contents.voters, [inspection.node]);
 /// println!("{contents}");
@@ -108,21 +108,7 @@ pub struct Contents {
     pub membership_changes: bool,
 }
 
-/// Inspects a data directory, without changing it. The directory is locked and copied to the
-/// system's directory for temporary files; the copy is read, checked and deleted.
-///
-/// Blocks until it is done; the time grows with the size of the directory.
-///
-/// # Errors
-/// [`StartError::DataDirInUse`](crate::StartError::DataDirInUse) if an instance runs with it;
-/// [`StartError::DataDirUnusable`](crate::StartError::DataDirUnusable) if it is not a data directory or
-/// cannot be read; [`StartError::DataDirMismatch`](crate::StartError::DataDirMismatch) if its version is too
-/// new; [`StartError::EncryptionKey`](crate::StartError::EncryptionKey) if it is encrypted; [`StartError::Corrupt`](crate::StartError::Corrupt) only if not even its owner can be read.
-pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
-    inspect_with(dir.as_ref(), &Options::new())
-}
-
-pub(super) fn inspect_with(dir: &Path, options: &Options) -> Result<Inspection> {
+pub(super) fn inspect_with(dir: &Path, options: &Recovery) -> Result<Inspection> {
     match look(dir, options)? {
         (inspection, None) => Ok(inspection),
         (_, Some(error)) => Err(error),
@@ -130,7 +116,7 @@ pub(super) fn inspect_with(dir: &Path, options: &Options) -> Result<Inspection> 
 }
 
 /// The inspection of a directory, and the error if its log is elsewhere and cannot be found.
-pub(super) fn look(dir: &Path, options: &Options) -> Result<(Inspection, Option<Error>)> {
+pub(super) fn look(dir: &Path, options: &Recovery) -> Result<(Inspection, Option<Error>)> {
     if !dir.is_dir() {
         return Err(dir_unusable(dir, "there is no such directory"));
     }

@@ -1,24 +1,24 @@
 //! Disaster recovery: backups, and new clusters from the remains of lost ones.
 //!
 //! - [`Coordinator::backup`](crate::Coordinator::backup) writes the whole tree to a file while the
-//!   instance runs; [`verify`] checks such a file, and [`restore`] founds a new cluster from it.
-//! - [`inspect`] reports the content of a data directory, without changing it.
-//! - [`recover`] compares the remaining directories after a majority of the voters is lost for
+//!   instance runs; [`Recovery::verify`] checks such a file, and [`Recovery::restore`] founds a new cluster from it.
+//! - [`Recovery::inspect`] reports the content of a data directory, without changing it.
+//! - [`Recovery::recover`] compares the remaining directories after a majority of the voters is lost for
 //!   good. It reports which one is best and what may be lost, before anything is written.
-//!   [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses damaged
+//!   [`Plan::found_anew`] then founds a new cluster from it. [`Recovery::recover_damaged`] also uses damaged
 //!   directories, as far as they are readable.
 //!
-//! If a directory or a backup is encrypted, these functions fail with [`StartError::EncryptionKey`];
-//! [`Options`] has them all with keys, and with another place of the log.
+//! [`Recovery`] has these calls. It takes the keys of what is encrypted, and another place of the log.
 //!
 //! Everything except the backup is for stopped instances. See [`guide::recovery`](crate::guide::recovery) for
 //! a guide. The program `quorate` does the same from a shell.
 
 mod backup;
+mod calls;
 mod copy;
 mod found;
 mod inspect;
-mod options;
+
 mod plan;
 
 use crate::runtime::pending::Pending;
@@ -33,10 +33,10 @@ use serde::Serializer;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::backup::fuzz;
-pub use self::found::{Founded, restore};
-pub use self::inspect::{Contents, Inspection, inspect};
-pub use self::options::Options;
-pub use self::plan::{Loss, Plan, recover, recover_damaged};
+pub use self::calls::Recovery;
+pub use self::found::Founded;
+pub use self::inspect::{Contents, Inspection};
+pub use self::plan::{Loss, Plan};
 
 use self::backup::{BackupKey, Header, ReadBackup, UnreadableBackup};
 use crate::api::coordinator::Coordinator;
@@ -61,14 +61,14 @@ const LOST_MAX: u32 = 3;
 /// A description of a backup.
 ///
 /// ```
-/// use quorate::{CreateMode, recovery, testing::Cluster};
+/// use quorate::{CreateMode, recovery::Recovery, testing::Cluster};
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let file = directory.path().join("backup");
 /// let cluster = Cluster::new(3);
 /// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).wait()?;
 /// let backup = cluster.node(0).backup(&file).wait()?;
-/// assert_eq!(recovery::verify(&file)?, backup);
+/// assert_eq!(Recovery::new().verify(&file)?, backup);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,42 +131,9 @@ impl fmt::Display for Backup {
     }
 }
 
-/// Reads a backup to its end, checks every checksum and the consistency of the state, and returns a
-/// description of it. Blocks until it is done.
-///
-/// # Errors
-/// [`StartError::BackupDamaged`] if the backup is damaged, or its version is too new;
-/// [`StartError::EncryptionKey`] if it is encrypted; [`StartError::FileUnusable`].
-pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
-    verify_with(file.as_ref(), None)
-}
-
 fn verify_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Backup> {
     let ReadBackup { header, machine, bytes, under } = read(file, at_rest)?;
     Ok(Backup::new(&header, &machine, bytes, under))
-}
-
-/// Reads a backup, and returns the tree in it, with access to all znodes, whatever their access lists. Blocks until it
-/// is read. Compare it with another one, or with [`Session::snapshot`](crate::Session::snapshot); `quorate diff` does.
-///
-/// ```
-/// use quorate::{CreateMode, recovery, testing::Cluster};
-///
-/// # let directory = tempfile::tempdir().unwrap();
-/// # let file = directory.path().join("backup");
-/// let cluster = Cluster::new(3);
-/// let session = cluster.node(0).session();
-/// session.create("/a", b"1", CreateMode::Persistent).wait()?;
-/// cluster.node(0).backup(&file).wait()?;
-/// session.set("/a", b"2").wait()?;
-/// assert_eq!(&recovery::read_backup(&file)?.get("/a")?.0[..], b"1");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`verify`].
-pub fn read_backup(file: impl AsRef<Path>) -> Result<Snapshot> {
-    read_backup_with(file.as_ref(), None)
 }
 
 fn read_backup_with(file: &Path, at_rest: Option<&AtRest>) -> Result<Snapshot> {
@@ -189,7 +156,7 @@ fn read(file: &Path, at_rest: Option<&AtRest>) -> Result<ReadBackup> {
 impl Coordinator {
     /// Writes a backup of this replica to a file, while the instance runs, and returns a
     /// description of it. The backup contains everything up to one write, and nothing after it.
-    /// [`verify`] checks a backup, and [`restore`] founds a new cluster from it.
+    /// [`Recovery::verify`] checks a backup, and [`Recovery::restore`] founds a new cluster from it.
     ///
     /// **It is of the replica as it is**, which may lag behind, and just after a start is as old as its last
     /// checkpoint, or empty: call [`Session::sync`](crate::Session::sync) first if the backup must have

@@ -6,21 +6,21 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::inspect::{Contents, Inspection, look};
-use super::{Options, moment};
+use super::{Recovery, moment};
 use crate::types::error::{Error, Result};
 use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
 
-/// The proposal of [`recover`]. Nothing is changed before [`Plan::found_anew`].
+/// The proposal of [`Recovery::recover`]. Nothing is changed before [`Plan::found_anew`].
 ///
 /// ```
-/// use quorate::recovery;
+/// use quorate::recovery::Recovery;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// let plan = recovery::recover([&dir])?;
+/// # Recovery::new().restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = Recovery::new().recover([&dir])?;
 /// println!("{plan}");
 /// // Once the operator agrees:
 /// let founded = plan.found_anew(Some("10.0.0.2:7400"))?;
@@ -43,7 +43,7 @@ pub struct Plan {
 
 /// The settings of a plan. They are no part of what it says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PlanOptions(pub(super) Options);
+pub(super) struct PlanOptions(pub(super) Recovery);
 
 impl PartialEq for PlanOptions {
     fn eq(&self, _: &PlanOptions) -> bool {
@@ -56,15 +56,15 @@ impl Eq for PlanOptions {}
 /// The writes that may be missing in the new cluster: see [`Plan`].
 ///
 /// ```
-/// use quorate::recovery;
+/// use quorate::recovery::{Loss, Recovery};
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// let plan = recovery::recover([&dir])?;
+/// # Recovery::new().restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = Recovery::new().recover([&dir])?;
 /// // The only voter has everything that was acknowledged.
-/// assert_eq!(plan.loss, recovery::Loss::Nothing);
+/// assert_eq!(plan.loss, Loss::Nothing);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,50 +84,11 @@ pub enum Loss {
     },
 }
 
-/// Compares the remaining data directories of a cluster and plans how to continue.
-///
-/// The best is the one that Raft would elect: the one with the highest last term and, among those,
-/// the highest last index. The more of the cluster's directories are given, the less may be lost.
-/// They must be the members' directories in their last state, and not older copies. Nothing is
-/// changed. Blocks as [`inspect`](super::inspect()).
-///
-/// # Errors
-/// [`StartError::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
-/// if one is given twice; otherwise as [`inspect`](super::inspect()).
-pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    recover_with(dirs, false, &Options::new())
-}
-
-/// As [`recover`], but also considers a damaged directory if no undamaged one has as many writes.
-/// Of a damaged directory it uses the checkpoint, and the log up to the damage.
-///
-/// Acknowledged writes after the damaged place are lost, and their number is unknown.
-/// [`Plan::loss`] reports which writes are preserved. Use this when there is no undamaged
-/// directory, or only old ones.
-///
-/// ```
-/// use quorate::recovery;
-///
-/// # let directory = tempfile::tempdir().unwrap();
-/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
-/// # quorate::testing::Cluster::new(1).node(0).backup(&file).wait()?;
-/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// // For an undamaged directory, the plan is the same.
-/// assert_eq!(recovery::recover_damaged([&dir])?, recovery::recover([&dir])?);
-/// # Ok::<(), quorate::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`recover`].
-pub fn recover_damaged<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    recover_with(dirs, true, &Options::new())
-}
-
-/// `damaged`: as [`recover_damaged`].
+/// `damaged`: as [`Recovery::recover_damaged`].
 pub(super) fn recover_with<P: AsRef<Path>>(
     dirs: impl IntoIterator<Item = P>,
     damaged: bool,
-    options: &Options,
+    options: &Recovery,
 ) -> Result<Plan> {
     let mut inspections = Vec::new();
     let mut first_absent = None;

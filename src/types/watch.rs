@@ -54,7 +54,7 @@ pub enum WatchMode {
 /// Source: ZooKeeper, `Watcher.WatcherType`.
 ///
 /// ```
-/// use quorate::watch::WatcherType;
+/// use quorate::WatcherType;
 /// use quorate::{EventKind, WatchMode};
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();

@@ -268,7 +268,7 @@ fn a_backup_is_whole_and_needs_a_token() {
         let answer = send(admin, "GET", "/backup", &token, b"");
         assert_eq!(answer.status, 200);
         std::fs::write(&file, &answer.body).unwrap();
-        let backup = quorate::recovery::verify(&file).unwrap();
+        let backup = quorate::recovery::Recovery::new().verify(&file).unwrap();
         assert_eq!(answer.header("quorate-zxid"), Some(backup.zxid.to_string().as_str()));
         assert!(backup.zxid >= coordinator.session().exists("/a").wait().unwrap().unwrap().czxid);
     }

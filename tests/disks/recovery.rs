@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::addresses;
 use crate::common::data_dir::current;
 use quorate::StartError;
-use quorate::recovery::{self, Inspection, Loss};
+use quorate::recovery::{Founded, Inspection, Loss, Recovery};
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session};
 
@@ -54,7 +54,7 @@ fn has(session: &Session, names: impl IntoIterator<Item = u32>) {
 }
 
 /// Starts the only member of a cluster that was founded from files.
-fn start(founded: &recovery::Founded) -> Coordinator {
+fn start(founded: &Founded) -> Coordinator {
     let address = founded.address.clone();
     let coordinator = join(&address, std::slice::from_ref(&address), &founded.dir).unwrap();
     coordinator.wait_ready(PATIENCE).wait().unwrap();
@@ -72,7 +72,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     let (_, stat) = session.get("/19").wait().unwrap();
     let backup = cluster.node(0).backup(&file).wait().unwrap();
     fill(&session, 20..30);
-    assert_eq!(recovery::verify(&file).unwrap(), backup);
+    assert_eq!(Recovery::new().verify(&file).unwrap(), backup);
     assert_eq!(backup.sessions, 1);
     assert_ne!(backup.cluster, 0);
     assert_eq!(backup.bytes, fs::metadata(&file).unwrap().len());
@@ -81,7 +81,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     assert_eq!(names, ["backup"]);
 
     let address = addresses(1).remove(0);
-    let founded = recovery::restore(&file, &dir, &address).unwrap();
+    let founded = Recovery::new().restore(&file, &dir, &address).unwrap();
     assert_eq!(founded.zxid, backup.zxid);
     assert_ne!(founded.cluster, backup.cluster);
     let new = start(&founded);
@@ -103,7 +103,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     // A backup into a directory in use is refused and changes nothing.
     again.close().wait().unwrap();
     let before = files(&dir);
-    let error = recovery::restore(&file, &dir, &address).unwrap_err();
+    let error = Recovery::new().restore(&file, &dir, &address).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::DataDirMismatch { .. })), "{error}");
     assert_eq!(files(&dir), before);
 }
@@ -145,7 +145,7 @@ fn a_backup_is_consistent_while_others_write() {
     assert!(zxids.is_sorted());
     for (number, zxid) in zxids.into_iter().enumerate() {
         let dir = work.path().join(format!("new-{number}"));
-        let founded = recovery::restore(file(number), &dir, &addresses(1).remove(0)).unwrap();
+        let founded = Recovery::new().restore(file(number), &dir, &addresses(1).remove(0)).unwrap();
         let member = start(&founded);
         let session = member.session();
         let (one, stat) = session.get("/one").wait().unwrap();
@@ -168,8 +168,8 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     let refused = |bytes: &[u8], what: &str| {
         fs::write(&file, bytes).unwrap();
         for error in [
-            recovery::verify(&file).unwrap_err(),
-            recovery::restore(&file, &dir, "127.0.0.1:7400").unwrap_err(),
+            Recovery::new().verify(&file).unwrap_err(),
+            Recovery::new().restore(&file, &dir, "127.0.0.1:7400").unwrap_err(),
         ] {
             assert!(
                 matches!(error, Error::Start(StartError::BackupDamaged { .. })),
@@ -185,12 +185,12 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
         refused(&sound[..place], &format!("cut to {place}"));
     }
     refused(&[&sound[..], b"more"].concat(), "longer");
-    let error = recovery::verify(work.path().join("nothing")).unwrap_err();
+    let error = Recovery::new().verify(work.path().join("nothing")).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
     let error = cluster.node(0).backup(work.path().join("no/directory")).wait().unwrap_err();
     assert!(matches!(error, Error::Start(StartError::FileUnusable { .. })), "{error}");
     fs::write(&file, &sound).unwrap();
-    let error = recovery::restore(&file, &dir, "nonsense").unwrap_err();
+    let error = Recovery::new().restore(&file, &dir, "nonsense").unwrap_err();
     assert!(matches!(error, Error::Start(StartError::InvalidPeer { .. })), "{error}");
     assert!(!dir.exists());
 }
@@ -235,7 +235,7 @@ fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     let lost = Lost::new();
     let dirs = [lost.dir(1), lost.dir(0)];
     let before = dirs.each_ref().map(|dir| files(dir));
-    let plan = recovery::recover(&dirs).unwrap();
+    let plan = Recovery::new().recover(&dirs).unwrap();
     assert_eq!(plan.best.dir, dirs[1]);
     assert_eq!(plan.best.address, lost.addresses[0]);
     let Loss::After { zxid, time } = plan.loss else { panic!("{plan}") };
@@ -244,8 +244,8 @@ fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     assert_eq!(contents.voters.len(), 5);
     // All five directories together have lost nothing.
     let all: Vec<PathBuf> = (0..5).map(|member| lost.dir(member)).collect();
-    assert_eq!(recovery::recover(&all).unwrap().loss, Loss::Nothing);
-    assert_eq!(recovery::recover(&all[..3]).unwrap().loss, Loss::Nothing);
+    assert_eq!(Recovery::new().recover(&all).unwrap().loss, Loss::Nothing);
+    assert_eq!(Recovery::new().recover(&all[..3]).unwrap().loss, Loss::Nothing);
     // Inspecting changes nothing.
     assert_eq!(dirs.each_ref().map(|dir| files(dir)), before);
 
@@ -259,7 +259,7 @@ fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     new.session().create("/new", b"", CreateMode::Persistent).wait().unwrap();
     new.close().wait().unwrap();
     // All old files are kept, and the steps of a plan that are already done are not repeated.
-    let aside = recovery::inspect(founded.before.unwrap()).unwrap();
+    let aside = Recovery::new().inspect(founded.before.unwrap()).unwrap();
     assert_eq!(aside.contents, plan.best.contents);
     let error = plan.found_anew(None).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
@@ -275,7 +275,7 @@ fn start_again(dir: &Path, address: &str) -> Session {
 #[test]
 fn members_of_the_old_cluster_are_refused_by_the_new_one() {
     let lost = Lost::new();
-    let plan = recovery::recover([lost.dir(0), lost.dir(1)]).unwrap();
+    let plan = Recovery::new().recover([lost.dir(0), lost.dir(1)]).unwrap();
     // The new cluster has the address at which the old members look for theirs.
     let founded = plan.found_anew(None).unwrap();
     assert_eq!(founded.address, lost.addresses[0]);
@@ -298,12 +298,12 @@ fn members_of_the_old_cluster_are_refused_by_the_new_one() {
 fn inspection_reports_contents_and_damage() {
     let work = tempfile::tempdir().unwrap();
     let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
-    let missing = recovery::inspect(&dir).unwrap_err();
+    let missing = Recovery::new().inspect(&dir).unwrap_err();
     assert!(matches!(missing, Error::Start(StartError::DataDirUnusable { .. })), "{missing}");
     assert!(!dir.exists());
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("thesis.txt"), "precious").unwrap();
-    let foreign = recovery::inspect(&dir).unwrap_err();
+    let foreign = Recovery::new().inspect(&dir).unwrap_err();
     assert!(matches!(foreign, Error::Start(StartError::DataDirUnusable { .. })), "{foreign}");
     assert_eq!(files(&dir).len(), 1);
     fs::remove_dir_all(&dir).unwrap();
@@ -313,10 +313,10 @@ fn inspection_reports_contents_and_damage() {
     fill(&member.session(), 0..5);
     // Four znodes exist from the beginning.
     let znodes = 4 + 5;
-    let running = recovery::inspect(&dir).unwrap_err();
+    let running = Recovery::new().inspect(&dir).unwrap_err();
     assert!(matches!(running, Error::Start(StartError::DataDirInUse { .. })), "{running}");
     member.close().wait().unwrap();
-    let sound: Inspection = recovery::inspect(&dir).unwrap();
+    let sound: Inspection = Recovery::new().inspect(&dir).unwrap();
     let contents = sound.contents.clone().unwrap();
     assert_eq!((sound.address.as_str(), contents.znodes), (address.as_str(), znodes));
     assert_eq!(contents.voters, [sound.node]);
@@ -329,21 +329,21 @@ fn inspection_reports_contents_and_damage() {
     let path = current(&dir).join("log/witness");
     let witness = fs::read(&path).unwrap();
     fs::write(&path, &witness[..100]).unwrap();
-    let damaged = recovery::inspect(&dir).unwrap();
+    let damaged = Recovery::new().inspect(&dir).unwrap();
     assert!(damaged.damaged.as_ref().unwrap().contains("witness"), "{damaged}");
     assert_eq!((damaged.contents, damaged.node), (None, sound.node));
     assert!(!dir.join("QUARANTINED").exists());
-    let error = recovery::recover([&dir]).unwrap_err();
+    let error = Recovery::new().recover([&dir]).unwrap_err();
     assert!(matches!(error, Error::Start(StartError::Unrecoverable { .. })), "{error}");
     assert!(error.to_string().contains("--damaged"), "{error}");
     fs::write(&path, &witness).unwrap();
-    assert_eq!(recovery::inspect(&dir).unwrap(), sound);
+    assert_eq!(Recovery::new().inspect(&dir).unwrap(), sound);
     // A directory that was once found damaged counts as intact when all checks pass.
     fs::write(dir.join("QUARANTINED"), "a record\n").unwrap();
-    let marked = recovery::inspect(&dir).unwrap();
+    let marked = Recovery::new().inspect(&dir).unwrap();
     assert_eq!((&marked.damaged, marked.found_damaged.as_deref()), (&None, Some("a record")));
     assert_eq!(marked.contents, sound.contents);
-    assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
+    assert_eq!(Recovery::new().recover([&dir]).unwrap().loss, Loss::Nothing);
     // A promise of one founding does not matter for another cluster.
     fs::remove_file(dir.join("QUARANTINED")).unwrap();
     let promise = fs::read(current(&dir).join("PROMISE")).unwrap();
@@ -352,15 +352,15 @@ fn inspection_reports_contents_and_damage() {
         bytes
             .into_iter()
             .for_each(|bytes| fs::write(current(&dir).join("PROMISE"), bytes).unwrap());
-        let unpromised = recovery::inspect(&dir).unwrap();
+        let unpromised = Recovery::new().inspect(&dir).unwrap();
         assert!(unpromised.damaged.as_ref().unwrap().contains("PROMISE"), "{unpromised}");
         assert_eq!(unpromised.contents, sound.contents);
-        assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
+        assert_eq!(Recovery::new().recover([&dir]).unwrap().loss, Loss::Nothing);
         fs::write(current(&dir).join("PROMISE"), &promise).unwrap();
     }
     // Without its identity, the member's cluster is unknown.
     fs::write(current(&dir).join("IDENTITY"), b"nonsense").unwrap();
-    assert!(matches!(recovery::inspect(&dir), Err(Error::Start(StartError::Corrupt { .. }))));
+    assert!(matches!(Recovery::new().inspect(&dir), Err(Error::Start(StartError::Corrupt { .. }))));
 }
 
 /// After a fault on all disks, the tool found no directory that it could use.
@@ -368,14 +368,14 @@ fn inspection_reports_contents_and_damage() {
 fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     let lost = Lost::new();
     let dirs: Vec<PathBuf> = (0..2).map(|member| lost.dir(member)).collect();
-    let sound = recovery::recover(&dirs).unwrap();
+    let sound = Recovery::new().recover(&dirs).unwrap();
     // The end of the log is unknown.
     for dir in &dirs {
         fs::write(current(dir).join("log/witness"), b"nonsense").unwrap();
     }
-    let error = recovery::recover(&dirs).unwrap_err();
+    let error = Recovery::new().recover(&dirs).unwrap_err();
     assert!(error.to_string().contains("--damaged"), "{error}");
-    let plan = recovery::recover_damaged(&dirs).unwrap();
+    let plan = Recovery::new().recover_damaged(&dirs).unwrap();
     assert_eq!(plan.best.dir, sound.best.dir);
     assert_eq!((&plan.best.contents, &plan.best.part), (&None, &sound.best.contents));
     assert_eq!(plan.loss, sound.loss);
@@ -401,7 +401,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
         let mut harmed = bytes.clone();
         harmed[place..].iter_mut().take(64).for_each(|byte| *byte ^= 0x5A);
         fs::write(&segment, harmed).unwrap();
-        let Ok(plan) = recovery::recover_damaged([&dir]) else { continue };
+        let Ok(plan) = Recovery::new().recover_damaged([&dir]) else { continue };
         let taken = plan.best.contents.as_ref().or(plan.best.part.as_ref()).unwrap();
         assert!(taken.committed_zxid <= taken.zxid && taken.zxid <= 30, "{plan}");
         if plan.best.part.is_some() {
@@ -417,7 +417,7 @@ fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     let database = generations.find(|path| path.join("db").exists()).unwrap().join("chunks");
     let bytes = fs::read(&database).unwrap();
     fs::write(&database, vec![0; bytes.len()]).unwrap();
-    assert!(recovery::recover_damaged([&dir]).is_err());
+    assert!(Recovery::new().recover_damaged([&dir]).is_err());
 }
 
 /// A directory whose member has been started since the plan was made is left alone.
@@ -429,7 +429,7 @@ fn a_plan_is_refused_if_its_directory_has_changed() {
     let member = join(&address, &peers, &dir).unwrap();
     member.wait_ready(PATIENCE).wait().unwrap();
     member.close().wait().unwrap();
-    let plan = recovery::recover([&dir]).unwrap();
+    let plan = Recovery::new().recover([&dir]).unwrap();
     assert_eq!(plan.loss, Loss::Nothing);
     let member = join(&address, &peers, &dir).unwrap();
     member.wait_ready(PATIENCE).wait().unwrap();

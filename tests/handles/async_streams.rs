@@ -5,9 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_core::Stream;
-use quorate::recipes::{
-    Cache, Config, ConfigUpdate, Discovery, Group, Instance, LeaderLatch, Registry,
-};
+use quorate::recipes::{Cache, Config, ConfigUpdate, Group, Instance, LeaderLatch, Registry};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, EventKind, SessionState, WatchMode};
 
@@ -97,7 +95,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
     config.set(&3).wait().unwrap();
     block_on(next(&mut updates)).unwrap().unwrap();
 
-    let discovery = Discovery::new(&session, "/services").unwrap();
+    let discovery = Registry::new(&session, "/services").unwrap();
     let mut instances = sent(discovery.watch("web").unwrap().into_stream());
     let registry = Registry::new(&other, "/services").unwrap();
     let here = registry.register("web", &Instance::new("one", "host", 1)).wait().unwrap();

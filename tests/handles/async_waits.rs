@@ -263,7 +263,7 @@ fn an_instance_gets_ready_reports_and_closes_without_blocking_a_task() {
     assert!(known.iter().any(|info| info.id == session.id()));
     let file = directory.path().join("backup");
     block_on(coordinator.backup(&file)).unwrap();
-    assert!(quorate::recovery::verify(&file).is_ok());
+    assert!(quorate::recovery::Recovery::new().verify(&file).is_ok());
 
     // Two tasks wait for the end, which both see.
     let counts: [Arc<Count>; 2] = Default::default();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
+use quorate::WatcherType;
 use quorate::testing::Cluster;
-use quorate::watch::WatcherType;
 use quorate::{Availability, Coordinator, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -508,8 +508,8 @@ fn a_client_reports_the_members_and_how_many_may_fail() {
 #[test]
 fn recipe_reads_can_be_awaited() {
     use quorate::recipes::{
-        Barrier, Cache, Chooser, Config, Counter, Discovery, Group, LeaderLatch, Naming, NodeList,
-        Semaphore, SharedSemaphore, Strategy, TwoPhaseCommit,
+        Barrier, Cache, Chooser, Config, Counter, Group, LeaderLatch, Naming, Registry, Semaphore,
+        Strategy, TwoPhaseCommit,
     };
     use std::future::Future;
     use std::pin::pin;
@@ -524,12 +524,11 @@ fn recipe_reads_can_be_awaited() {
     session.sync().wait().unwrap();
     let latch = LeaderLatch::new(&session, "/latch", "").unwrap();
     let group = Group::new(&session, "/group").unwrap();
-    let discovery = Discovery::new(&session, "/services").unwrap();
+    let discovery = Registry::new(&session, "/services").unwrap();
     let chooser: Chooser = discovery.chooser("s", Strategy::Random).unwrap();
-    let list = NodeList::new(&session, "/list").unwrap();
     let barrier = Barrier::new(&session, "/barrier").unwrap();
     let semaphore = Semaphore::new(&session, "/semaphore", 2).unwrap();
-    let leases = SharedSemaphore::new(&session, "/leases", 2, Naming::Curator).unwrap();
+    let leases = Semaphore::new(&session, "/leases", 2).unwrap().with_naming(Naming::Curator);
     let transaction = TwoPhaseCommit::new(&session, "/transaction").unwrap();
     let config = Config::<u32>::new(&session, "/config").unwrap();
     let counter = Counter::new(&session, "/counter").unwrap();
@@ -538,7 +537,7 @@ fn recipe_reads_can_be_awaited() {
     let mut instances = discovery.watch("s").unwrap();
     // No member answers now, and no future blocks.
     cluster.isolate(place);
-    assert!(first(leases.held()).is_pending());
+    assert!(first(leases.contenders()).is_pending());
     assert!(first(leases.try_acquire()).is_pending());
     assert!(first(latch.leader()).is_pending());
     assert!(first(latch.candidates()).is_pending());
@@ -548,7 +547,6 @@ fn recipe_reads_can_be_awaited() {
     assert!(first(discovery.names()).is_pending());
     assert!(first(discovery.instances("s")).is_pending());
     assert!(first(chooser.choose()).is_pending());
-    assert!(first(list.items()).is_pending());
     assert!(first(barrier.is_set()).is_pending());
     assert!(first(chooser.noted_failure("a")).is_pending());
     assert!(first(semaphore.permits()).is_pending());
@@ -611,7 +609,7 @@ fn a_cache_on_a_client_misses_no_change() {
 #[test]
 fn async_reads_return_what_blocking_reads_return() {
     use quorate::recipes::{
-        Config, Counter, Discovery, Instance, Phase, Registry, Semaphore, Strategy, TwoPhaseCommit,
+        Config, Counter, Instance, Phase, Registry, Semaphore, Strategy, TwoPhaseCommit,
     };
 
     let cluster = Cluster::new(3);
@@ -637,7 +635,7 @@ fn async_reads_return_what_blocking_reads_return() {
         let registry = Registry::new(&session, &at("services")).unwrap();
         let one = registry.register("s", &Instance::new("one", "host", 1)).wait().unwrap();
         let _two = registry.register("s", &Instance::new("two", "host", 1)).wait().unwrap();
-        let discovery = Discovery::new(&session, &at("services")).unwrap();
+        let discovery = Registry::new(&session, &at("services")).unwrap();
         let chooser = discovery.chooser("s", Strategy::LeastRecentlyFailed).unwrap();
         block_on(chooser.noted_failure("nobody")).unwrap();
         block_on(chooser.noted_failure("two")).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::addresses;
 use quorate::recipes::{
     Barrier, Cache, Config, Counter, DoubleBarrier, Group, LeaderLatch, MultiLock, Naming, NewItem,
-    Queue, ReadWriteLock, ReentrantLock, Semaphore, SharedSemaphore, TwoPhaseCommit, Vote,
+    Queue, ReadWriteLock, ReentrantLock, Semaphore, TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session};
@@ -105,8 +105,9 @@ fn locks_can_be_waited_for_for_ever() {
     let waiting = semaphore(&two);
     drop(until(|| waiting.acquire().timeout(EVER).wait().unwrap(), || drop(held)));
 
-    let leases =
-        |session: &Session| SharedSemaphore::new(session, "/leases", 1, Naming::Curator).unwrap();
+    let leases = |session: &Session| {
+        Semaphore::new(session, "/leases", 1).unwrap().with_naming(Naming::Curator)
+    };
     let held = leases(&one).acquire().timeout(EVER).wait().unwrap();
     let waiting = leases(&two);
     drop(until(|| waiting.acquire().timeout(EVER).wait().unwrap(), || drop(held)));
@@ -173,7 +174,7 @@ fn state_can_be_waited_for_for_ever() {
         };
         assert!(error.to_string().contains("/queue"), "{error}");
     }
-    assert!(queue(&one).is_empty().wait().unwrap(), "all of them or none");
+    assert_eq!(queue(&one).len().wait(), Ok(0), "all of them or none");
     queue(&one).put(NewItem::new(b"later").delay(CreateMode::TTL_MAX)).wait().unwrap();
     assert!(taking.try_take().wait().unwrap().is_none());
 

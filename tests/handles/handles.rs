@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use quorate::recipes::{
-    Barrier, Cache, Config, Counter, Discovery, DoubleBarrier, Group, IdGenerator, Instance,
-    LeaderLatch, LeaderSelector, Lock, MultiLock, NodeList, PersistentEphemeral, Queue,
-    ReadWriteLock, ReentrantLock, Registry, Semaphore, SharedSemaphore, TwoPhaseCommit,
+    Barrier, Cache, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, LeaderLatch,
+    LeaderSelector, Lock, MultiLock, PersistentEphemeral, Queue, ReadWriteLock, ReentrantLock,
+    Registry, Semaphore, TwoPhaseCommit,
 };
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, EventKind, SessionState, WatchMode};
@@ -215,12 +215,12 @@ fn futures_may_go_from_thread_to_thread() {
     fn is_send<T>(_: impl Future<Output = T> + Send) {}
 
     fn of_locks(
-        locks: (&Lock, &ReentrantLock, &ReadWriteLock, &MultiLock, &Semaphore, &SharedSemaphore),
+        locks: (&Lock, &ReentrantLock, &ReadWriteLock, &MultiLock, &Semaphore, &Semaphore),
     ) {
         let (lock, reentrant, shared, multi, semaphore, leases) = locks;
         is_send(leases.try_acquire());
         is_send(async { leases.acquire().await?.release().await });
-        is_send(leases.held());
+        is_send(leases.contenders());
         is_send(lock.try_acquire());
         is_send(lock.acquire());
         is_send(lock.contenders());
@@ -267,21 +267,19 @@ fn futures_may_go_from_thread_to_thread() {
         is_send(async { double.enter().await?.leave().await });
     }
 
-    fn of_state(counter: &Counter, ids: &IdGenerator, config: &Config<u8>, list: &NodeList) {
+    fn of_state(counter: &Counter, ids: &IdGenerator, config: &Config<u8>) {
         is_send(counter.add(1));
         is_send(counter.compare_and_set(0, 1));
         is_send(ids.next_id());
         is_send(config.set(&1));
         is_send(config.compare_and_set(None, &1));
         is_send(async { config.watch().recv().await });
-        is_send(list.push(""));
-        is_send(list.items());
     }
 
-    fn of_services(registry: &Registry, discovery: &Discovery, two_phase: &TwoPhaseCommit) {
+    fn of_services(registry: &Registry, two_phase: &TwoPhaseCommit) {
         let instance = Instance::new("", "", 0);
         is_send(registry.register("", &instance));
-        is_send(async { discovery.watch("")?.recv().await });
+        is_send(async { registry.watch("")?.recv().await });
         is_send(two_phase.begin(&[], b""));
         is_send(two_phase.decide());
         is_send(async { two_phase.join("").await?.outcome().await });

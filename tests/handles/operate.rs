@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::common::addresses;
 use quorate::operate::{MemberReport, Role};
+use quorate::recovery::Recovery;
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, Session, WatchMode, recovery};
+use quorate::{Coordinator, CreateMode, Error, Session, WatchMode};
 
 fn role(reports: &[MemberReport], address: &str) -> Role {
     reports.iter().find(|member| member.address == address).expect("a member").role
@@ -214,7 +215,8 @@ fn a_client_makes_a_backup_as_a_member_does() {
         client.backup(&one).wait().map(|_| one).unwrap(),
         cluster.node(0).backup(&other).wait().map(|_| other),
     );
-    let (one, other) = (recovery::verify(one).unwrap(), recovery::verify(other.unwrap()).unwrap());
+    let (one, other) =
+        (Recovery::new().verify(one).unwrap(), Recovery::new().verify(other.unwrap()).unwrap());
     assert_eq!(
         (one.cluster, one.znodes, one.sessions),
         (other.cluster, other.znodes, other.sessions)

@@ -5,15 +5,15 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use quorate::WatcherType;
 use quorate::acl::{Acl, Id, Permissions};
 use quorate::multi::{Condition, OpResult};
 use quorate::operate::{Reason, ReasonKind};
 use quorate::quota::{Quota, Usage};
 use quorate::recipes::{Codec, Instance, Phase, Postcard, Vote};
-use quorate::recovery::{self, Loss};
+use quorate::recovery::{Loss, Recovery};
 use quorate::session::SessionId;
 use quorate::testing::Cluster;
-use quorate::watch::WatcherType;
 use quorate::{Availability, CreateMode, EventKind, SessionState, Stat, WatchMode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -315,7 +315,7 @@ fn recipes_and_recovery() {
     });
     assert_eq!(to_value(&backup).unwrap(), form);
 
-    let founded = recovery::restore(&file, &dir, "10.0.0.1:7400").unwrap();
+    let founded = Recovery::new().restore(&file, &dir, "10.0.0.1:7400").unwrap();
     let hex = |number: u64| format!("{number:016x}");
     let form = json!({
         "dir": dir, "cluster": hex(founded.cluster), "node": hex(founded.node),
@@ -323,7 +323,7 @@ fn recipes_and_recovery() {
     });
     assert_eq!(to_value(&founded).unwrap(), form);
 
-    let plan = recovery::recover([&dir]).unwrap();
+    let plan = Recovery::new().recover([&dir]).unwrap();
     let inspection = &plan.best;
     let mut contents = inspection.contents.clone().unwrap();
     contents.committed_time = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500));

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use quorate::WatcherType;
 use quorate::session::Zxid;
 use quorate::testing::Cluster;
-use quorate::watch::WatcherType;
 use quorate::{Coordinator, CreateMode, Error, EventKind, Session, Watch, WatchMode};
 
 fn received(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {

@@ -43,7 +43,7 @@ fn worker() {
                 assert!(matches!(taken, Err(Error::NotInTime { .. })), "{taken:?}");
                 session.sync().wait().unwrap();
                 // An item that another consumer has may come again.
-                if !putting.is_set().wait().unwrap() && queue.is_empty().wait().unwrap() {
+                if !putting.is_set().wait().unwrap() && queue.len().wait() == Ok(0) {
                     break;
                 }
                 continue;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::common;
 use crate::common::{PATIENCE, Process, addresses, name_of, node, place};
 use quorate::recipes::{
-    Barrier, Cache, Config, ConfigUpdate, Group, Instance, LeaderSelector, NodeList,
-    PersistentEphemeral, Registry,
+    Barrier, Cache, Config, ConfigUpdate, Group, Instance, LeaderSelector, PersistentEphemeral,
+    Registry,
 };
 use quorate::{Coordinator, CreateMode, EventKind, Session, WatchMode};
 
@@ -41,7 +41,7 @@ fn worker() {
         here.wait_lost().wait()?;
         Ok(ControlFlow::Continue(()))
     });
-    println!("@up {}", member.joined());
+    println!("@up {}", member.fencing_token());
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "lead" => {
@@ -65,10 +65,10 @@ fn worker() {
 fn write(session: &Session) {
     Barrier::new(session, "/barrier").unwrap().set().wait().unwrap();
     let config = Config::<u64>::new(session, "/config").unwrap();
-    let list = NodeList::new(session, "/list").unwrap();
     for n in 1.. {
         config.set(&n).wait().unwrap();
-        list.push(n.to_string()).wait().unwrap();
+        let (path, mode) = ("/list/", CreateMode::PersistentSequential);
+        session.create(path, n.to_string(), mode).wait().unwrap();
         println!("@wrote {n}");
     }
 }
@@ -135,7 +135,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     let _member = group.join("survivor", b"").wait().unwrap();
     let mut changes = group.watch();
     let members = changes.recv().timeout(PATIENCE).wait().expect("the first update comes at once");
-    assert_eq!(members.names(), ["survivor", "victim"]);
+    assert!(members.keys().eq(["survivor", "victim"]));
     assert_eq!(members.get("victim").unwrap().joined, joined);
     assert!(group.try_join("victim", b"").wait().unwrap().is_none(), "the name is taken");
     let before = session.get("/up/victim").wait().unwrap().1;
@@ -163,7 +163,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         assert!(leading.join().unwrap() > Some(token));
     });
     let members = changes.recv().timeout(PATIENCE).wait().expect("its session has ended");
-    assert_eq!(members.names(), ["survivor"]);
+    assert!(members.keys().eq(["survivor"]));
     wait_exists(&session, "/up/victim", false);
 
     // When it is back, it is a new member with another znode.
@@ -246,13 +246,13 @@ fn a_killed_writers_shared_state_stays_and_is_the_same_everywhere() {
         last = update.version;
     }
     assert_eq!(config.get().wait().unwrap().unwrap().version, last, "the last update has come");
-    let items = NodeList::new(&session, "/list").unwrap().items().wait().unwrap();
-    let items: Vec<u64> = items
-        .iter()
-        .map(|item| std::str::from_utf8(item.data()).unwrap().parse().unwrap())
-        .collect();
+    let mut names = session.children("/list").wait().unwrap();
+    names.sort();
+    let data = |name: &String| session.get(&format!("/list/{name}")).wait().unwrap().0;
+    let items: Vec<u64> =
+        names.iter().map(|name| str::from_utf8(&data(name)).unwrap().parse().unwrap()).collect();
     let count = items.len() as u64;
-    assert!((wrote..=value).contains(&count), "{wrote} were pushed, and there are {count}");
+    assert!((wrote..=value).contains(&count), "{wrote} were created, and there are {count}");
     assert_eq!(items, (1..=count).collect::<Vec<_>>());
     cache.try_recv().wait().unwrap();
     assert_eq!(cache.view().children("/list").unwrap().len() as u64, count);

@@ -6,7 +6,7 @@
 
 use crate::common::{PATIENCE, Process, addresses, name_of, node, place};
 use quorate::recipes::{
-    Counter, Discovery, IdGenerator, Instance, Participant, Registry, TwoPhaseCommit, Vote,
+    Counter, IdGenerator, Instance, Participant, Registry, TwoPhaseCommit, Vote,
 };
 
 const WORKER: &str = name_of(concat!(module_path!(), "::worker"));
@@ -20,7 +20,7 @@ fn worker() {
     let session = coordinator.session();
     let counter = Counter::new(&session, "/counter").unwrap();
     let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
-    let discovery = Discovery::new(&session, "/services").unwrap();
+    let discovery = Registry::new(&session, "/services").unwrap();
     let transaction = TwoPhaseCommit::new(&session, "/transaction").unwrap();
     let mut registered = Vec::new();
     let mut part: Option<Participant> = None;
@@ -35,7 +35,7 @@ fn worker() {
             }
             "count" => loop {
                 let (added, id) = (counter.add(1).wait().unwrap(), ids.next_id().wait().unwrap());
-                println!("@added {} {id}", added.after);
+                println!("@added {added} {id}");
             },
             "await" => {
                 let mut watch = discovery.watch("s").unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quorate::recipes::{Discovery, Instance, Phase, Registry, Strategy, TwoPhaseCommit, Vote};
+use quorate::recipes::{Instance, Phase, Registry, Strategy, TwoPhaseCommit, Vote};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Session};
 
@@ -19,7 +19,7 @@ fn ids(instances: &[Instance]) -> Vec<&str> {
 fn instances_come_and_go_with_their_sessions() {
     let cluster = Cluster::new(3);
     let found = cluster.node(2).session();
-    let discovery = Discovery::new(&found, "/services").unwrap();
+    let discovery = Registry::new(&found, "/services").unwrap();
     assert_eq!(
         (discovery.names().wait(), discovery.instances("web").wait()),
         (Ok(vec![]), Ok(vec![]))
@@ -87,7 +87,7 @@ fn dropping_a_registration_never_deregisters_another() {
         drop(own);
         two.sync().wait().unwrap();
     }
-    assert!(Discovery::new(&two, "/s").unwrap().instances("web").wait().unwrap().is_empty());
+    assert!(Registry::new(&two, "/s").unwrap().instances("web").wait().unwrap().is_empty());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn choosers_spread_stick_and_skip_failing_instances() {
     let registry = Registry::new(&session, "/s").unwrap();
     let mut kept: Vec<_> =
         ["a", "b", "c"].map(|id| registry.register("web", &instance(id)).wait().unwrap()).into();
-    let discovery = Discovery::new(&session, "/s").unwrap();
+    let discovery = Registry::new(&session, "/s").unwrap();
     let chooser =
         |strategy| discovery.chooser("web", strategy).unwrap().time_out(Duration::from_secs(10));
     let choose = |chooser: &quorate::recipes::Chooser| chooser.choose().wait().unwrap().unwrap().id;

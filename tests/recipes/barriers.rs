@@ -39,9 +39,10 @@ fn a_barrier_blocks_members_whose_replica_does_not_have_it_yet() {
     let cluster = Cluster::new(3);
     let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
     for round in 0..50 {
-        let barrier = Barrier::new(&here, &format!("/barrier-{round}")).unwrap();
+        let path = format!("/barrier-{round}");
+        let barrier = Barrier::new(&here, &path).unwrap();
         barrier.set().wait().unwrap();
-        let other = Barrier::new(&there, barrier.path()).unwrap();
+        let other = Barrier::new(&there, &path).unwrap();
         let late = other.wait_removed().timeout(Duration::from_millis(2)).wait();
         assert!(matches!(late, Err(Error::NotInTime { .. })), "{late:?}");
     }

@@ -1,6 +1,7 @@
 //! Partitions with members that live and are not in a call of their shares.
 
-use quorate::recipes::{Lost, Partition, Partitions, partitions_status};
+use quorate::operate::partitions_status;
+use quorate::recipes::{Lost, Partition, Partitions};
 use quorate::testing::Cluster;
 use quorate::{Coordinator, Error, Session};
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::recipes::{
-    Barrier, DoubleBarrier, LeaderSelector, MultiLock, NodeList, Phase, Queue, ReentrantLock,
-    TwoPhaseCommit, Vote,
+    Barrier, DoubleBarrier, LeaderSelector, MultiLock, Phase, Queue, ReentrantLock, TwoPhaseCommit,
+    Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Coordinator, Error, Result, Session};
+use quorate::{Coordinator, CreateMode, Error, Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Threads of a busy machine react within this real time.
@@ -207,28 +207,34 @@ fn a_bounded_queue_is_never_too_full_and_loses_nothing() {
 }
 
 #[test]
-fn a_list_has_each_item_once_and_in_order() {
+fn a_sequential_znode_is_created_once_and_in_order() {
     let cluster = cluster();
-    let (pushed, next) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
+    let (created, next) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
     storm(&cluster, 200, |session, _| {
-        let list = NodeList::new(session, "/list").unwrap();
         let data = next.fetch_add(1, Ordering::SeqCst).to_string();
-        let item = list.push(&data).wait();
-        if let Ok(item) = &item {
-            pushed.lock().unwrap().insert(data, item.path().to_owned());
+        let made = session.create_with_parents("/list/", &data, CreateMode::PersistentSequential);
+        let made = made.wait();
+        if let Ok(made) = &made {
+            created.lock().unwrap().insert(data, made.path.clone());
         }
-        item.is_ok()
+        made.is_ok()
     });
     let session = cluster.node(0).session();
     session.sync().wait().unwrap();
-    let items = NodeList::new(&session, "/list").unwrap().items().wait().unwrap();
-    assert!(items.is_sorted_by_key(|item| item.stat().czxid));
-    let found: BTreeMap<String, String> = items
+    let mut names = session.children("/list").wait().unwrap();
+    names.sort();
+    let znodes: Vec<_> = names
         .iter()
-        .map(|item| (String::from_utf8_lossy(item.data()).into_owned(), item.path().to_owned()))
+        .map(|name| format!("/list/{name}"))
+        .map(|path| (session.get(&path).wait().unwrap(), path))
         .collect();
-    assert_eq!(found.len(), items.len(), "an item is there twice");
-    for (data, path) in pushed.into_inner().unwrap() {
+    assert!(znodes.is_sorted_by_key(|((_, stat), _)| stat.czxid));
+    let found: BTreeMap<String, String> = znodes
+        .iter()
+        .map(|((data, _), path)| (String::from_utf8_lossy(data).into_owned(), path.clone()))
+        .collect();
+    assert_eq!(found.len(), znodes.len(), "a znode is there twice");
+    for (data, path) in created.into_inner().unwrap() {
         assert_eq!(found.get(&data), Some(&path));
     }
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use quorate::recipes::{
     Barrier, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, KeyedRateLimiter,
-    LeaderLatch, LeaderSelector, MultiLock, Naming, NodeList, PersistentEphemeral, Queue,
-    RateLimiter, ReadWriteLock, ReentrantLock, Registry, Semaphore, SharedSemaphore,
-    TwoPhaseCommit,
+    LeaderLatch, LeaderSelector, MultiLock, Naming, PersistentEphemeral, Queue, RateLimiter,
+    ReadWriteLock, ReentrantLock, Registry, Semaphore, TwoPhaseCommit,
 };
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Result, Session};
@@ -26,17 +25,19 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
         ("write lock", ReadWriteLock::new(session, "/rw").unwrap().write().wait().map(drop)),
         ("semaphore", Semaphore::new(session, "/permits", 2).unwrap().acquire().wait().map(drop)),
         (
-            "shared semaphore",
-            SharedSemaphore::new(session, "/p", 2, Naming::Curator)
+            "semaphore, Curator's",
+            Semaphore::new(session, "/p", 2)
                 .unwrap()
+                .with_naming(Naming::Curator)
                 .acquire()
                 .wait()
                 .map(drop),
         ),
         (
-            "shared semaphore, kazoo",
-            SharedSemaphore::new(session, "/k", 2, Naming::Kazoo)
+            "semaphore, kazoo's",
+            Semaphore::new(session, "/k", 2)
                 .unwrap()
+                .with_naming(Naming::Kazoo)
                 .acquire()
                 .wait()
                 .map(drop),
@@ -61,7 +62,6 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
             Registry::new(session, "/r").unwrap().register("s", &instance).wait().map(drop),
         ),
         ("limit of keys", keyed(session, "/limit").unwrap().acquire("a", 1).wait()),
-        ("list", NodeList::new(session, "/list").unwrap().push("1").wait().map(drop)),
         (
             "two-phase",
             TwoPhaseCommit::new(session, "/tx").unwrap().begin(&["a"], b"").wait().map(drop),
@@ -118,8 +118,8 @@ fn counted_uses() -> Vec<Use> {
         used("semaphore", [3, 2], |s, at| Semaphore::new(s, at, 2)?.acquire().wait().map(drop)),
         Use {
             paths: 2,
-            ..used("shared semaphore", [4, 4], |s, at| {
-                SharedSemaphore::new(s, at, 2, Naming::Curator)?.acquire().wait().map(drop)
+            ..used("semaphore, Curator's", [4, 4], |s, at| {
+                Semaphore::new(s, at, 2)?.with_naming(Naming::Curator).acquire().wait().map(drop)
             })
         },
         Use {
@@ -160,7 +160,6 @@ fn counted_uses() -> Vec<Use> {
         }),
         // What all agree on; then the key, which is there the next time.
         used("limit of keys", [2, 1], |s, at| keyed(s, at)?.acquire("a", 1).wait()),
-        used("list", [1, 1], |s, at| NodeList::new(s, at)?.push("1").wait().map(drop)),
         used("two-phase", [3, 3], |s, at| {
             let transaction = TwoPhaseCommit::new(s, at)?;
             transaction.begin(&["a"], b"").wait()?;

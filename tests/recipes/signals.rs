@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use crossbeam_channel::{Select, select};
-use quorate::recipes::{
-    Cache, Config, ConfigUpdate, Discovery, Group, Instance, LeaderLatch, Registry,
-};
+use quorate::recipes::{Cache, Config, ConfigUpdate, Group, Instance, LeaderLatch, Registry};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Session, Watch};
 
@@ -27,7 +25,7 @@ fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
     let mut members = Group::new(session, "/group").unwrap().watch();
     let mut values = Config::<u64>::new(session, "/value").unwrap().watch();
     let mut cache = Cache::new(session, "/files").wait().unwrap();
-    let mut instances = Discovery::new(session, "/services").unwrap().watch("s").unwrap();
+    let mut instances = Registry::new(session, "/services").unwrap().watch("s").unwrap();
     let signals: [Watch; 5] = [
         leaders.signal().wait().unwrap(),
         members.signal().wait().unwrap(),
@@ -44,7 +42,7 @@ fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
         }
         1 => {
             while let Some(members) = members.try_recv().wait().unwrap() {
-                known.members = members.names().into_iter().map(str::to_owned).collect();
+                known.members = members.into_keys().collect();
             }
         }
         2 => {

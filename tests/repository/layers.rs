@@ -38,7 +38,6 @@ pub(crate) const BESIDE: &[&str] = &[
     "planted.rs",
     "quota.rs",
     "session.rs",
-    "watch.rs",
 ];
 
 /// What a deterministic module must not name.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::recipes::{self, Contended, Contending, RecipeCell};
+use quorate::operate::{self, Contended, Contending, RecipeCell};
 use quorate::session::SessionId;
 use quorate::{Coordinator, Result, Session};
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub(super) fn is_idle(of: &Contended) -> bool {
 
 impl LocksArgs {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
-        let mut found = recipes::contended(session, &self.path).wait()?;
+        let mut found = operate::contended(session, &self.path).wait()?;
         sort(&mut found);
         if self.waiting {
             found.retain(|of| !of.waiters.is_empty() && !is_idle(of));

@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use crossbeam_channel::bounded;
-use quorate::recipes::{
-    ColumnKind, Contended, RecipeCell, RecipeColumn, RecipeTable, Schedule, contended,
-};
+use quorate::operate::{ColumnKind, Contended, RecipeCell, RecipeColumn, RecipeTable, contended};
+use quorate::recipes::Schedule;
 use quorate::session::SessionId;
 use quorate::{Coordinator, Error, Result, Session};
 

@@ -259,7 +259,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
 
     let file = cluster.data.path().join("backup");
     let backup = cluster.json(&["backup", file.to_str().unwrap()]);
-    let zxid = || quorate::recovery::verify(&file).unwrap().zxid;
+    let zxid = || quorate::recovery::Recovery::new().verify(&file).unwrap().zxid;
     assert_eq!(zxid(), backup["zxid"].as_u64().unwrap());
     // It replaced an older backup without a word.
     let (code, _, error) = cluster.run(&["backup", file.to_str().unwrap()]);

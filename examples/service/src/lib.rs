@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use quorate::recipes::{
-    Config, Counter, Discovery, Instance, NewItem, Partition, Partitions, Queue, RateLimiter,
+    Config, Counter, Instance, NewItem, Partition, Partitions, Queue, RateLimiter,
     Registry, Schedule, Timer,
 };
 use quorate::{Coordinator, CreateMode, Error, Result, Session};
@@ -222,7 +222,7 @@ async fn set_limits(State(app): State<App>, Json(new): Json<Limits>) -> Answer<S
 
 async fn instances(State(app): State<App>) -> Answer<Json<Vec<String>>> {
     let discovery =
-        Discovery::new(&app.coordinator.session(), "/service/instances").map_err(failed)?;
+        Registry::new(&app.coordinator.session(), "/service/instances").map_err(failed)?;
     let there = discovery.instances("jobs").await.map_err(failed)?;
     Ok(Json(there.into_iter().map(|instance| instance.id).collect()))
 }

@@ -188,7 +188,7 @@ impl Session {
     /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
     /// ```
-    /// use quorate::watch::WatcherType;
+    /// use quorate::WatcherType;
     /// use quorate::WatchMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();

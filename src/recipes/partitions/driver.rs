@@ -281,12 +281,12 @@ impl ShareDriver {
         let pzxid = snapshot.exists(&path)?.map_or(0, |stat| stat.pzxid);
         let own = self.holdings.membership.fencing_token();
         let all = present.iter().zip(&stored);
-        let older = all.filter(|(of, it)| of.joined < own && !it.member.is_silent()).count();
+        let older = all.filter(|((_, of), it)| of.joined < own && !it.member.is_silent()).count();
         self.members = Some(PresentMembers {
             members: stored.iter().map(|stored| stored.member.clone()).collect(),
             rank: u32::try_from(older).unwrap_or(u32::MAX),
             stored: (present.iter().zip(stored))
-                .map(|(of, stored)| (of.name.clone(), (stored, of.updated)))
+                .map(|((name, of), stored)| (name.clone(), (stored, of.updated)))
                 .collect(),
             pzxid,
         });

@@ -37,6 +37,7 @@ mod status;
 mod table;
 mod upkeep;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ pub(super) use self::table::{is_root, tables};
 use crate::api::session::Session;
 use crate::recipes::errors::{if_exists, inner, is_root_missing};
 use crate::recipes::parents::Parents;
-use crate::recipes::{Group, Members};
+use crate::recipes::{Group, Member};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -256,8 +257,7 @@ impl Partitions {
         &self.session
     }
 
-    /// The path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
@@ -374,12 +374,10 @@ impl Partitions {
         Ok(stored.into_iter().map(|stored| stored.member).collect())
     }
 
-    fn parse_members(&self, members: &Members) -> Result<Vec<StoredMember>> {
-        let member = |member: &super::Member| {
-            StoredMember::decoded(&member.name, &member.data).map_err(|reason| Error::InvalidData {
-                path: self.member_path(&member.name),
-                reason,
-            })
+    fn parse_members(&self, members: &BTreeMap<String, Member>) -> Result<Vec<StoredMember>> {
+        let member = |(name, member): (&String, &Member)| {
+            StoredMember::decoded(name, &member.data)
+                .map_err(|reason| Error::InvalidData { path: self.member_path(name), reason })
         };
         members.iter().map(member).collect()
     }

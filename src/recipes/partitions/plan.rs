@@ -40,8 +40,7 @@ impl PartitionPlan {
         PartitionPlan { members: Vec::new(), owners: vec![0; partitions] }
     }
 
-    /// The number of partitions.
-    pub fn partitions(&self) -> usize {
+    pub(crate) fn partitions(&self) -> usize {
         self.owners.len()
     }
 

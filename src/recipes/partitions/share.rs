@@ -92,8 +92,7 @@ impl Share {
         &self.partitions.session
     }
 
-    /// The path of the partitions.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.partitions.path
     }
 

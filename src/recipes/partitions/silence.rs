@@ -118,8 +118,9 @@ mod tests {
     use std::pin::pin;
     use std::task::Waker;
 
+    use super::super::partitions_status;
     use crate::Coordinator;
-    use crate::recipes::{Partition, Partitions, Share, partitions_status};
+    use crate::recipes::{Partition, Partitions, Share};
     use crate::testing::Cluster;
 
     use super::*;

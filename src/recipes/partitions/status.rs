@@ -72,7 +72,8 @@ impl PartitionStatus {
 /// has written among them; the errors of a session that is over; [`Error::NoAuth`].
 ///
 /// ```
-/// use quorate::recipes::{Partitions, partitions_status};
+/// use quorate::operate::partitions_status;
+/// use quorate::recipes::Partitions;
 ///
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let mut share = Partitions::new(&session, "/mails", 2)?.join("host-0").wait()?;
@@ -99,8 +100,8 @@ async fn reading(session: &Session, path: &str) -> Result<PartitionsStatus> {
     let plan = of.parse_plan(&snapshot.get(&of.part(super::PLAN))?.0)?;
     let present = of.group.members_in(&snapshot)?;
     let mut members = Vec::new();
-    for (member, stored) in present.iter().zip(of.parse_members(&present)?) {
-        let stat = snapshot.exists(&path::join(&of.part(MEMBERS), &member.name))?;
+    for ((name, member), stored) in present.iter().zip(of.parse_members(&present)?) {
+        let stat = snapshot.exists(&path::join(&of.part(MEMBERS), name))?;
         let PartitionMember { name, weight, zone, is_silent } = stored.member;
         members.push(PartitionMemberStatus {
             name,

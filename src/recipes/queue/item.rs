@@ -27,7 +27,7 @@ use crate::types::znode::OpResult;
 /// drop(item); // Given back.
 /// let item = queue.take().wait()?;
 /// item.done().wait()?;
-/// assert!(queue.is_empty().wait()?);
+/// assert_eq!(queue.len().wait()?, 0);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Item {
     /// let result = session.multi().create("/result", b"ok", CreateMode::Persistent);
     /// result.with(&item.done_part()).commit().wait()?;
     /// drop(item);
-    /// assert!(queue.is_empty().wait()?);
+    /// assert_eq!(queue.len().wait()?, 0);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn done_part(&self) -> Part {

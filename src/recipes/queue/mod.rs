@@ -132,17 +132,7 @@ impl Queue {
         Queue { max: Some(items), ..self }
     }
 
-    /// The queue's path.
-    ///
-    /// ```
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert_eq!(queue.path(), "/jobs");
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
@@ -181,23 +171,6 @@ impl Queue {
             count += stat.map_or(0, |stat| stat.num_children as usize);
         }
         Ok(count)
-    }
-
-    /// Whether there are no items. As [`Queue::len`].
-    ///
-    /// # Errors
-    /// As [`Queue::len`].
-    ///
-    /// ```
-    /// use quorate::recipes::Queue;
-    ///
-    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let queue = Queue::new(&session, "/jobs")?;
-    /// assert!(queue.is_empty().wait()?);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn is_empty(&self) -> Pending<'_, bool> {
-        self.len().and_then(|items| Ok(items == 0))
     }
 
     /// Returns the data of the item that would be taken now, as this replica has it. (A delayed item is ignored until
@@ -306,7 +279,7 @@ impl Queue {
     /// let queue = Queue::new(&session, "/jobs")?;
     /// let queue = queue.max(1);
     /// assert!(queue.try_put_all([b"one", b"two"]).wait().is_err());
-    /// assert!(queue.is_empty().wait()?);
+    /// assert_eq!(queue.len().wait()?, 0);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn try_put_all(

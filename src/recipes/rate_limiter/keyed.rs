@@ -80,8 +80,7 @@ impl KeyedRateLimiter {
         KeyedRateLimiter::new(&self.session, &self.agreement.path, limit)
     }
 
-    /// The path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.agreement.path
     }
 

@@ -116,8 +116,7 @@ impl RateLimiter {
         Ok(self)
     }
 
-    /// The path of the znode that holds the time.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.bucket.path
     }
 

@@ -148,8 +148,7 @@ impl Schedule {
         Ok(Schedule { session, path, log_time: Arc::default() })
     }
 
-    /// The schedule's path.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 

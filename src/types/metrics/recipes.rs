@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 const PATHS_MAX: usize = 256;
 
 /// Figures of the recipes that share work, by path: those of the last call of
-/// [`contended`](crate::recipes::contended) for `/` at this instance. Empty if the last one is five minutes old or more.
+/// [`contended`](crate::operate::contended) for `/` at this instance. Empty if the last one is five minutes old or more.
 ///
 /// An [admin endpoint](crate::guide::admin) calls it each minute while its instance leads. At most 256 paths of each kind,
 /// those with the largest figures.
 ///
 /// ```
-/// use quorate::recipes::{Queue, contended};
+/// use quorate::operate::contended;
+/// use quorate::recipes::Queue;
 ///
 /// let coordinator = quorate::testing::Cluster::new(1).node(0);
 /// let session = coordinator.session();

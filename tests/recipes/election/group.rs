@@ -30,18 +30,17 @@ fn a_new_member_is_in_its_own_view_and_then_in_all() {
         for watch in &mut watches {
             let view = watch.recv().wait().unwrap();
             assert_eq!(view.iter().collect::<Vec<_>>(), members.iter().collect::<Vec<_>>());
-            assert!(view.zxid() >= memberships.last().unwrap().joined());
         }
     }
     memberships[1].update(b"new").wait().unwrap();
     for watch in &mut watches {
         let view = watch.recv().wait().unwrap();
-        assert_eq!(view.names(), ["node 0", "node 1", "node 2"]);
+        assert!(view.keys().eq(["node 0", "node 1", "node 2"]));
         assert_eq!(&view.get("node 0").unwrap().data[..], b"new");
     }
     memberships.swap_remove(0).release().wait().unwrap();
     for watch in &mut watches {
-        assert_eq!(watch.recv().wait().unwrap().names(), ["node 0", "node 1"]);
+        assert!(watch.recv().wait().unwrap().keys().eq(["node 0", "node 1"]));
     }
     drop(memberships);
     for watch in &mut watches {
@@ -60,7 +59,7 @@ fn the_last_state_is_reported_however_fast_members_come_and_go() {
     }
     let _stays = here.join("stays", b"").wait().unwrap();
     cluster.node(1).session().sync().wait().unwrap();
-    assert_eq!(changes.recv().wait().unwrap().names(), ["stays"]);
+    assert!(changes.recv().wait().unwrap().keys().eq(["stays"]));
     assert!(matches!(changes.recv().timeout(Duration::ZERO).wait(), Err(Error::NotInTime { .. })));
     // After leaving and joining again it is another member, with the same name and data.
     let again = here.join("again", b"").wait().unwrap();
@@ -69,7 +68,7 @@ fn the_last_state_is_reported_however_fast_members_come_and_go() {
     let again = here.join("again", b"").wait().unwrap();
     cluster.node(1).session().sync().wait().unwrap();
     let second = changes.recv().wait().unwrap().get("again").unwrap().joined;
-    assert_eq!((first < second, second), (true, again.joined()));
+    assert_eq!((first < second, second), (true, again.fencing_token()));
 }
 
 #[test]
@@ -78,7 +77,7 @@ fn a_member_that_is_cut_off_leaves_and_knows_it() {
     let membership = group(&cluster, 0).join("zero", b"").wait().unwrap();
     let mut changes = group(&cluster, 1).watch();
     cluster.node(1).session().sync().wait().unwrap();
-    assert_eq!(changes.recv().wait().unwrap().names(), ["zero"]);
+    assert!(changes.recv().wait().unwrap().keys().eq(["zero"]));
     cluster.isolate(0);
     cluster.advance(LONG);
     assert!(!membership.is_held());
@@ -90,7 +89,7 @@ fn a_member_that_is_cut_off_leaves_and_knows_it() {
     // Its next session gets a new membership.
     let again = group(&cluster, 0).join("zero", b"").wait().unwrap();
     assert!(again.is_held());
-    assert_eq!(changes.recv().wait().unwrap().names(), ["zero"]);
+    assert!(changes.recv().wait().unwrap().keys().eq(["zero"]));
 }
 
 #[test]
@@ -105,7 +104,7 @@ fn a_watch_of_an_instance_that_was_cut_off_goes_on() {
     cluster.heal();
     cluster.node(2).session().sync().wait().unwrap();
     let mut view = changes.recv().wait().unwrap();
-    while view.names() != ["one"] {
+    while !view.keys().eq(["one"]) {
         view = changes.recv().wait().unwrap();
     }
 }
@@ -149,7 +148,7 @@ fn a_name_is_one_members_at_a_time() {
         let session = cluster.node(0).session();
         session.sync().wait().unwrap();
         session.sync().wait().unwrap();
-        assert!(one.members().wait().unwrap().get("other").is_none(), "after {polls} polls");
+        assert!(!one.members().wait().unwrap().contains_key("other"), "after {polls} polls");
     }
     for name in ["", "a/b", ".."] {
         assert!(matches!(one.join(name, b"").wait(), Err(Error::InvalidPath { .. })), "{name:?}");

@@ -216,7 +216,7 @@ fn a_candidate_is_found_after_it_has_moved() {
         // As Curator's latch behind it, which waits for the deletion alone.
         let (_, _, behind) = session.get_and_watch(&three.path).wait().unwrap();
         let first = three.fencing_token().unwrap();
-        let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
+        let call = format!("/app/leader/call-{first:016x}-{}", i32::MAX);
         leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().wait().unwrap();
         while zero.candidates().wait().unwrap()[1].name() != "three" {
             cluster.advance(MOMENT);
@@ -310,7 +310,7 @@ fn a_candidate_that_was_passed_after_a_call_is_called_again() {
         }
         for id in ["three", "two"] {
             let first = listed(&cluster, &zero, id).fencing_token().unwrap();
-            let call = format!("{}/call-{first:016x}-{}", zero.path(), i32::MAX);
+            let call = format!("/app/leader/call-{first:016x}-{}", i32::MAX);
             leadership.fenced().create(&call, b"", CreateMode::Ephemeral).commit().wait().unwrap();
             while zero.candidates().wait().unwrap()[1].name() != id {
                 cluster.advance(MOMENT);

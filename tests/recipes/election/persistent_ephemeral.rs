@@ -4,9 +4,9 @@ use std::future::Future;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use quorate::WatcherType;
 use quorate::recipes::PersistentEphemeral;
 use quorate::testing::Cluster;
-use quorate::watch::WatcherType;
 use quorate::{Coordinator, CreateMode, Error};
 
 use super::{LONG, MOMENT};

@@ -181,7 +181,7 @@ fn a_single_holder_is_asked_to_release() {
     let mut writer = Task::new(async move { waiting.write().await });
     assert!(writer.settle(&cluster).is_none());
     // On a client, too.
-    let client = ReadWriteLock::new(&cluster.node(cluster.add_client()).session(), other.path());
+    let client = ReadWriteLock::new(&cluster.node(cluster.add_client()).session(), "/rw");
     for lock in [&other, &client.unwrap()] {
         assert_eq!(lock.revoke_holder(guards[1].path()).wait(), Ok(true));
         assert!(revocations[1].wait_asked().wait().unwrap());

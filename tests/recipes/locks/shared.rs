@@ -1,7 +1,7 @@
 //! Contenders of other libraries at the path of a lock: their names are those that their clients give.
 
 use quorate::recipes::{
-    LeaderLatch, LeaderSelector, Naming, ReadWriteLock, ReentrantLock, Semaphore, SharedSemaphore,
+    LeaderLatch, LeaderSelector, Naming, ReadWriteLock, ReentrantLock, Semaphore,
 };
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Created, Error, Session};
@@ -236,8 +236,14 @@ fn holders_in_other_languages_are_asked_and_ask_by_the_word_of_curator() {
     );
 }
 
-fn semaphore(session: &Session, naming: Naming) -> SharedSemaphore {
-    SharedSemaphore::new(session, "/permits", 2, naming).unwrap()
+fn semaphore(session: &Session, naming: Naming) -> Semaphore {
+    Semaphore::new(session, "/permits", 2).unwrap().with_naming(naming)
+}
+
+/// How many leases there are.
+fn held(session: &Session, naming: Naming) -> usize {
+    let contenders = semaphore(session, naming).contenders().wait().unwrap();
+    contenders.iter().filter(|contender| contender.kind == "lease").count()
 }
 
 #[test]
@@ -258,7 +264,7 @@ fn leases_of_all_clients_are_no_more_than_there_are() {
         let theirs =
             other.create_with_parents(&format!("{leases}/{name}"), b"", mode).wait().unwrap();
         own.sync().wait().unwrap();
-        assert_eq!(semaphore(&own, naming).held().wait(), Ok(2));
+        assert_eq!(held(&own, naming), 2);
         assert!(semaphore(&own, naming).try_acquire().wait().unwrap().is_none());
         let waiting = semaphore(&own, naming);
         let mut task = Task::new(async move { waiting.acquire().await });
@@ -276,7 +282,7 @@ fn leases_of_all_clients_are_no_more_than_there_are() {
         own_permit.release().wait().unwrap();
         second.release().wait().unwrap();
         own.sync().wait().unwrap();
-        assert_eq!(semaphore(&own, naming).held().wait(), Ok(0));
+        assert_eq!(held(&own, naming), 0);
         let lock = if naming == Naming::Curator { "/permits/locks" } else { "/permits-__lock__" };
         assert_eq!(own.children(lock).wait().unwrap(), [""; 0]);
     }
@@ -309,7 +315,7 @@ fn a_waiter_whose_place_was_deleted_gets_nothing() {
     };
     other.delete(&format!("/permits/locks/{place}")).wait().unwrap();
     assert!(matches!(task.settle(&cluster), Some(Err(Error::NoNode { .. }))));
-    assert_eq!(semaphore(&own, Naming::Curator).held().wait(), Ok(permits.len()));
+    assert_eq!(held(&own, Naming::Curator), permits.len());
 }
 
 #[test]
@@ -323,8 +329,11 @@ fn semaphores_of_two_forms_do_not_share_a_path() {
     }
     let session = Cluster::new(1).node(0).session();
     let _permit = semaphore(&session, Naming::Kazoo).acquire().wait().unwrap();
-    let differs =
-        SharedSemaphore::new(&session, "/permits", 3, Naming::Kazoo).unwrap().acquire().wait();
+    let differs = Semaphore::new(&session, "/permits", 3)
+        .unwrap()
+        .with_naming(Naming::Kazoo)
+        .acquire()
+        .wait();
     let reason = "/permits has 2 and not 3; give all programs the same number".to_owned();
     assert_eq!(differs.unwrap_err(), Error::InvalidSetting { setting: "permits", reason });
 }

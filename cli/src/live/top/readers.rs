@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use quorate::{Coordinator, Error, Pending, Result, Session, recipes};
+use quorate::{Coordinator, Error, Pending, Result, Session, operate};
 
 use super::super::{ClusterArgs, system};
 use super::model::{ReadRequest, ShownZnode, Update};
@@ -126,7 +126,7 @@ impl ReaderConnection {
     fn locks(&self, session: Result<&Session, &Error>) -> Sent {
         let begun = Instant::now();
         let session = session.map_err(Error::to_string);
-        let found = session.and_then(|session| text(recipes::contended(session, "/").wait()));
+        let found = session.and_then(|session| text(operate::contended(session, "/").wait()));
         self.send(Update::Locks { found, took: begun.elapsed() })
     }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use quorate::Stat;
 use quorate::acl::Acl;
+use quorate::operate::Contended;
 use quorate::operate::{MemberReport, SessionInfo};
-use quorate::recipes::Contended;
 
 use self::changes::ChangeLog;
 pub(super) use self::history::KEPT;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quorate::CreateMode;
+use quorate::operate::{Contended, contended};
 use quorate::operate::{MemberReport, Role, SessionInfo};
-use quorate::recipes::{Contended, contended};
 use quorate::session::SessionId;
 use quorate::testing::Cluster;
 

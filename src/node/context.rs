@@ -1,4 +1,4 @@
-//! What all parts of a node need in a step.
+//! What all parts of a node need in a step, and all parts of a client.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::types::metrics::Metrics;
 
 /// Who the node is, what it is set to, the time of the step, and where the parts put what must be done.
 #[derive(Debug)]
-pub(in crate::node) struct Context {
+pub(in crate::node) struct Context<C = NodeConfig> {
     pub(in crate::node) id: NodeId,
-    pub(in crate::node) config: NodeConfig,
+    pub(in crate::node) config: C,
     pub(in crate::node) now: Now,
     pub(in crate::node) effects: Effects,
     pub(in crate::node) metrics: Metrics,
@@ -21,14 +21,16 @@ pub(in crate::node) struct Context {
 }
 
 impl Context {
-    pub(in crate::node) fn new(id: NodeId, config: NodeConfig, now: Now) -> Context {
-        let (effects, metrics) = (Effects::default(), Metrics::default());
-        Context { id, config, now, effects, metrics, stopped: None }
-    }
-
     /// See [`Timings::patience`](super::timings::Timings::patience).
     pub(in crate::node) fn patience(&self) -> Duration {
         self.config.timings().patience()
+    }
+}
+
+impl<C> Context<C> {
+    pub(in crate::node) fn new(id: NodeId, config: C, now: Now) -> Context<C> {
+        let (effects, metrics) = (Effects::default(), Metrics::default());
+        Context { id, config, now, effects, metrics, stopped: None }
     }
 
     pub(in crate::node) fn send(&mut self, to: NodeId, message: PeerMessage) {

@@ -8,10 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Client, PeerMessage, Time};
+use super::Context;
+use super::members::Members;
 use crate::node::admin;
 use crate::node::admin::message::{AdminReply, AdminRequest};
-use crate::node::io::RequestId;
+use crate::node::io::{Effects, RequestId, Time};
+use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -95,10 +97,9 @@ impl OpenAdminRequest {
     }
 }
 
-impl Client {
-    pub(super) fn admin_asked(&mut self, request: RequestId, asked: AdminRequest) {
-        self.administration.last += 1;
-        let (number, now) = (self.administration.last, self.now.mono);
+impl OpenAdminRequests {
+    pub(super) fn ask(&mut self, request: RequestId, asked: AdminRequest, now: Time) {
+        self.last += 1;
         let asked = OpenAdminRequest {
             request,
             asked,
@@ -107,17 +108,17 @@ impl Client {
             tried: BTreeSet::new(),
             replies: Vec::new(),
         };
-        self.administration.open.insert(number, asked);
+        self.open.insert(self.last, asked);
     }
 
-    pub(super) fn take_admin_reply(
+    pub(super) fn take_reply(
         &mut self,
         from: NodeId,
         number: u64,
         replies: Vec<(NodeId, AdminReply)>,
+        now: Time,
     ) {
-        let now = self.now.mono;
-        let Some(asked) = self.administration.open.get_mut(&number) else { return };
+        let Some(asked) = self.open.get_mut(&number) else { return };
         if !asked.tried.contains(&from) {
             return;
         }
@@ -131,70 +132,71 @@ impl Client {
         }
     }
 
-    /// The members that it is to be connected with, so that they can be asked.
-    pub(crate) fn asked_members(&self) -> BTreeSet<NodeId> {
+    /// The members that the client is to be connected with, so that they can be asked.
+    pub(super) fn asked_members(&self, members: &Members, now: Time) -> BTreeSet<NodeId> {
         let mut wanted = BTreeSet::new();
-        for asked in self.administration.open.values() {
+        for asked in self.open.values() {
             wanted.extend(asked.only());
-            if asked.asks_all(self.now.mono) {
-                wanted.extend(self.roster.keys());
+            if asked.asks_all(now) {
+                wanted.extend(members.all());
             }
         }
         wanted
     }
 
     /// Ends the requests that are complete or have waited for too long.
-    pub(super) fn end_admin_requests(&mut self) {
-        let now = self.now.mono;
-        let over = self.administration.open.iter().filter(|(_, asked)| asked.until <= now);
+    pub(super) fn end(&mut self, members: &mut Members, cx: &mut Context) {
+        let now = cx.now.mono;
+        let over = self.open.iter().filter(|(_, asked)| asked.until <= now);
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
         for number in over {
-            self.choice.is_due = true;
-            if let Some(asked) = self.administration.open.remove(&number) {
-                self.effects.reply(asked.request, Ok(Answer::Admin(asked.replies)));
+            members.have_changed = true;
+            if let Some(asked) = self.open.remove(&number) {
+                cx.effects.reply(asked.request, Ok(Answer::Admin(asked.replies)));
             }
         }
-        self.choice.is_due |= !self.asked_members().is_empty();
+        members.have_changed |= !self.asked_members(members, now).is_empty();
     }
 
-    /// Sends the requests that were not sent yet, or that got no reply.
-    pub(super) fn send_admin_requests(&mut self) {
-        if self.administration.open.is_empty() {
+    /// Sends the requests that were not sent yet, or that got no reply, to members of this cluster.
+    pub(super) fn send(
+        &mut self,
+        cluster: u64,
+        server: Option<NodeId>,
+        members: &Members,
+        cx: &mut Context,
+    ) {
+        if self.open.is_empty() {
             return;
         }
-        let now = self.now.mono;
-        let up = self.members.iter().filter(|(_, of)| of.is_up).map(|(node, _)| *node);
         // The member that serves this client knows most.
-        let members: Vec<NodeId> = self.member().into_iter().chain(up).collect();
-        for (number, asked) in &mut self.administration.open {
+        let members: Vec<NodeId> = server.into_iter().chain(members.up()).collect();
+        for (number, asked) in &mut self.open {
             let mut untried: Vec<NodeId> = match asked.only() {
                 Some(only) => vec![only],
                 None => members.clone(),
             };
             untried.retain(|node| members.contains(node) && !asked.tried.contains(node));
             let waits = asked.tried.iter().any(|node| members.contains(node));
-            if !asked.asks_all(now) {
+            if !asked.asks_all(cx.now.mono) {
                 untried.truncate(if waits { 0 } else { 1 });
             }
             for node in untried {
                 if asked.tried.insert(node) {
-                    let message = PeerMessage::AdminRequest {
-                        number: *number,
-                        cluster: self.cluster,
-                        relay: true,
-                        asked: asked.asked.clone(),
-                        asker: None,
-                    };
-                    self.effects.messages.push((node, message));
+                    let (number, asked) = (*number, asked.asked.clone());
+                    let relay = true;
+                    let message =
+                        PeerMessage::AdminRequest { number, cluster, relay, asked, asker: None };
+                    cx.send(node, message);
                 }
             }
         }
     }
 
     /// Ends all requests, since the client stops.
-    pub(super) fn refuse_administration(&mut self, error: &Error) {
-        for (_, asked) in std::mem::take(&mut self.administration.open) {
-            self.effects.reply(asked.request, Err(error.clone()));
+    pub(super) fn stop(&mut self, error: &Error, effects: &mut Effects) {
+        for (_, asked) in std::mem::take(&mut self.open) {
+            effects.reply(asked.request, Err(error.clone()));
         }
     }
 }

@@ -12,8 +12,11 @@
 //! learns it from a snapshot. The client sets its watches again from the zxid up to which it has
 //! received all events, and its reads are answered by a replica that has reached that zxid.
 //!
+//! As in a node, each part owns its state and borrows what else it needs. Methods of [`Client`] itself only put
+//! parts in order, here and in `receive` (what comes in).
+//!
 //! Invariants: the messages of a member count only in whole groups, each of which ends with the zxid
-//! up to which all events were sent (`seen`). Nothing of a former attachment counts. A client stays
+//! up to which all events were sent (`cluster`). Nothing of a former attachment counts. A client stays
 //! with the cluster that served it first, whichever instance answers at its addresses later.
 
 mod admin;
@@ -26,43 +29,45 @@ mod choice;
 mod choice_tests;
 #[cfg(test)]
 mod client_tests;
+mod cluster;
 #[cfg(test)]
 mod identity_tests;
+mod members;
+mod receive;
 #[cfg(test)]
 mod storm_tests;
+mod watches;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::io::{
-    Effects, Input, NodeStatus, Now, Problem, QuorumState, SessionHolder, Time, WatchId,
-};
-use super::message::PeerMessage;
+use self::admin::OpenAdminRequests;
+use self::attach::Attachment;
+use self::calls::Calls;
+use self::choice::Choice;
+use self::cluster::Cluster;
+use self::members::Members;
+use super::io::{Effects, Input, NodeStatus, Now, SessionHolder, Time, WatchId};
 use super::reason::is_fresh;
 use super::timings::ELECTION_TICKS;
-use super::versions::Gate;
 use crate::node::TimeoutBounds;
-use crate::node::client_message::{FromClient, HeldWatch, ToClient};
-use crate::node::request::{ClientRequest, RequestBody};
+use crate::node::client_message::FromClient;
 use crate::node::sessions::{LocalSessions, users};
 use crate::types::error::Error;
-use crate::types::membership;
 use crate::types::membership::{Named, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::session::SessionState;
-use crate::types::version::FIRST;
 use crate::types::watch::WatchInfo;
 use crate::types::znode::Zxid;
-use attach::Attachment;
-use calls::Outstanding;
-use choice::{Choice, KnownMember};
 
 /// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
 
 /// A client sends a ReadIndex request at least this often, so that it notices a silent member.
 const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
+
+/// What all parts of a client need in a step.
+type Context = super::context::Context<ClientConfig>;
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
@@ -84,55 +89,16 @@ pub(crate) struct ClientConfig {
 }
 
 pub(crate) struct Client {
-    id: NodeId,
-    config: ClientConfig,
-    now: Now,
+    cx: Context,
     next_tick: Time,
-    random: u64,
-    /// The cluster that first served it; 0: none has yet.
-    cluster: u64,
-    /// The members of the cluster, and other instances that are connected.
-    members: BTreeMap<NodeId, KnownMember>,
-    /// The members of the cluster, as a serving member last reported them; none before.
-    roster: BTreeMap<NodeId, membership::Member>,
+    cluster: Cluster,
+    members: Members,
     choice: Choice,
-    /// Whether the members can decide, by the same report.
-    availability: QuorumState,
-    /// The addresses of the list where no member was found, since one was found last, and why.
-    seeds: BTreeMap<String, Problem>,
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
-    /// The sessions that the member knows of.
-    claimed: BTreeSet<SessionHolder>,
-    /// Requests that the member answers, in order.
-    calls: BTreeMap<u64, Outstanding>,
-    next_call: u64,
-    /// Requests before this one were sent to the member, the others were not.
-    first_unsent: u64,
-    /// The bytes of the sent queries.
-    sent_bytes: usize,
-    /// The bytes of the paths of its watches, and of requested watches, and how many these are.
-    watch_bytes: usize,
-    asked_watch_bytes: usize,
-    asked_watches: usize,
-    /// Watches that were over before the calls that set them were answered.
-    over: BTreeSet<WatchId>,
-    watches: BTreeMap<WatchId, HeldWatch>,
-    /// The messages to be sent next.
-    messages: Vec<FromClient>,
-    /// All events up to this zxid have been received.
-    seen: Zxid,
-    /// The cluster's version and leader, as last reported.
-    version: u16,
-    leader: NodeId,
-    /// Until when the cluster's version may still be raised: see `versions`.
-    settled_at: Time,
-    fresh_at: Option<Time>,
-    administration: admin::OpenAdminRequests,
-    metrics: Metrics,
-    effects: Effects,
-    stopped: Option<String>,
+    calls: Calls,
+    administration: OpenAdminRequests,
     /// The member that served it last, and the number of that attachment.
     #[cfg(any(test, feature = "simulator"))]
     served: Option<(NodeId, u64)>,
@@ -141,89 +107,61 @@ pub(crate) struct Client {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("id", &self.id)
+            .field("id", &self.cx.id)
             .field("member", &self.member())
-            .field("seen", &self.seen)
+            .field("seen", &self.cluster.seen())
             .finish_non_exhaustive()
     }
 }
 
 impl Client {
     pub(crate) fn new(id: NodeId, config: ClientConfig, now: Now) -> Client {
+        let patience = config.heartbeat * ELECTION_TICKS as u32;
         Client {
-            id,
-            now,
             next_tick: now.mono,
-            random: config.seed,
-            cluster: 0,
-            members: BTreeMap::new(),
-            roster: BTreeMap::new(),
-            choice: Choice::new(),
-            availability: QuorumState::default(),
-            seeds: BTreeMap::new(),
+            cluster: Cluster::new(),
+            members: Members::new(),
+            choice: Choice::new(config.seed),
             attached: None,
             attachments: 0,
-            local: LocalSessions::new(
-                config.heartbeat * ELECTION_TICKS as u32,
-                config.audit,
-                config.seed,
-            ),
-            claimed: BTreeSet::new(),
-            calls: BTreeMap::new(),
-            next_call: 0,
-            first_unsent: 0,
-            sent_bytes: 0,
-            watch_bytes: 0,
-            asked_watch_bytes: 0,
-            asked_watches: 0,
-            over: BTreeSet::new(),
-            watches: BTreeMap::new(),
-            messages: Vec::new(),
-            seen: 0,
-            version: FIRST,
-            leader: 0,
-            settled_at: Time::ZERO,
-            fresh_at: None,
-            administration: admin::OpenAdminRequests::default(),
-            metrics: Metrics::default(),
-            effects: Effects::default(),
-            stopped: None,
+            local: LocalSessions::new(patience, config.audit, config.seed),
+            calls: Calls::default(),
+            administration: OpenAdminRequests::default(),
             #[cfg(any(test, feature = "simulator"))]
             served: None,
-            config,
+            cx: Context::new(id, config, now),
         }
     }
 
     pub(crate) fn id(&self) -> NodeId {
-        self.id
+        self.cx.id
     }
 
     /// The member that serves it.
     pub(crate) fn member(&self) -> Option<NodeId> {
-        self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
+        self.attached.as_ref().filter(|of| of.serves()).map(|of| of.member)
     }
 
     /// The attachment, the number of the next expected message, and the member.
     #[cfg(test)]
     fn expects(&self) -> (u64, u64, NodeId) {
-        let attached = self.attached.as_ref().expect("a member serves it");
-        (attached.id, attached.next_received, attached.member)
+        self.attached.as_ref().expect("a member serves it").expects()
     }
 
     /// The version that the cluster acts by, as last reported.
     pub(crate) fn version(&self) -> u16 {
-        self.version
+        self.cluster.version()
     }
 
     /// Whether its member has shown lately that it knows a leader.
     pub(crate) fn is_fresh(&self, now: Time) -> bool {
-        is_fresh(self.fresh_at, now)
+        is_fresh(self.cluster.fresh_at(), now)
     }
 
     /// The leader, as its member last reported; 0: none known.
     pub(crate) fn leader(&self) -> NodeId {
-        let is_reported = self.attached.as_ref().is_some_and(|of| of.serves || of.is_move);
-        if is_reported { self.leader } else { 0 }
+        let is_reported = self.attached.as_ref().is_some_and(Attachment::knows_leader);
+        if is_reported { self.cluster.leader() } else { 0 }
     }
 
     /// The watches that its users have set after this one, by their numbers.
@@ -231,237 +169,195 @@ impl Client {
         &self,
         after: Option<WatchId>,
     ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
-        let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        self.watches.range(after).map(|(id, watch)| {
-            let (path, session) = ((*watch.path).to_owned(), watch.session_holder.session);
-            (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
-        })
+        self.calls.watches.after(after)
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
-        let leader = self.leader();
+        let leader = Some(self.leader()).filter(|of| *of != 0 && self.cx.stopped.is_none());
         NodeStatus {
-            leader: (leader != 0 && self.stopped.is_none()).then_some(leader),
-            zxid: self.seen,
-            fresh_at: self.fresh_at,
-            peers: self.problems(),
-            version: self.version,
-            own_version: self.config.version,
-            versions: self.linked().map(|(id, of)| (*id, of.version)).collect(),
-            availability: self.availability(leader != 0),
-            bootstrap_problem: self.missing(),
-            seeds: self.seeds.iter().map(|(at, why)| (at.clone(), why.clone())).collect(),
+            leader,
+            zxid: self.cluster.seen(),
+            fresh_at: self.cluster.fresh_at(),
+            version: self.cluster.version(),
+            own_version: self.cx.config.version,
             is_client: true,
             // A client takes no voter's place.
             is_placed: true,
-            ..NodeStatus::default()
+            ..self.members.status(leader.is_some(), &self.cx)
         }
-    }
-
-    /// The problems of members that the client connects with, and of those that are silent to the
-    /// leader.
-    fn problems(&self) -> Vec<(NodeId, Option<Problem>)> {
-        let own = self.linked().map(|(id, of)| (*id, of.problem.clone()));
-        let mut all: BTreeMap<NodeId, Option<Problem>> = own.collect();
-        for node in &self.availability.silent {
-            let reason = "it is silent to the leader".to_owned();
-            all.entry(*node).or_insert(Some(Problem { reason, refused: false }));
-        }
-        all.into_iter().collect()
-    }
-
-    /// A member, as a log line names it.
-    fn named(&self, node: NodeId) -> Named {
-        Named { node, address: self.roster.get(&node).map(|member| member.address.clone()) }
-    }
-
-    /// The members that it is connected with, or has tried to reach.
-    fn linked(&self) -> impl Iterator<Item = (&NodeId, &KnownMember)> {
-        self.members.iter().filter(|(_, of)| of.is_up || of.problem.is_some())
-    }
-
-    /// Whether the cluster can decide, by its member's last report; not while it has no member.
-    fn availability(&self, has_leader: bool) -> QuorumState {
-        let up_to = &self.availability;
-        let has_leader = has_leader && up_to.has_leader && self.stopped.is_none();
-        QuorumState { has_leader, is_reported: has_leader && up_to.is_reported, ..up_to.clone() }
-    }
-
-    /// What it waits for before it has found any member.
-    fn missing(&self) -> Option<String> {
-        let found = !self.members.is_empty() || self.stopped.is_some();
-        (!found).then(|| "no member of the cluster has been found yet".to_owned())
     }
 
     /// The zxid up to which all events have been received.
     pub(crate) fn seen(&self) -> Zxid {
-        self.seen
+        self.cluster.seen()
     }
 
     /// Takes in what has happened by `now`, in order, and returns what must be done.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
-        self.now = now;
-        self.effects.zxid = self.seen;
+        self.cx.now = now;
+        self.cx.effects.zxid = self.cluster.seen();
         for input in inputs {
-            if let Some(reason) = self.stopped.clone() {
+            if let Some(reason) = self.cx.stopped.clone() {
                 if let Input::Client(request) = input {
-                    users::refuse(&mut self.effects, request, &reason);
+                    users::refuse(&mut self.cx.effects, request, &reason);
                 }
                 continue;
             }
             self.take(input);
         }
-        if self.stopped.is_some() {
-            self.effects.wake_at = Time::MAX;
-            return std::mem::take(&mut self.effects);
+        if self.cx.stopped.is_some() {
+            self.cx.effects.wake_at = Time::MAX;
+            return std::mem::take(&mut self.cx.effects);
         }
         if now.mono >= self.next_tick {
-            self.next_tick = now.mono + self.config.heartbeat;
+            self.next_tick = now.mono + self.cx.config.heartbeat;
             self.tick();
         }
-        self.end_admin_requests();
+        self.administration.end(&mut self.members, &mut self.cx);
         self.choose();
         self.attach();
         self.send();
         self.end_sessions();
         self.local.forget_settled();
-        self.leave_sessions();
-        self.send_messages();
-        self.send_admin_requests();
-        self.effects.wake_at = self.next_tick;
-        self.metrics.watch_events += self.effects.events.len() as u64;
-        std::mem::take(&mut self.effects)
+        if let Some(attached) = &mut self.attached {
+            attached.leave_sessions(&self.local);
+            attached.send(now.mono, &mut self.cx.effects);
+        }
+        let (cluster, server) = (self.cluster.id(), self.member());
+        self.administration.send(cluster, server, &self.members, &mut self.cx);
+        self.cx.effects.wake_at = self.next_tick;
+        self.cx.metrics.watch_events += self.cx.effects.events.len() as u64;
+        std::mem::take(&mut self.cx.effects)
     }
 
     /// The metrics that an instance without a replica has.
     pub(crate) fn metrics(&self) -> Metrics {
-        Metrics { watches: self.watches.len() as u64, ..self.metrics.clone() }
-    }
-
-    fn take(&mut self, input: Input) {
-        match input {
-            Input::Peer { from, message } => self.take_message(from, message),
-            Input::SeedUnreachable { address, problem } => {
-                self.seeds.insert(address, problem);
-            }
-            Input::Connected { peer, version } => {
-                // Errors that still occur are reported again.
-                self.seeds.clear();
-                // Messages of the former connection may be lost.
-                self.lose_member(peer, Time::ZERO);
-                if self.wants(peer) {
-                    let member = self.members.entry(peer).or_default();
-                    (member.is_up, member.problem, member.version) = (true, None, version);
-                    member.avoided_until = Time::ZERO;
-                    self.choice.is_due = true;
-                }
-            }
-            Input::Unreachable { .. } if planted!(ClientClings) => {}
-            Input::Unreachable { peer, problem } => {
-                self.lose_member(peer, Time::ZERO);
-                self.missed(peer, problem);
-            }
-            Input::Client(request) => self.take_request(request),
-            Input::Unwatch(watch) => self.unwatch(watch),
-            Input::Failed { reason } => self.stop(reason),
-            // A client has no disk, does not lead and is no member.
-            Input::Duplicate { .. }
-            | Input::Written { .. }
-            | Input::CheckpointDone { .. }
-            | Input::CheckpointDelayed { .. }
-            | Input::Read { .. }
-            | Input::Built { .. }
-            | Input::DiskSpace { .. }
-            | Input::LogSpace { .. }
-            | Input::Host(_)
-            | Input::AdminEndpoint { .. }
-            | Input::Idle { .. }
-            | Input::Rotten { .. }
-            | Input::Expire { .. }
-            | Input::Resign
-            | Input::Authenticated { .. }
-            | Input::Closing { .. }
-            | Input::Hindered(_)
-            | Input::Discovered(_) => {}
-            Input::Leave => self.stop(LEFT.to_owned()),
-        }
-    }
-
-    fn take_request(&mut self, request: ClientRequest) {
-        let ClientRequest { id, session, body } = request;
-        match body {
-            RequestBody::Admin(asked) => self.admin_asked(id, asked),
-            RequestBody::Query(query) => self.query(id, session, query),
-            of_log => {
-                if matches!(of_log, RequestBody::Begin { .. }) {
-                    self.end_calls(session, None, SessionState::Moved);
-                }
-                let request = ClientRequest { id, session, body: of_log };
-                let bounds = self.config.timeouts;
-                self.local.take_request(request, self.id, self.seen, bounds, &mut self.effects);
-            }
-        }
+        Metrics { watches: self.calls.watches.len() as u64, ..self.cx.metrics.clone() }
     }
 
     /// Does the work of each tick, once a heartbeat.
     fn tick(&mut self) {
-        let now = self.now.mono;
-        let patience = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.local.tick(patience, now, &mut self.effects);
-        self.check_member();
-        self.choice.is_due = true;
+        let patience = self.cx.config.heartbeat * (2 * ELECTION_TICKS as u32);
+        self.local.tick(patience, self.cx.now.mono, &mut self.cx.effects);
+        if let Some(attached) = &self.attached
+            && let Some(avoided_until) = attached.is_given_up(&self.members, &self.cx)
+        {
+            self.lose_member(attached.member, avoided_until);
+        }
+        self.members.have_changed = true;
+    }
+
+    /// The members that it is to be connected with, so that they can be asked for reports.
+    pub(crate) fn asked_members(&self) -> BTreeSet<NodeId> {
+        self.administration.asked_members(&self.members, self.cx.now.mono)
+    }
+
+    /// Decides which members to be connected with, and moves to a better member when that is due.
+    fn choose(&mut self) {
+        let is_due = std::mem::take(&mut self.members.have_changed);
+        if !is_due || self.members.all().next().is_none() || planted!(ClientKeepsToItsList) {
+            return;
+        }
+        let ranked = self.members.ranked(&self.cx);
+        let attached = self.attached.as_ref().map(|attached| attached.member);
+        if let Some(former) = attached.filter(|member| !ranked.contains(member)) {
+            self.lose_member(former, Time::ZERO);
+            return self.choose();
+        }
+        let (attached, asked) = (self.attached.as_ref(), self.asked_members());
+        let (members, cx) = (&mut self.members, &mut self.cx);
+        if let Some(best) = self.choice.choose(attached, &ranked, &asked, members, cx) {
+            self.part();
+            self.attach_to(best, true);
+        }
+    }
+
+    /// The member serves no longer, if it did. The client looks for another one.
+    fn lose_member(&mut self, member: NodeId, avoided_until: Time) {
+        if self.attached.take_if(|attached| attached.member == member).is_some() {
+            let named = self.members.named(member);
+            tracing::debug!(client = %Named::of(self.cx.id), member = %named, "lost its member");
+            self.members.have_changed = true;
+        }
+        if avoided_until > Time::ZERO {
+            self.members.note_failure(member, avoided_until, self.cx.now.mono);
+        }
+    }
+
+    /// Leaves its member.
+    fn part(&mut self) {
+        if let Some(attached) = self.attached.take() {
+            attached.end(&mut self.cx.effects);
+            self.members.have_changed = true;
+        }
+    }
+
+    /// Asks the best connected member to serve, if none serves yet.
+    fn attach(&mut self) {
+        if self.attached.is_none()
+            && let Some(best) = self.members.best(&self.cx)
+        {
+            self.attach_to(best, false);
+        }
+    }
+
+    fn attach_to(&mut self, member: NodeId, is_move: bool) {
+        // A later attachment has a greater number, also after a restart of this client, so that no
+        // member has to remember the former process.
+        self.attachments += 1;
+        self.calls.forget_sent();
+        let (seen, cluster, name) =
+            (self.cluster.seen(), self.cluster.id(), self.cx.config.name.clone());
+        let mut attached = Attachment::new(member, self.attachments, is_move, self.cx.now.mono);
+        attached.messages.push(FromClient::Begin { seen, cluster, name });
+        for claim in self.local.claims() {
+            attached.push_of(claim.session_holder, FromClient::Claim(claim));
+        }
+        attached.messages.extend(self.calls.watches.from(seen).map(FromClient::Watch));
+        attached.messages.push(FromClient::Begun);
+        self.attached = Some(attached);
     }
 
     /// Gathers the messages to the member.
     fn send(&mut self) {
-        if self.member().is_none() {
-            return;
-        }
-        self.send_calls();
+        let Some(attached) = self.attached.as_mut().filter(|of| of.serves()) else { return };
+        let now = self.cx.now.mono;
+        self.calls.send(attached, &mut self.local);
         if self.local.has_unsent() {
-            for request in self.local.take_unsent(self.gate(), self.now.mono) {
+            for request in self.local.take_unsent(self.cluster.gate(&self.cx), now) {
                 let (session, holder) = (request.session, request.holder);
-                self.claimed.insert(SessionHolder { session, holder });
-                self.messages.push(FromClient::Write(request));
+                attached.push_of(SessionHolder { session, holder }, FromClient::Write(request));
             }
         }
-        let next = self.local.next_read_index(self.now.mono, READ_INDEX_PERIOD);
-        if let Some((read_index, sessions)) = next {
+        if let Some((read_index, sessions)) = self.local.next_read_index(now, READ_INDEX_PERIOD) {
             let boot = self.local.read_index.boot();
-            self.messages.push(FromClient::ReadIndex { boot, read_index, sessions });
+            attached.messages.push(FromClient::ReadIndex { boot, read_index, sessions });
         }
     }
 
-    /// Which requests may be sent now. A client does not know which version each member supports,
-    /// so its requests of a later version wait until the version is settled.
-    fn gate(&self) -> Gate {
-        let is_settled = self.now.mono >= self.settled_at;
-        let possible = if is_settled { 0 } else { self.config.version };
-        Gate { version: self.version, possible: possible.max(self.version) }
+    /// Ends the queries and watches of all sessions that have ended in this step.
+    fn end_sessions(&mut self) {
+        let over = self.cx.effects.sessions.iter().filter(|(_, state)| state.is_final());
+        let over: Vec<(SessionHolder, SessionState)> = over.copied().collect();
+        for (SessionHolder { session, holder }, state) in over {
+            let (attached, effects) = (self.attached.as_mut(), &mut self.cx.effects);
+            self.calls.end((session, Some(holder)), state, attached, effects);
+        }
     }
 
     fn stop(&mut self, reason: String) {
         if reason == LEFT {
-            tracing::info!(client = %Named::of(self.id), "the client has left, and stops");
+            tracing::info!(client = %Named::of(self.cx.id), "the client has left, and stops");
         } else {
-            tracing::error!(client = %Named::of(self.id), reason, "the client stops");
+            tracing::error!(client = %Named::of(self.cx.id), reason, "the client stops");
         }
         let error = Error::Stopped { reason: reason.clone() };
-        self.local.stop(&error, &mut self.effects);
-        self.refuse_administration(&error);
-        for (_, call) in std::mem::take(&mut self.calls) {
-            self.effects.reply(call.request, Err(error.clone()));
-        }
-        self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
+        self.local.stop(&error, &mut self.cx.effects);
+        self.administration.stop(&error, &mut self.cx.effects);
+        self.calls.stop(&error, &mut self.cx.effects);
         self.part();
-        self.effects.stopped = Some(reason.clone());
-        self.stopped = Some(reason);
-    }
-
-    /// The next of its own random numbers.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        super::random::mixed(self.random)
+        self.cx.effects.stopped = Some(reason.clone());
+        self.cx.stopped = Some(reason);
     }
 }
 

@@ -22,12 +22,15 @@ const WAITING_MAX: usize = 256;
 /// The longest credentials.
 const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
 
-/// Requests checks of credentials.
+/// Requests checks of credentials. Each connection has its own.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticator {
     /// A message for each job.
     added: Sender<()>,
     jobs: Arc<Mutex<FairQueue<AuthenticationJob>>>,
+    /// The xid of the request whose credentials are being checked. Later requests wait, since they may
+    /// need the ids.
+    checked: Option<(i32, Arc<()>)>,
 }
 
 /// The requested checks. Its owner runs them, a thread or a test.
@@ -51,7 +54,7 @@ impl Authenticator {
         let (added, additions) = unbounded();
         let jobs: Arc<Mutex<FairQueue<AuthenticationJob>>> = Arc::default();
         let checks = Checks { shared, additions, jobs: Arc::clone(&jobs) };
-        (Authenticator { added, jobs }, checks)
+        (Authenticator { added, jobs, checked: None }, checks)
     }
 
     /// Starts the thread that checks credentials. It ends when the last handle is dropped.
@@ -65,10 +68,10 @@ impl Authenticator {
     /// Requests a check, whose result goes to the connection's port. Each connection requests one check at
     /// a time. Fails if the credentials are too long, or if too many of this address are waiting.
     pub(super) fn check(
-        &self,
+        &mut self,
+        xid: i32,
         of: Recipient,
         from: IpAddr,
-        asker: &Arc<()>,
         scheme: String,
         credentials: &[u8],
     ) -> Result<(), Error> {
@@ -77,7 +80,9 @@ impl Authenticator {
             return Err(Error::AuthFailed { scheme, reason });
         }
         let credentials = credentials.to_vec();
-        let job = AuthenticationJob { of, asker: Arc::downgrade(asker), scheme, credentials };
+        let waits = Arc::new(());
+        let asker = Arc::downgrade(&waits);
+        let job = AuthenticationJob { of, asker, scheme, credentials };
         if let Err(AuthenticationJob { scheme, .. }) = lock(&self.jobs).push(from, WAITING_MAX, job)
         {
             let reason = format!("{WAITING_MAX} others of its address wait to be checked");
@@ -85,7 +90,17 @@ impl Authenticator {
         }
         // The thread ends after the last handle.
         let _ = self.added.send(());
+        self.checked = Some((xid, waits));
         Ok(())
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.checked.is_some()
+    }
+
+    /// The request whose check is done.
+    pub(super) fn done(&mut self) -> Option<i32> {
+        self.checked.take().map(|(xid, _)| xid)
     }
 }
 

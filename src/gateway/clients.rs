@@ -103,6 +103,7 @@ pub(super) struct GatewayClient {
     pub(super) since: Duration,
     pub(super) counts: PacketCounts,
     decoder: FrameDecoder,
+    packet_bytes_max: usize,
     /// The bytes that wait in its stream.
     stream_bytes: usize,
     /// What waits for it alone, as the server has counted it.
@@ -196,6 +197,7 @@ impl Clients {
             since: now,
             counts: PacketCounts::default(),
             decoder: FrameDecoder::new(most, words::KNOWN),
+            packet_bytes_max: settings.packet_bytes_max,
             stream_bytes: 0,
             own_bytes: 0,
             connection,
@@ -252,14 +254,16 @@ impl Clients {
         }
         for (number, watch, event) in events {
             if let Some(client) = self.connected.get_mut(&number) {
-                client.connection.take_event(watch, event);
+                client.connection.events.push(watch, event);
                 self.touched.insert(number);
             }
         }
         if now.saturating_sub(self.turned) > SWEEP * 3 / 2 {
             // This thread was delayed. Bytes that clients have sent in the meantime are still to be
             // read, so their silence proves nothing.
-            self.connected.values_mut().for_each(|client| client.connection.last_received = now);
+            for client in self.connected.values_mut() {
+                client.connection.session.last_received = now;
+            }
         }
         self.turned = now;
         self.serve_touched(now, streams, scratch);
@@ -290,13 +294,13 @@ impl Clients {
         }
         let silent = |(number, client): (&u64, &GatewayClient)| {
             let is_busy = self.touched.contains(number);
-            (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
+            (!is_busy && client.connection.session.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.connected.iter().filter_map(silent).collect::<Vec<_>>() {
             let Some(client) = self.connected.get(&number) else { continue };
             // A client whose socket is not read at present may not be silent: its session stays open.
             let is_read = client.connection.takes_requests() && !client.readable;
-            let ending = match &client.connection.session {
+            let ending = match client.connection.session.get() {
                 None => Ending::NoFirstPacket(HANDSHAKE),
                 Some(session) if is_read => Ending::Silent(session.timeout()),
                 Some(session) => Ending::Unread(session.timeout()),
@@ -445,19 +449,19 @@ impl Clients {
     /// Closes a connection, for this reason if it has none of its own.
     fn drop_client(&mut self, number: u64, ending: Ending, now: Duration) {
         let Some(mut client) = self.connected.remove(&number) else { return };
-        let session = client.connection.session.as_ref().map(|session| session.id);
+        let session = client.connection.session.get().map(|session| session.id);
         let ending = client.connection.ending().cloned().unwrap_or(ending);
         self.ended(client.address, session, &ending, now);
         if matches!(ending, Ending::Silent(_)) {
-            client.connection.expire();
+            client.connection.session.expire(&self.shared);
         }
         self.own_bytes -= client.own_bytes;
         self.over.push(number);
         client.connection.leave();
-        if let Some(count) = self.from.get_mut(&client.connection.from) {
+        if let Some(count) = self.from.get_mut(&client.address.ip()) {
             *count -= 1;
             if *count == 0 {
-                self.from.remove(&client.connection.from);
+                self.from.remove(&client.address.ip());
             }
         }
     }
@@ -506,7 +510,7 @@ impl GatewayClient {
                 Ok(Some(DecodedPiece::Frame(frame))) => {
                     more = true;
                     self.connection.counts.received += 1;
-                    self.connection.arrived = now;
+                    self.connection.taken.arrived = now;
                     if self.greeted {
                         if !self.connection.request(frame) {
                             return Err(Ending::Unreadable);
@@ -516,9 +520,9 @@ impl GatewayClient {
                             return Err(refusal);
                         }
                         self.greeted = true;
-                        self.connection.last_received = now;
-                        self.decoder.set_limit(self.connection.packet_bytes_max);
-                        self.connection.certified = stream.certified();
+                        self.connection.session.last_received = now;
+                        self.decoder.set_limit(self.packet_bytes_max);
+                        self.connection.identity.certified = stream.certified();
                         if service == Service::Refused {
                             return Err(Ending::NeedsQuorum);
                         }

@@ -3,8 +3,7 @@
 //! Replies are sent in the order of the requests. An event is sent before every reply that may show its
 //! change, and after every reply that does not. The zxids of both decide that.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,89 +14,55 @@ use super::authentication::Authenticator;
 use super::convert;
 use super::counts::{LastReply, PacketCounts};
 use super::ending::Ending;
+use super::events::Events;
+use super::greeting::Identity;
 use super::memory::Memory;
 use super::output::{Output, SHARED_BYTES};
-use super::waiting::{Part, REPLY_BYTES_MAX, RequestKind, WaitingRequest};
+use super::session::ClientSession;
+use super::waiting::{Part, REPLY_BYTES_MAX, RequestKind, Waiting, WaitingRequest};
 use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::jute::Jute;
 use super::wire::response::{DataReply, ReplyHeader, WatcherEvent, append_reply};
 use crate::api::support::{
     Answer, Ask, CONFIG, Delivery, Input, NodeShared, Query, Recipient, RequestBody, RequestOrigin,
-    SessionShared, SharedEvent, Tree, WatchId,
+    WatchId,
 };
-use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
 use crate::types::watch::EventKind;
 use crate::types::znode::{Stat, Zxid};
 
-/// How many requests of a client may be pending. Further requests are not read before one of these
-/// is replied to.
-const WAITING_MAX: usize = 128;
-/// The same limit for the bytes of requests in flight, and of replies that wait for their turn.
-const WAITING_BYTES: usize = 4 << 20;
 /// If a client leaves so many bytes unread, nothing more is written for it.
 const UNREAD_BYTES: usize = 64 << 10;
-/// If so many bytes of events wait for a client, it is disconnected: events come without requests,
-/// so nothing else limits them.
-const EVENTS_BYTES: usize = 16 << 20;
-/// A larger queue is freed when it is empty.
-const EVENTS_KEPT: usize = 64;
-
+/// One client's requests and events: which reply or event comes next, and when the connection ends.
 pub(super) struct ClientConnection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
-    pub(super) from: IpAddr,
-    /// The port that the client has at that address.
-    pub(super) port: u16,
-    /// Whether access lists do not apply to it.
-    pub(super) skips_acl: bool,
-    /// Its id by its certificate.
-    pub(super) certified: Option<Id>,
-    /// The id that makes a super user.
-    pub(super) super_user: Option<Id>,
-    /// Set by the handshake.
-    pub(super) session: Option<Arc<SessionShared>>,
-    pub(super) resumed: bool,
-    /// The tree that it reads without a quorum, when its session is not one of the cluster: see
-    /// `read_only`.
-    pub(super) reads_alone: Option<Arc<Tree>>,
-    pub(super) waiting: VecDeque<WaitingRequest>,
-    waiting_bytes: usize,
-    /// How many requests have been replied to.
-    replied: u64,
-    /// For each expected answer, the request and the part of it.
-    asked: BTreeMap<u64, (u64, usize)>,
-    /// The expected answers that show `/zookeeper/config`.
-    of_config: BTreeSet<u64>,
-    next_number: u64,
-    events: VecDeque<(WatchId, Arc<SharedEvent>)>,
-    /// As if no other client waited for the same events.
-    events_bytes: usize,
+    pub(super) identity: Identity,
+    pub(super) session: ClientSession,
+    pub(super) waiting: Waiting,
+    pub(super) events: Events,
     pub(super) watches: Watches,
     /// The zxid of the last write that this client may have seen.
     pub(super) zxid: Zxid,
     pub(super) out: Output,
     memory: Arc<Memory>,
-    pub(super) packet_bytes_max: usize,
-    /// When the client last sent a packet that keeps its session alive.
-    pub(super) last_received: Duration,
-    /// When the present request arrived.
-    pub(super) arrived: Duration,
+    pub(super) taken: TakenRequest,
     authenticator: Authenticator,
-    /// The xid of the request whose credentials are being checked. Later requests wait, since they may
-    /// need the ids.
-    authenticating: Option<(i32, Arc<()>)>,
-    /// The op of the last request taken, and its bytes.
-    pub(super) op: i32,
-    pub(super) request_bytes: usize,
     /// The counts that the server has not taken yet.
     pub(super) counts: PacketCounts,
     /// Why no more requests are taken: the connection ends when everything is sent.
     closing: Option<Ending>,
     /// Why the connection ends now.
     ended: Option<Ending>,
+}
+
+/// The request taken last.
+pub(super) struct TakenRequest {
+    pub(super) op: i32,
+    pub(super) bytes: usize,
+    pub(super) arrived: Duration,
 }
 
 impl ClientConnection {
@@ -113,33 +78,16 @@ impl ClientConnection {
         ClientConnection {
             recipient,
             shared,
-            from: from.ip(),
-            port: from.port(),
-            skips_acl: settings.skips_acl,
-            certified: None,
-            super_user: settings.super_user(),
-            session: None,
-            resumed: false,
-            reads_alone: None,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            replied: 0,
-            asked: BTreeMap::new(),
-            of_config: BTreeSet::new(),
-            next_number: 0,
-            events: VecDeque::new(),
-            events_bytes: 0,
+            identity: Identity::new(from, settings),
+            session: ClientSession::none(now),
+            waiting: Waiting::default(),
+            events: Events::default(),
             watches: Watches::default(),
             zxid: 0,
             out: Output::default(),
             memory,
-            packet_bytes_max: settings.packet_bytes_max,
-            last_received: now,
-            arrived: now,
+            taken: TakenRequest { op: OpCode::CreateSession.into(), bytes: 0, arrived: now },
             authenticator,
-            authenticating: None,
-            op: OpCode::CreateSession.into(),
-            request_bytes: 0,
             counts: PacketCounts::default(),
             closing: None,
             ended: None,
@@ -170,10 +118,8 @@ impl ClientConnection {
     pub(super) fn takes_requests(&self) -> bool {
         self.closing.is_none()
             && self.ended.is_none()
-            && self.authenticating.is_none()
-            && self.waiting.len() < WAITING_MAX
-            && self.waiting_bytes < WAITING_BYTES
-            && !self.waits_for_last()
+            && !self.authenticator.is_busy()
+            && self.waiting.has_room()
             && self.out.len() < UNREAD_BYTES
     }
 
@@ -181,11 +127,6 @@ impl ClientConnection {
     pub(super) fn is_over(&self) -> bool {
         self.is_ended()
             || (self.closing.is_some() && self.waiting.is_empty() && self.out.is_empty())
-    }
-
-    /// How many of its `sync` requests have no reply yet.
-    pub(super) fn syncs(&self) -> usize {
-        self.waiting.iter().filter(|waiting| waiting.kind == RequestKind::Sync).count()
     }
 
     /// Queues a request whose reply has this many parts.
@@ -196,10 +137,9 @@ impl ClientConnection {
         parts: usize,
         reply: impl FnOnce(&mut ClientConnection, i32, Vec<Option<Part>>) + Send + 'static,
     ) {
-        let request = (xid, self.op, self.request_bytes);
-        let waiting = WaitingRequest::new(request, self.arrived, kind, parts, Box::new(reply));
-        self.waiting_bytes += waiting.bytes;
-        self.waiting.push_back(waiting);
+        let TakenRequest { op, bytes, arrived } = self.taken;
+        let request = (xid, op, bytes);
+        self.waiting.push(WaitingRequest::new(request, arrived, kind, parts, Box::new(reply)));
     }
 
     /// Replies in the request's turn, without asking the node.
@@ -233,7 +173,7 @@ impl ClientConnection {
         ask: Ask<T>,
         reply: impl FnOnce(&mut ClientConnection, i32, Result<T>) + Send + 'static,
     ) {
-        if self.session.is_none() {
+        if self.session.get().is_none() {
             return;
         }
         let (body, read) = ask.split();
@@ -264,38 +204,31 @@ impl ClientConnection {
 
     /// About how many bytes wait for the client, as if it shared none of them with others.
     pub(super) fn weight(&self) -> usize {
-        self.out.len() + self.waiting_bytes + self.events_bytes
+        self.out.len() + self.waiting.bytes() + self.events.bytes()
     }
 
     /// About how many bytes wait for the client alone.
     pub(super) fn own_bytes(&self) -> usize {
-        let shared: usize = self.waiting.iter().map(WaitingRequest::shared).sum();
-        let events = self.events.len() * size_of::<(WatchId, Arc<SharedEvent>)>();
-        self.out.own() + self.waiting_bytes.saturating_sub(shared) + events
+        self.out.own() + self.waiting.own_bytes() + self.events.own_bytes()
     }
 
     /// Sends a part of the request queued last to the node.
     pub(super) fn ask_part(&mut self, part: usize, body: RequestBody) {
-        let Some(session) = self.session.clone() else { return };
+        let Some(session) = self.session.get().cloned() else { return };
         let watch = query(&body).and_then(Query::watch).map(|(watch, path, kind)| {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
         });
-        if let Some(tree) = self.reads_alone.clone() {
+        if let Some(tree) = self.session.alone().cloned() {
             return self.ask_alone(part, body, &tree);
         }
-        let last = self.replied + self.waiting.len() as u64 - 1;
-        self.next_number += 1;
-        self.asked.insert(self.next_number, (last, part));
-        if query(&body).and_then(Query::path).is_some_and(|path| **path == *CONFIG) {
-            self.of_config.insert(self.next_number);
-        }
+        let path = query(&body).and_then(Query::path);
+        let number = self.waiting.expect(part, path.is_some_and(|path| **path == *CONFIG));
         let origin = match body {
             RequestBody::Begin { .. } => RequestOrigin::Opener(session),
             _ => RequestOrigin::Holder(session),
         };
-        let to = (self.recipient.clone(), self.next_number);
-        self.shared.ask_at(to, origin, body, watch);
+        self.shared.ask_at((self.recipient.clone(), number), origin, body, watch);
     }
 
     /// Checks credentials, or requests their check if it takes long.
@@ -304,44 +237,22 @@ impl ClientConnection {
             let ids = self.shared.schemes.authenticate(&scheme, credentials);
             return self.authenticated(xid, ids);
         }
-        let (asker, of) = (Arc::new(()), self.recipient.clone());
-        match self.authenticator.check(of, self.from, &asker, scheme, credentials) {
-            Ok(()) => self.authenticating = Some((xid, asker)),
-            Err(error) => self.authenticated(xid, Err(error)),
+        let (of, from) = (self.recipient.clone(), self.identity.address.ip());
+        if let Err(error) = self.authenticator.check(xid, of, from, scheme, credentials) {
+            self.authenticated(xid, Err(error));
         }
     }
 
     /// Answers a part of the request queued last without the node.
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
-        if let Some(last) = self.waiting.back_mut() {
-            let before = last.bytes;
-            last.take(part, (self.zxid, answer), &self.memory);
-            self.waiting_bytes = self.waiting_bytes - before + last.bytes;
-            self.ended = self.ended.take().or(last.too_long());
-        }
-    }
-
-    /// Whether requests after the last one wait for it. None of the reads of a multiRead may show their effects,
-    /// and a sync, alone or for the first packet, would let later writes overtake it, and the reads behind it show
-    /// them. Nothing is sent while watches are set again. Requests that walk the tree are done one at a time, so that
-    /// other clients have their turn, and so are long lists, so that a client does not receive many at once.
-    fn waits_for_last(&self) -> bool {
-        self.waiting.back().is_some_and(|last| match last.kind {
-            RequestKind::Connect => !planted!(TakenBeforeGreeting),
-            RequestKind::Sync => last.missing > 0 && !planted!(SyncOvertaken),
-            RequestKind::MultiRead | RequestKind::SetWatches | RequestKind::LongList => {
-                last.missing > 0
-            }
-            RequestKind::Walk => true,
-            RequestKind::Other => false,
-        })
+        let ending = self.waiting.take_last(part, (self.zxid, answer), &self.memory);
+        ending.into_iter().for_each(|why| self.end(why));
     }
 
     /// Sends the next parts of the request queued last, if they are not sent all at once.
     pub(super) fn ask_on(&mut self) {
         while self.ended.is_none()
-            && let Some(last) = self.waiting.back_mut()
-            && let Some((part, body)) = last.next_part()
+            && let Some((part, body)) = self.waiting.next_part()
         {
             match body {
                 Some(body) => self.ask_part(part, body),
@@ -353,21 +264,13 @@ impl ClientConnection {
     /// Takes a message from the node.
     pub(super) fn take(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery::Answer { number, zxid, mut answer } => {
-                if self.of_config.remove(&number) {
-                    answer = answer.map(convert::without_members);
-                }
-                let Some((request, part)) = self.asked.remove(&number) else { return };
-                let place = (request - self.replied) as usize;
-                let Some(waiting) = self.waiting.get_mut(place) else { return };
-                let before = waiting.bytes;
-                waiting.take(part, (zxid, answer), &self.memory);
-                self.waiting_bytes = self.waiting_bytes - before + waiting.bytes;
-                self.ended = self.ended.take().or(waiting.too_long());
+            Delivery::Answer { number, zxid, answer } => {
+                let ending = self.waiting.take(number, (zxid, answer), &self.memory);
+                ending.into_iter().for_each(|why| self.end(why));
                 self.ask_on();
             }
             Delivery::Authenticated(ids) => {
-                if let Some((xid, _)) = self.authenticating.take() {
+                if let Some(xid) = self.authenticator.done() {
                     self.authenticated(xid, ids);
                 }
             }
@@ -376,97 +279,54 @@ impl ClientConnection {
             Delivery::State(state) => {
                 let goes_on = state == SessionState::Moved && planted!(MovedGoesOn);
                 if state.is_final() && state != SessionState::Closed && !goes_on {
-                    let is_opened = self.replied > 0;
-                    self.close(if is_opened {
-                        Ending::SessionOver
-                    } else {
-                        Ending::SessionUnknown
+                    self.close(match self.waiting.has_replied() {
+                        true => Ending::SessionOver,
+                        false => Ending::SessionUnknown,
                     });
                 }
             }
         }
     }
 
-    /// Takes an event, in the order of the changes: what several watches have missed comes watch by watch, and
-    /// waits for the last of them.
-    pub(super) fn take_event(&mut self, watch: WatchId, event: Arc<SharedEvent>) {
-        self.events_bytes += event.bytes();
-        let place = |of: &SharedEvent| (of.zxid, of.position);
-        let later = self.events.iter().rev();
-        let later = later.take_while(|(_, queued)| place(queued) > place(&event)).count();
-        let later = unless!(MissedUnordered, later, 0);
-        self.events.insert(self.events.len() - later, (watch, event));
-    }
-
-    /// Its session is closed. A client is not notified of changes after that.
-    pub(super) fn forget_events(&mut self) {
-        self.events.clear();
-        self.events_bytes = 0;
-    }
-
     /// Writes all replies and events whose turn has come. Called when all messages of a step of the node
     /// are taken; `zxid` is the last write that the node has applied by then.
     pub(super) fn flush(&mut self, zxid: Zxid, now: Duration) {
-        while !self.sets_watches()
-            && let Some(at) = self.next_reply_at()
-        {
+        while let Some(at) = self.waiting.next_reply_at(self.zxid) {
             self.send_events(unless!(EventBehindReply, at, 0));
             if !self.has_room() {
                 break;
             }
-            let Some(waiting) = self.waiting.pop_front() else { break };
+            let Some(waiting) = self.waiting.pop() else { break };
             self.zxid = self.zxid.max(at);
-            self.replied += 1;
-            let WaitingRequest { xid, op, arrived, bytes, reply, parts, .. } = waiting;
-            self.waiting_bytes -= bytes;
+            let WaitingRequest { xid, op, arrived, reply, parts, .. } = waiting;
             reply(self, xid, parts);
             let latency = now.saturating_sub(arrived);
             self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
         }
         // Later answers show a state that has the changes of all these events.
-        if !self.sets_watches() {
+        if !self.waiting.sets_watches() {
             self.send_events(Zxid::MAX);
         }
-        if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
+        if self.waiting.is_empty() && self.events.is_empty() && self.session.alone().is_none() {
             self.zxid = self.zxid.max(zxid);
         }
-        if self.events_bytes > EVENTS_BYTES {
-            let (bytes, limit) = (self.events_bytes, EVENTS_BYTES);
-            self.end(Ending::EventsUnread { bytes, limit });
-        }
-    }
-
-    /// The zxid of the state that the reply to the first request shows, if all its answers have
-    /// arrived.
-    fn next_reply_at(&self) -> Option<Zxid> {
-        let first = self.waiting.front().filter(|first| first.missing == 0)?;
-        let zxids = first.parts.iter().flatten().map(|(zxid, _)| *zxid);
-        Some(zxids.max().unwrap_or(self.zxid))
+        self.events.unread().into_iter().for_each(|why| self.end(why));
     }
 
     fn has_room(&self) -> bool {
         self.ended.is_none() && self.out.len() < unless!(UnreadUnbounded, UNREAD_BYTES, usize::MAX)
     }
 
-    /// Whether watches are being set again. The node may answer for some of them in one step and for others in the
-    /// next; only then is it known which of the missed changes is the first.
-    fn sets_watches(&self) -> bool {
-        let last = self.waiting.back().filter(|last| last.missing > 0);
-        last.is_some_and(|last| last.kind == RequestKind::SetWatches) && !planted!(MissedInParts)
-    }
-
     /// Whether replies or events are held back that could be sent.
     pub(super) fn holds_back(&self) -> bool {
-        !self.sets_watches() && (self.next_reply_at().is_some() || !self.events.is_empty())
+        let replies = self.waiting.next_reply_at(self.zxid).is_some();
+        replies || !self.waiting.sets_watches() && !self.events.is_empty()
     }
 
     fn send_events(&mut self, up_to: Zxid) {
         while self.has_room()
-            && let Some((_, event)) = self.events.front()
-            && event.zxid <= up_to
-            && let Some((watch, event)) = self.events.pop_front()
+            && let Some((watch, event)) = self.events.pop(up_to)
         {
-            self.events_bytes -= event.bytes();
             if event.kind == EventKind::Gap {
                 // The client missed more events than the history has: setWatches sets the watch from
                 // now on.
@@ -482,9 +342,6 @@ impl ClientConnection {
             if let Some(kind) = self.watches.fire(watch, &event) {
                 self.send_event(kind.into(), event.path.clone(), convert::zxid(event.zxid));
             }
-        }
-        if self.events.is_empty() && self.events.capacity() > EVENTS_KEPT {
-            self.events = VecDeque::new();
         }
     }
 
@@ -507,43 +364,15 @@ impl ClientConnection {
 
     pub(super) fn unwatch(&mut self, watch: WatchId) {
         self.watches.forget(watch);
-        if self.reads_alone.is_none() {
+        if self.session.alone().is_none() {
             self.shared.input(Input::Unwatch(watch));
         }
     }
 
-    /// Whether nothing was received from the client for the whole timeout of its session.
-    pub(super) fn is_silent(&self, now: Duration, handshake: Duration) -> bool {
-        let timeout = self.session.as_ref().map_or(handshake, |session| session.timeout());
-        now.saturating_sub(self.last_received) > timeout
-    }
-
-    /// Closes the session of a silent client, whose connection ends.
-    pub(super) fn expire(&mut self) {
-        if let Some(session) = self.session.take()
-            && self.reads_alone.is_none()
-        {
-            self.shared.close_session(&session);
-        }
-    }
-
-    /// The socket is closed: leaves the session open, so that the client can resume it, here or
-    /// elsewhere.
+    /// The socket is closed: see [`ClientSession::leave`].
     pub(super) fn leave(&mut self) {
-        let Some(session) = self.session.take() else { return };
-        // Detaching a session would take back its close.
         let closes = matches!(self.closing, Some(Ending::SessionClosed));
-        if closes || self.reads_alone.is_some() || self.shared.detach(&session) {
-            return;
-        }
-        // Without effect if the session does not belong to this connection any more.
-        if self.resumed || session.state().is_final() {
-            let abandon = Ask::abandon(SessionState::Detached);
-            self.shared.ask_and_forget(RequestOrigin::Holder(session), abandon);
-        } else {
-            // The client does not know of its session.
-            self.shared.close_session(&session);
-        }
+        self.session.leave(closes, &self.shared);
     }
 }
 
@@ -560,17 +389,10 @@ impl ClientConnection {
     pub(super) fn check_bounds(&self) {
         /// Longer than any message of the tests.
         const MESSAGE: usize = 16 << 10;
-        assert!(self.waiting.len() <= WAITING_MAX);
-        assert!(self.asked.len() <= WAITING_MAX + super::waiting::WATCHES_AT_ONCE);
-        let counted: usize = self.waiting.iter().map(|waiting| waiting.bytes).sum();
-        assert_eq!(self.waiting_bytes, counted, "what waits is counted");
-        let counted: usize = self.events.iter().map(|(_, event)| event.bytes()).sum();
-        assert_eq!(self.events_bytes, counted, "the events are counted");
-        assert!(self.events_bytes <= EVENTS_BYTES || self.is_ended());
+        self.waiting.check_bounds();
+        self.events.check_bounds();
+        assert!(self.events.unread().is_none() || self.is_ended());
         assert!(self.out.len() < UNREAD_BYTES + MESSAGE, "{} bytes are unread", self.out.len());
-        // All parts that are expected belong to requests that wait.
-        let (first, after) = (self.replied, self.replied + self.waiting.len() as u64);
-        assert!(self.asked.values().all(|(request, _)| (first..after).contains(request)));
     }
 }
 

@@ -35,6 +35,7 @@ mod connection;
 mod convert;
 mod counts;
 mod ending;
+mod events;
 mod fair_queue;
 mod greeting;
 pub mod import;
@@ -46,6 +47,7 @@ mod read_only;
 mod replies;
 mod requests;
 mod server;
+mod session;
 mod stream;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets need some of it"))]

@@ -45,9 +45,8 @@ impl ClientConnection {
         let id = SessionId(request.session_id.cast_unsigned());
         let secret = request.password().filter(|_| id.0 != 0).unwrap_or([0; PASSWORD_BYTES]);
         let session = SessionShared::new(id, 0, secret, timeout);
-        session.ids.store(Arc::new(self.first_ids()));
-        self.reads_alone = Some(tree);
-        self.session = Some(Arc::new(session));
+        session.ids.store(Arc::new(self.identity.ids(&self.shared.schemes)));
+        self.session.begin_alone(session, tree);
         self.zxid = zxid;
         self.expect(0, RequestKind::Connect, 0, move |own, _, _| {
             own.connected(&request, Ok(timeout), None);
@@ -71,7 +70,7 @@ impl ClientConnection {
             | OpCode::Reconfig
             | OpCode::Sync => true,
             // A session of the cluster cannot be closed here; it lasts until it times out.
-            OpCode::CloseSession => self.session.as_ref().is_some_and(|session| session.id.0 != 0),
+            OpCode::CloseSession => self.session.get().is_some_and(|session| session.id.0 != 0),
             _ => false,
         }
     }
@@ -79,7 +78,7 @@ impl ClientConnection {
     /// Answers a part of the request queued last. Of what the cluster treats as writes, only requests that change no
     /// znode get here.
     pub(super) fn ask_alone(&mut self, part: usize, body: RequestBody, tree: &Tree) {
-        let Some(session) = &self.session else { return };
+        let Some(session) = self.session.get() else { return };
         let ids = session.ids.load_full();
         let answer = match &body {
             RequestBody::Command(Command::Authenticate { ids: more }) => {

@@ -37,9 +37,7 @@ impl ClientConnection {
         reply: impl FnOnce(&mut ClientConnection, i32, Vec<Option<Part>>) + Send + 'static,
     ) {
         self.expect(xid, kind, left.len(), reply);
-        if let Some(last) = self.waiting.back_mut() {
-            last.left = left;
-        }
+        self.waiting.leave(left);
         self.ask_on();
     }
 
@@ -54,7 +52,7 @@ impl ClientConnection {
             let err = ErrorCode::Unimplemented.into();
             own.send(&ReplyHeader { xid, zxid: -1, err }, &());
         });
-        self.close(Ending::Unimplemented { op: self.op });
+        self.close(Ending::Unimplemented { op: self.taken.op });
     }
 
     pub(super) fn has_authenticated(&mut self, xid: i32, answer: Result<Vec<Id>, Error>) {
@@ -111,7 +109,7 @@ impl ClientConnection {
         opened: Result<Duration, Error>,
         synced: Option<Part>,
     ) {
-        let Some(session) = &self.session else { return self.end(Ending::SessionOver) };
+        let Some(session) = self.session.get() else { return self.end(Ending::SessionOver) };
         match opened {
             Ok(timeout) => {
                 session.set_timeout(timeout);
@@ -124,11 +122,11 @@ impl ClientConnection {
                 let (id, secret) = (session.id.0.cast_signed(), session.secret);
                 let timeout = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
                 let secret = Bytes::copy_from_slice(&secret);
-                let read_only = self.reads_alone.is_some();
+                let read_only = self.session.alone().is_some();
                 self.respond(&ConnectResponse::accepted(request, timeout, id, secret, read_only));
             }
             Err(Error::SessionExpired { .. } | Error::WrongPassword { .. }) => {
-                self.session = None;
+                self.session.end();
                 self.close(Ending::SessionUnknown);
                 self.respond(&ConnectResponse::refused(request));
             }

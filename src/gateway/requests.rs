@@ -65,14 +65,13 @@ impl ClientConnection {
         let bytes = frame.len();
         let Ok((header, decoded)) = decode(frame) else { return false };
         let xid = header.xid;
-        self.op = header.op;
-        self.request_bytes = bytes;
+        (self.taken.op, self.taken.bytes) = (header.op, bytes);
         // As in ZooKeeper. A client that repeats its first token for as long as it is not authenticated (kazoo)
         // learns by the end of its session that there is no SASL.
         if header.op != i32::from(OpCode::Sasl) {
-            self.last_received = self.arrived;
+            self.session.last_received = self.taken.arrived;
         }
-        if self.reads_alone.is_some()
+        if self.session.alone().is_some()
             && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
         {
             self.fail_in_turn(xid, ErrorCode::NotReadOnly);
@@ -304,7 +303,7 @@ impl ClientConnection {
             return self.ask_or(xid, Walk, Ask::count(path), reply);
         }
         self.ask(xid, Walk, Ask::tree(), move |own, xid, tree| {
-            let ids = own.session.as_ref().map(|session| session.ids.load_full());
+            let ids = own.session.get().map(|session| session.ids.load_full());
             let snapshot = Snapshot::new(tree, Root::default(), ids.unwrap_or_default());
             reply(own, xid, snapshot.all_children_number(&path));
         });
@@ -312,11 +311,12 @@ impl ClientConnection {
 
     fn close_session(&mut self, xid: i32) {
         self.ask(xid, Other, Ask::close(), |own, xid, ()| {
-            own.session = None;
+            own.session.end();
             own.close(Ending::SessionClosed);
             own.succeed(xid, &());
             if !planted!(EventAfterClose) {
-                own.forget_events();
+                // A client is not notified of changes after that.
+                own.events.clear();
             }
         });
         self.close(Ending::SessionClosed);
@@ -354,13 +354,13 @@ impl ClientConnection {
         // A longer one than any scheme's would fill the log.
         let scheme = body.scheme.unwrap_or_default();
         let scheme: String = scheme.chars().take(SCHEME_CHARS_MAX).collect();
-        match (scheme.as_str(), self.certified.clone()) {
+        match (scheme.as_str(), self.identity.certified.clone()) {
             // The session has this id already.
             ("x509", Some(id)) => {
-                let more = self.is_super().then(Id::superuser);
+                let more = self.identity.is_super().then(Id::superuser);
                 self.authenticated(xid, Ok([id].into_iter().chain(more).collect()));
             }
-            ("ip", _) => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
+            ("ip", _) => self.authenticated(xid, Ok(vec![self.identity.ip()])),
             // An x509 id comes from a certificate, not from a request.
             ("x509" | "world" | "auth" | "super" | "", _) => {
                 let reason = "clients of a gateway cannot ask for it".to_owned();

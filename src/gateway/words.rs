@@ -85,7 +85,7 @@ impl Clients {
 
 impl GatewayClient {
     fn session(&self) -> u64 {
-        self.connection.session.as_ref().map_or(0, |session| session.id.0)
+        self.connection.session.get().map_or(0, |session| session.id.0)
     }
 }
 
@@ -200,7 +200,7 @@ fn server(text: &mut String, seen: &Clients, with_clients: bool) {
 
 fn connection(text: &mut String, seen: &Clients, client: &GatewayClient, in_full: bool) {
     let GatewayClient { address, connection, counts, since, .. } = client;
-    let session = connection.session.as_ref();
+    let session = connection.session.get();
     let _ = write!(
         text,
         " /{address}[{}](queued={},recved={},sent={}",
@@ -309,7 +309,7 @@ fn monitor(text: &mut String, seen: &Clients) {
         line("synced_observers", &observers.len());
         // A member without a vote is an observer.
         line("synced_non_voting_followers", &0);
-        let syncs = seen.connected.values().map(|client| client.connection.syncs());
+        let syncs = seen.connected.values().map(|client| client.connection.waiting.syncs());
         line("pending_syncs", &syncs.sum::<usize>());
         let since = status.leads_since.unwrap_or_else(|| seen.shared.clock.now());
         line("leader_uptime", &seen.shared.clock.now().saturating_sub(since).as_millis());
@@ -358,8 +358,7 @@ fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
 
 /// The sessions are those of the connections here, as in a ZooKeeper follower's answer.
 fn dump(text: &mut String, seen: &Clients) {
-    let sessions =
-        || seen.connected.values().filter_map(|client| client.connection.session.as_ref());
+    let sessions = || seen.connected.values().filter_map(|client| client.connection.session.get());
     let _ = writeln!(text, "SessionTracker dump:\nGlobal ReplicaSessions({}):", sessions().count());
     for session in sessions() {
         let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());

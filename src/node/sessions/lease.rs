@@ -20,15 +20,76 @@ const RENEWED_MAX: usize = 1 << 17;
 
 /// The part of a session's timeout that this node trusts. The rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
-pub(super) fn trusted(timeout: Duration) -> Duration {
+fn trusted(timeout: Duration) -> Duration {
     timeout / 10 * if planted!(LeaseTooLong) { 20 } else { 9 }
 }
 
 /// How long after a renewal a session is renewed again. It is suspended after half of its timeout,
 /// so one election does not suspend it.
-pub(super) fn renewed_after(timeout: Duration) -> Duration {
+fn renewed_after(timeout: Duration) -> Duration {
     // The timeout of a resumed session may not be known yet.
     if timeout.is_zero() { Duration::from_secs(1) } else { timeout / 3 }
+}
+
+/// Until when a session is certainly alive, and when it is suspended or lost.
+#[derive(Debug)]
+pub(super) struct Lease {
+    timeout: Duration,
+    /// Until when the session is certainly alive. Not known before it is open.
+    valid_until: Time,
+    /// When it counts as lost: not before ReadIndex requests have had the time to renew it after it
+    /// was opened.
+    lost_at: Time,
+    /// When the last ReadIndex request that has renewed it was sent.
+    renewed_at: Time,
+}
+
+impl Lease {
+    pub(super) fn new(timeout: Duration) -> Lease {
+        Lease { timeout, valid_until: Time::MAX, lost_at: Time::MAX, renewed_at: Time::ZERO }
+    }
+
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// When the session is renewed that was last renewed at `since`.
+    pub(super) fn next_renewal(&self, since: Time) -> Time {
+        since + renewed_after(self.timeout)
+    }
+
+    /// The session is open; its open was first sent at `since`. Returns until when it is certainly alive.
+    pub(super) fn begin(&mut self, since: Time, now: Time) -> Time {
+        let trusted = trusted(self.timeout);
+        // If the opening took long, perhaps longer than a session lives without a renewal, the session lives
+        // from now on, but is certainly alive only once a ReadIndex request has renewed it. Otherwise it could
+        // count as alive, then lost, then alive again.
+        (self.valid_until, self.lost_at) = match now < since + self.timeout / 3 {
+            true => (since + trusted, since + trusted),
+            false => (since, now + trusted),
+        };
+        self.renewed_at = since;
+        self.valid_until
+    }
+
+    /// A ReadIndex request sent at `sent` was confirmed. Returns until when the session is certainly alive, or
+    /// nothing if that is too late.
+    fn renew(&mut self, sent: Time, now: Time) -> Option<Time> {
+        let valid_until = sent + trusted(self.timeout);
+        if now >= self.lost_at.min(valid_until) {
+            return None;
+        }
+        self.renewed_at = self.renewed_at.max(sent);
+        if valid_until > self.valid_until {
+            (self.valid_until, self.lost_at) = (valid_until, valid_until);
+        }
+        Some(self.valid_until)
+    }
+
+    /// When the session is suspended unless a ReadIndex request renews it.
+    fn suspended_at(&self) -> Time {
+        (self.renewed_at + self.timeout / 2).min(self.lost_at)
+    }
 }
 
 impl LocalSession {
@@ -36,10 +97,9 @@ impl LocalSession {
     /// that falls silent after many writes acknowledges them by an `Authenticate` without ids, which
     /// changes nothing. Returns whether it does.
     fn acknowledge(&mut self) -> bool {
-        let kept = self.applied - self.acknowledged;
-        let is_due = kept > KEPT_MAX && self.writes.is_empty() && !self.closing;
+        let is_due = self.requests.kept() > KEPT_MAX && !self.closing;
         if is_due {
-            self.push(RequestId(0), Command::Authenticate { ids: Vec::new() });
+            self.requests.push(RequestId(0), Command::Authenticate { ids: Vec::new() });
         }
         is_due
     }
@@ -59,18 +119,17 @@ impl LocalSessions {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
-        let valid_until = sent + trusted(held.timeout);
-        if !held.is_open() || now >= held.lost_at.min(valid_until) {
+        if !held.is_open() {
             return;
         }
-        held.renewed_at = held.renewed_at.max(sent);
-        if valid_until > held.valid_until {
-            (held.valid_until, held.lost_at) = (valid_until, valid_until);
+        let before = held.lease.valid_until;
+        let Some(valid_until) = held.lease.renew(sent, now) else { return };
+        if valid_until > before {
             effects.leases.push((held.session_holder(), valid_until));
         }
         // While it is connected, its next check is early enough.
         if held.state != SessionState::Connected {
-            self.deadlines.set(session, held.suspended_at());
+            self.deadlines.set(session, held.lease.suspended_at());
         }
         held.set_state(SessionState::Connected, effects);
     }
@@ -86,8 +145,8 @@ impl LocalSessions {
     /// The session is open: it is renewed from now on, and its deadlines count.
     pub(super) fn begin_lease(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get(&session) {
-            self.renewals.set(session, held.renewed_at + renewed_after(held.timeout));
-            self.deadlines.set(session, held.suspended_at());
+            self.renewals.set(session, held.lease.next_renewal(held.lease.renewed_at));
+            self.deadlines.set(session, held.lease.suspended_at());
         }
     }
 
@@ -117,7 +176,7 @@ impl LocalSessions {
             if held.acknowledge() {
                 agenda.add(SessionTask::Send, session);
             }
-            Some(now + renewed_after(held.timeout))
+            Some(held.lease.next_renewal(now))
         });
         due
     }
@@ -153,16 +212,16 @@ impl LocalSessions {
         let (sessions, mut lost) = (&mut self.sessions, Vec::new());
         self.deadlines.take_due(now, |session| {
             let held = sessions.get_mut(&session).filter(|_| !planted!(LossUnreported))?;
-            if now >= held.lost_at {
+            if now >= held.lease.lost_at {
                 lost.push(session);
                 return None;
             }
-            let suspended_at = held.suspended_at();
+            let suspended_at = held.lease.suspended_at();
             if now < suspended_at {
                 return Some(suspended_at);
             }
             held.set_state(SessionState::Suspended, effects);
-            Some(held.lost_at)
+            Some(held.lease.lost_at)
         });
         lost
     }
@@ -177,11 +236,7 @@ impl LocalSessions {
         self.renewals.clear(session);
         self.agenda.add(SessionTask::Settle, session);
         let error = held.over();
-        // Writes that were never sent cannot happen any more.
-        let keep = unless!(SentRefused, held.sent_writes(), 0);
-        for write in held.writes.drain(keep..) {
-            effects.reply(write.request, Err(error.clone()));
-        }
+        held.requests.fail_unsent(&error, effects);
         self.fail_waits(session, effects);
     }
 

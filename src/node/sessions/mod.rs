@@ -6,8 +6,8 @@
 //! runs each of them once. A write that not all members are known to support is held back, and so are
 //! the writes after it (`versions`).
 //!
-//! Invariants: `writes` holds contiguous numbers from `applied + 1`. Those up to `sent` have been
-//! sent to the present leader. A query waits for the writes before it (`after`), and queries are
+//! Invariants: the writes of a session have contiguous numbers from `applied + 1`. Those up to `sent` have been
+//! sent to the present leader (`requests`). A query waits for the writes before it (`after`), and queries are
 //! answered in order. A session in a final state sends nothing more, and is forgotten once everything
 //! is answered.
 
@@ -17,19 +17,21 @@ pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
 pub(crate) mod read_index;
+mod requests;
 mod sending;
 pub(in crate::node) mod status;
 pub(crate) mod users;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::agenda::{Agenda, SessionTask};
 use self::audit::Origin;
-use self::holder::{LocalSession, Opening};
-use self::lease::trusted;
+use self::holder::LocalSession;
+use self::lease::Lease;
 use self::queue::QueryQueue;
+use self::requests::{Opening, Requests};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
@@ -154,28 +156,13 @@ impl LocalSessions {
             LocalSession {
                 id: session,
                 holder,
-                timeout,
                 state: SessionState::Connecting,
-                opening: Some(Opening { request, command }),
-                first_sent: None,
-                valid_until: Time::MAX,
-                lost_at: Time::MAX,
-                renewed_at: Time::ZERO,
-                issued: 0,
-                sent: None,
-                under_way: 0,
-                ever_sent: 0,
-                applied: 0,
-                acknowledged: 0,
-                moved_at: Time::ZERO,
-                patience: self.patience,
-                writes: VecDeque::new(),
+                lease: Lease::new(timeout),
+                requests: Requests::new(Opening { request, command }, self.patience),
                 waits: QueryQueue::default(),
                 closing: false,
                 ids: Arc::default(),
                 from,
-                unseen: false,
-                send_limit: u64::MAX,
             },
         );
         self.agenda.add(SessionTask::Send, session);
@@ -207,7 +194,7 @@ impl LocalSessions {
         effects: &mut Effects,
     ) -> Option<(u64, u64)> {
         let held = self.taking(request, session, effects)?;
-        Some((held.holder, held.issued))
+        Some((held.holder, held.requests.issued()))
     }
 
     /// Refuses writes with this error from now on, or takes them again.
@@ -231,7 +218,7 @@ impl LocalSessions {
             && closes
             && held.closing
         {
-            held.waits.push(request, held.issued, None, None);
+            held.waits.push(request, held.requests.issued(), None, None);
             self.waits += 1;
             self.agenda.add(SessionTask::Answer, session);
             return;
@@ -248,7 +235,7 @@ impl LocalSessions {
             return effects.reply(request, Err(error.into_error(session)));
         }
         held.closing = closes;
-        held.push(request, command);
+        held.requests.push(request, command);
         self.agenda.add(SessionTask::Send, session);
     }
 
@@ -287,25 +274,13 @@ impl LocalSessions {
             return self.opened(session, result, now, zxid, effects);
         }
         if matches!(result, Err(OpError::OutOfOrder)) {
-            held.forget_sent();
+            held.requests.forget_sent();
             self.agenda.add(SessionTask::Send, session);
             return;
         }
-        // Before the session is open, a write is refused only because its open was, as `StaleOpen`.
-        // Both are sent again.
-        if seq != held.applied + 1 || held.opening.is_some() {
-            return;
-        }
-        let Some(write) = held.writes.pop_front() else {
+        let Some(write) = held.requests.decided(seq, now, self.patience) else {
             return;
         };
-        held.applied = seq;
-        // A write that was answered without having been sent to this leader is not counted.
-        held.under_way = held.under_way.saturating_sub(write.size);
-        if held.sent.is_none_or(|sent| sent <= seq) {
-            held.under_way = 0;
-        }
-        (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
         if self.audit {
             let origin = Origin::own(held.from.as_deref());
@@ -342,19 +317,13 @@ impl LocalSessions {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
-        if let (Err(OpError::StaleOpen), Some(opening)) = (result, &mut held.opening) {
-            // No entry that this replica has applied opened the session.
-            if let Command::Open { base, .. } = &mut opening.command {
-                *base = zxid;
-            }
-            held.forget_sent();
+        if matches!(result, Err(OpError::StaleOpen)) && held.requests.open_again(zxid) {
             self.agenda.add(SessionTask::Send, session);
             return;
         }
-        let Some(opening) = held.opening.take() else {
+        let Some(opening) = held.requests.opened(now, self.patience) else {
             return;
         };
-        (held.moved_at, held.patience) = (now, self.patience);
         if self.audit {
             let origin = Origin::own(held.from.as_deref());
             audit::note(session, &held.ids, &origin, &opening.command, result);
@@ -363,23 +332,12 @@ impl LocalSessions {
             Ok(reply) => {
                 if let Reply::Session { timeout_ms } = reply {
                     // The requested timeout, or the one that the session had.
-                    held.timeout = Duration::from_millis(u64::from(*timeout_ms));
+                    held.lease.set_timeout(Duration::from_millis(u64::from(*timeout_ms)));
                 }
                 if !held.is_over() {
-                    let since = held.first_sent.unwrap_or_default();
-                    held.renewed_at = since;
-                    if now < since + held.timeout / 3 {
-                        held.valid_until = since + trusted(held.timeout);
-                        held.lost_at = held.valid_until;
-                    } else {
-                        // The opening took long, perhaps longer than a session lives without a
-                        // renewal. The session lives from now on, but is certainly alive only once
-                        // a ReadIndex request has renewed it. Otherwise it could count as alive,
-                        // then lost, then alive again.
-                        held.valid_until = since;
-                        held.lost_at = now + trusted(held.timeout);
-                    }
-                    effects.leases.push((held.session_holder(), held.valid_until));
+                    let since = held.requests.first_sent().unwrap_or_default();
+                    let valid_until = held.lease.begin(since, now);
+                    effects.leases.push((held.session_holder(), valid_until));
                     held.set_state(SessionState::Connected, effects);
                     self.begin_lease(session);
                 }
@@ -387,7 +345,7 @@ impl LocalSessions {
                 self.agenda.add(SessionTask::Answer, session);
             }
             Err(error) => {
-                if held.unseen {
+                if held.requests.is_unseen() {
                     // The session may have been resumed, and its writes sent so far may have run.
                     let reason = "the session ended while this replica was out of reach";
                     held.answer_unknown(reason, effects);
@@ -412,10 +370,7 @@ impl LocalSessions {
         };
         held.set_state(state, effects);
         let error = held.over();
-        if let Some(opening) = held.opening.take() {
-            effects.reply(opening.request, Err(error.clone()));
-        }
-        held.writes.drain(..).for_each(|write| write.fail(&error, effects));
+        held.requests.fail(&error, effects);
         self.fail_waits(session, effects);
         self.sessions.remove(&session);
         self.end_lease(session);
@@ -424,7 +379,7 @@ impl LocalSessions {
     /// A snapshot was installed that does not show the outcome of the session's open (or resume).
     pub(crate) fn unseen(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.unseen = held.ever_sent > held.applied;
+            held.requests.note_unseen();
         }
     }
 
@@ -449,12 +404,7 @@ impl LocalSessions {
         let ended = LocalSessions { read_index, ..LocalSessions::default() };
         for (_, mut held) in std::mem::replace(self, ended).sessions {
             held.set_state(SessionState::Expired, effects);
-            let requests = held
-                .opening
-                .into_iter()
-                .map(|opening| opening.request)
-                .chain(held.writes.into_iter().map(|write| write.request))
-                .chain(held.waits.askers().copied());
+            let requests = held.requests.askers().chain(held.waits.askers().copied());
             requests.for_each(|request| effects.reply(request, Err(error.clone())));
         }
     }
@@ -474,7 +424,7 @@ impl LocalSessions {
     /// Whether the session was opened here by another one than this holder.
     pub(crate) fn is_of_another(&self, session: SessionId, holder: u64) -> bool {
         let held = self.sessions.get(&session);
-        held.is_some_and(|held| held.opening.is_none() && held.holder != holder)
+        held.is_some_and(|held| held.requests.opening().is_none() && held.holder != holder)
     }
 
     pub(crate) fn has(&self, session: SessionId) -> bool {

@@ -249,7 +249,7 @@ impl LocalSessions {
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
-        held.waits.push(request, held.issued, Some(query), sync);
+        held.waits.push(request, held.requests.issued(), Some(query), sync);
         self.waits += 1;
         self.agenda.add(SessionTask::Answer, session);
         if let Some(sync) = sync {
@@ -321,10 +321,11 @@ impl LocalSessions {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
-            if held.opening.is_some() {
+            if held.requests.opening().is_some() {
                 continue;
             }
-            let done = if planted!(ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
+            let done =
+                if planted!(ReadBeforeOwnWrites) { u64::MAX } else { held.requests.applied() };
             let progress = ReplicaProgress { done, applied, zxid: tree.zxid() };
             while let Some((request, query, sync)) = held.waits.next_due(progress) {
                 self.waits -= 1;

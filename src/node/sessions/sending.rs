@@ -1,21 +1,17 @@
 //! Which requests the sessions of this node send to the leader, and when they send them again.
 
 use super::LocalSessions;
-use super::WINDOW;
-use super::WINDOW_BYTES;
 use super::agenda::SessionTask;
-use super::lease::renewed_after;
 use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
 use crate::node::versions::Gate;
-use crate::types::version::is_above;
 use crate::types::znode::{SessionId, Zxid};
 
 impl LocalSessions {
     /// Holds back the session's writes after this one, until [`Self::lift_send_limits`].
     pub(crate) fn set_send_limit(&mut self, session: SessionId, upto: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.send_limit = held.send_limit.min(upto);
+            held.requests.limit(Some(upto));
             self.agenda.add(SessionTask::LiftSendLimit, session);
         }
     }
@@ -24,7 +20,7 @@ impl LocalSessions {
     pub(crate) fn lift_send_limits(&mut self) {
         for session in self.agenda.take(SessionTask::LiftSendLimit) {
             if let Some(held) = self.sessions.get_mut(&session) {
-                held.send_limit = u64::MAX;
+                held.requests.limit(None);
                 self.agenda.add(SessionTask::Send, session);
             }
         }
@@ -45,51 +41,19 @@ impl LocalSessions {
             if held.is_over() {
                 continue;
             }
-            let request = |seq, command: &Command| Request {
-                session,
-                holder: held.holder,
-                seq,
-                acked: held.applied + 1,
-                command: command.clone(),
+            let begins = self.agenda.add(SessionTask::AwaitOutcome, session);
+            // The leader may count the timeout from now on, even while this node lags too far behind
+            // to see that the session is open.
+            if held.requests.sends_opening() && !self.renewals.has(session) {
+                self.renewals.set(session, held.lease.next_renewal(now));
+            }
+            let holder = held.holder;
+            let send = |seq, acked, command: &Command| {
+                requests.push(Request { session, holder, seq, acked, command: command.clone() });
             };
-            if self.agenda.add(SessionTask::AwaitOutcome, session) || held.sent.is_none() {
-                held.moved_at = now;
+            if held.requests.take_unsent(gate, now, begins, send) {
+                self.agenda.add(SessionTask::AwaitVersion, session);
             }
-            if let Some(opening) = &held.opening
-                && held.sent.is_none()
-            {
-                requests.push(request(0, &opening.command));
-                held.first_sent.get_or_insert(now);
-                // The leader may count the timeout from now on, even while this node lags too far behind
-                // to see that the session is open.
-                if !self.renewals.has(session) {
-                    self.renewals.set(session, now + renewed_after(held.timeout));
-                }
-            }
-            let from = held.sent.unwrap_or(0).max(held.applied);
-            let most = held.issued.min(held.applied + WINDOW).min(held.send_limit.max(from));
-            let (mut upto, mut under_way) = (from, held.under_way);
-            while upto < most {
-                let write = &mut held.writes[(upto - held.applied) as usize];
-                let needs = write.command.version();
-                if is_above(needs, gate.version) {
-                    if needs <= gate.possible {
-                        self.agenda.add(SessionTask::AwaitVersion, session);
-                        break;
-                    }
-                    write.refuse(gate.version);
-                }
-                if under_way > 0 && under_way + write.size > WINDOW_BYTES {
-                    break;
-                }
-                upto += 1;
-                held.acknowledged = held.applied;
-                under_way += write.size;
-                requests.push(request(upto, &write.command));
-            }
-            held.sent = Some(upto);
-            held.under_way = under_way;
-            held.ever_sent = held.ever_sent.max(upto);
         }
         requests
     }
@@ -102,8 +66,8 @@ impl LocalSessions {
     /// Sent requests may be lost: sends all of them again.
     pub(crate) fn send_again(&mut self, now: Time) {
         for held in self.sessions.values_mut() {
-            (held.moved_at, held.patience) = (now, self.patience);
-            held.forget_sent();
+            held.requests.moved(now, self.patience);
+            held.requests.forget_sent();
             if held.has_unsent() {
                 self.agenda.add(SessionTask::Send, held.id);
             }
@@ -117,13 +81,7 @@ impl LocalSessions {
     /// A client that has only just started knows no zxid. An open without a base is refused once the cluster has
     /// forgotten a session, and is sent again. In between, another member would take the session for ended.
     pub(crate) fn rest_on(&mut self, zxid: Zxid) {
-        for held in self.sessions.values_mut().filter(|held| held.first_sent.is_none()) {
-            if let Some(opening) = &mut held.opening
-                && let Command::Open { base, .. } = &mut opening.command
-            {
-                *base = zxid.max(*base);
-            }
-        }
+        self.sessions.values_mut().for_each(|held| held.requests.rest_on(zxid));
     }
 
     /// Sends the requests of sessions again that have made no progress for a while, each time a
@@ -134,13 +92,8 @@ impl LocalSessions {
             let Some(held) = self.sessions.get_mut(session) else {
                 return false;
             };
-            let waits = held.sent.is_some()
-                && !held.is_over()
-                && (held.opening.is_some() || !held.writes.is_empty());
-            if waits && now >= held.moved_at + held.patience {
-                held.moved_at = now;
-                held.patience = (held.patience * 2).min(self.patience * 8);
-                held.forget_sent();
+            let waits = !held.is_over() && held.requests.is_waiting();
+            if waits && held.requests.is_stuck(now, self.patience * 8) {
                 self.agenda.add(SessionTask::Send, held.id);
             }
             waits
@@ -154,7 +107,7 @@ mod tests {
     use super::*;
     use crate::machine::command::{Op, OpError, Outcome, Reply};
     use crate::node::io::{Effects, RequestId};
-    use crate::node::sessions::holder::Opening;
+    use crate::node::sessions::requests::Opening;
     use crate::types::version::FIRST;
 
     /// A client opened its first session before it knew any zxid, and went to another member while the open was
@@ -167,7 +120,7 @@ mod tests {
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         let effects = &mut Effects::default();
         sessions.begin((RequestId(1), session), holder, 10 * S, open, None, effects);
-        let base = |sessions: &LocalSessions| match &sessions.sessions[&session].opening {
+        let base = |sessions: &LocalSessions| match sessions.sessions[&session].requests.opening() {
             Some(Opening { command: Command::Open { base, .. }, .. }) => Some(*base),
             _ => None,
         };

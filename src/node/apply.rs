@@ -98,7 +98,7 @@ impl Node {
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raft.replaced(position, voting);
-        self.raft.persistence.replaced(position, bytes, self.cx.now.mono);
+        self.raft.checkpoints.replaced(position, bytes, self.cx.now.mono);
         // The clients get these updates from another member, or from this one after they attach
         // again.
         let reason = "the member was brought up to date by a snapshot";
@@ -134,7 +134,7 @@ impl Node {
         loop {
             self.applying.applied_now = 0;
             self.go_on_applying()?;
-            if !self.applying.goes_on || self.raft.persistence.applied_changes >= most {
+            if !self.applying.goes_on || self.raft.checkpoints.applied_changes() >= most {
                 return Ok(());
             }
         }
@@ -158,7 +158,7 @@ impl Node {
         if let Some(last) = last {
             self.raft.applied_to(last);
         }
-        if self.raft.persistence.installing.is_none() && !self.applying.goes_on {
+        if !self.raft.persistence.installs() && !self.applying.goes_on {
             while let Some(entry) = self.raft.next_in_log() {
                 if !self.apply_entry(&entry)? {
                     self.applying.goes_on = true;
@@ -215,7 +215,7 @@ impl Node {
             self.cx.metrics.commit.record(self.cx.now.mono.saturating_sub(proposed_at));
         }
         self.raft.log_mut().set_applied(at);
-        self.raft.persistence.applied(entry.bytes());
+        self.raft.checkpoints.applied(entry.bytes());
         if of_voters && !self.bootstrap.joins && !self.raft.is_own_member() {
             return Err(REMOVED.to_owned());
         }
@@ -255,13 +255,13 @@ impl Node {
     pub(super) fn members_changed(&mut self) {
         self.bootstrap.joins &= !self.raft.is_own_member();
         self.raft.pace();
-        self.membership.members_changed(&self.raft);
+        self.membership.contacts.members_changed(&self.raft, &self.membership.versions);
         self.troubles.members_changed(&self.raft);
     }
 
     fn share_hash(&mut self, index: u64) -> Result<(), String> {
         let hash = self.machine.hash();
-        for (peer, _) in &self.membership.problems {
+        for (peer, _) in self.membership.contacts.problems() {
             self.cx.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
         }
         self.compare_hash(index, self.cx.id, hash)
@@ -342,7 +342,7 @@ impl Node {
     /// `before`: the tree before the one write that was applied, if a watch needs it.
     fn take_applied(&mut self, applied: Applied, before: Option<&Tree>) {
         self.cx.effects.zxid = self.machine.zxid();
-        self.raft.persistence.worked(&applied);
+        self.raft.checkpoints.worked(&applied);
         let mut fired = Fired::default();
         for change in &applied.changes {
             let count = match change.kind {

@@ -142,14 +142,14 @@ impl Membership {
     /// Whether the cluster can decide, and how many members it could still lose.
     pub(super) fn availability(&self, raft: &Raft, room: &Room, cx: &Context) -> QuorumState {
         let voting = raft.log().voting();
-        let silent = self.silent.iter().flatten().copied();
+        let silent = self.silent().into_iter().flatten().copied();
         QuorumState {
             voters: voting.voters.clone(),
             learners: voting.learners.clone(),
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(|node| raft.is_voter(*node)).collect(),
             // During an election, the former leader still counts.
-            is_reported: self.health_of == raft.term(),
+            is_reported: self.silent_in() == raft.term(),
             has_leader: cx.stopped.is_none() && !voting.voters.is_empty() && !raft.lacks_leader(cx),
             disk_low: room.all_low(cx.id).into_iter().collect(),
             refuses_writes: room.refuses_writes,

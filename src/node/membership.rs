@@ -13,10 +13,10 @@
 //! has voted under that id, and the log has removed it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::clocks::Clocks;
 use super::closing::{ClosingMembers, ClosingProgress};
+use super::contacts::Contacts;
 use super::context::Context;
 use super::io::{Problem, Time};
 use super::leader::preference::Preference;
@@ -31,9 +31,6 @@ use crate::types::znode::Zxid;
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
-/// How long a process that was refused as a copy is remembered. It tries again sooner.
-const DUPLICATE_TIME: Duration = Duration::from_secs(30);
-
 /// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
 #[derive(Debug, Default)]
 pub(super) struct QuorumLoss {
@@ -50,35 +47,27 @@ pub(super) struct Membership {
     pub(super) me: Member,
     /// The versions of connected peers.
     pub(super) versions: Versions,
-    /// All other members, each with what keeps this node from reaching it.
-    pub(super) problems: Vec<(NodeId, Option<Problem>)>,
+    pub(super) contacts: Contacts,
     pub(super) closing: ClosingMembers,
     pub(super) clocks: Clocks,
     /// The offers of the lead that this node has made.
     pub(super) preference: Preference,
     pub(super) quorum_loss: QuorumLoss,
-    /// The members as which two processes run, as sentences, each until when it is forgotten.
-    duplicates: BTreeMap<String, Time>,
     /// Whether this node is to leave.
     pub(super) leaving: bool,
     /// When the node next sends its requests.
     pub(super) send_at: Time,
-    /// When each member was last received from.
-    last_received: BTreeMap<NodeId, Time>,
-    /// The voters that do not answer the leader, or store nothing, as it last reported.
-    pub(super) silent: Option<BTreeSet<NodeId>>,
+    /// The voters that do not answer the leader, or store nothing, and the term of the leader that last reported that.
+    silent: Option<(BTreeSet<NodeId>, u64)>,
     /// Whether this node has been settled since it started: see [`Membership::note_place`].
     pub(super) is_placed: bool,
     /// When an instance that is not a member last asked to join.
     pub(super) newcomer_at: Option<Time>,
-    /// The term of the leader that reported `silent`.
-    pub(super) health_of: u64,
     /// The nodes that were sent [`PeerMessage::Removed`], and when.
     notified_removed: BTreeMap<NodeId, Time>,
-    /// The members as they were last handed to the host.
-    pub(super) handed: Option<Vec<Member>>,
-    /// The last change of the roster that was looked at for that.
-    handed_at: Option<Zxid>,
+    /// The members as they were last handed to the host, and the last change of the roster that was looked at for
+    /// that.
+    handed: (Option<Vec<Member>>, Option<Zxid>),
 }
 
 impl Membership {
@@ -91,46 +80,46 @@ impl Membership {
         Membership {
             me,
             versions: Versions::new(version),
-            problems: others.map(|member| (member, Some(Problem::not_yet()))).collect(),
+            contacts: Contacts::new(others),
             closing: ClosingMembers::default(),
             clocks: Clocks::default(),
             preference: Preference::default(),
             quorum_loss: QuorumLoss::default(),
-            duplicates: BTreeMap::new(),
             leaving: false,
             send_at: Time::ZERO,
-            last_received: BTreeMap::new(),
             silent: None,
             is_placed: false,
             newcomer_at: None,
-            health_of: 0,
             notified_removed: BTreeMap::new(),
-            handed: None,
-            handed_at: None,
+            handed: (None, None),
         }
-    }
-
-    /// When this node last received something from a member.
-    pub(super) fn last_received(&self, node: NodeId) -> Option<Time> {
-        self.last_received.get(&node).copied()
     }
 
     /// The voters that do not answer the leader of this term, or store nothing.
     pub(super) fn note_silent(&mut self, silent: BTreeSet<NodeId>, term: u64) {
-        self.silent = Some(silent);
-        self.health_of = term;
+        self.silent = Some((silent, term));
+    }
+
+    /// The voters that do not answer the leader, or store nothing, as it last reported.
+    pub(super) fn silent(&self) -> Option<&BTreeSet<NodeId>> {
+        self.silent.as_ref().map(|(silent, _)| silent)
+    }
+
+    /// The term of the leader that reported it.
+    pub(super) fn silent_in(&self) -> u64 {
+        self.silent.as_ref().map_or(0, |(_, term)| *term)
     }
 
     /// The members as they were last handed to the host.
     pub(super) fn members(&self) -> &[Member] {
-        self.handed.as_deref().unwrap_or_default()
+        self.handed.0.as_deref().unwrap_or_default()
     }
 }
 
 impl Membership {
     /// A node, as a log line names it.
     pub(super) fn named(&self, node: NodeId) -> Named {
-        let known = self.handed.iter().flatten().find(|member| member.node == node);
+        let known = self.members().iter().find(|member| member.node == node);
         let own = (node == self.me.node).then_some(&self.me);
         let address = known.or(own).map(|member| member.address.clone());
         Named { node, address }
@@ -141,46 +130,11 @@ impl Membership {
         self.named(self.me.node)
     }
 
-    /// Notes what keeps this node from reaching a member; `None`: nothing does.
-    pub(super) fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
-        if let Some((_, known)) = self.problems.iter_mut().find(|(id, _)| *id == peer) {
-            *known = problem;
-        }
-    }
-
-    /// Notes that a process was refused, since another one runs with a copy of its directory.
-    pub(super) fn note_duplicate(&mut self, reason: String, now: Time) {
-        self.duplicates.retain(|_, until| now < *until);
-        if self.duplicates.len() < MEMBERS_MAX {
-            self.duplicates.insert(reason, now + DUPLICATE_TIME);
-        }
-    }
-
-    /// The members as which two processes run.
-    pub(super) fn duplicates(&self, now: Time) -> Vec<String> {
-        let lasting = self.duplicates.iter().filter(|(_, until)| now < **until);
-        lasting.map(|(reason, _)| reason.clone()).collect()
-    }
-
     /// The other members, and why this node cannot reach them: not the one whose place it takes at its own address.
     pub(super) fn others(&self) -> Vec<(NodeId, Option<Problem>)> {
         let own = Some(&self.me.address).filter(|own| !own.is_empty());
         let is_here = |node| own.is_some() && self.named(node).address.as_ref() == own;
-        self.problems.iter().filter(|(node, _)| !is_here(*node)).cloned().collect()
-    }
-
-    /// Notes that something came from a peer.
-    pub(super) fn received_from(&mut self, peer: NodeId, raft: &Raft, now: Time) {
-        if let Some(at) = self.last_received.get_mut(&peer) {
-            *at = now;
-        } else if raft.is_member(peer) {
-            self.last_received.insert(peer, now);
-        }
-    }
-
-    /// Every member sends something at this moment.
-    pub(super) fn received_from_all(&mut self, at: Time) {
-        self.last_received.values_mut().for_each(|last| *last = at);
+        self.contacts.problems().iter().filter(|(node, _)| !is_here(*node)).cloned().collect()
     }
 
     /// Notes an instance that looks for its cluster or asks to join.
@@ -259,8 +213,8 @@ impl Membership {
 
     /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId, cx: &Context) -> bool {
-        let last = self.last_received.get(&node);
-        let recent = |at: &Time| cx.now.mono <= *at + cx.config.timings().answer();
+        let last = self.contacts.last_received(node);
+        let recent = |at| cx.now.mono <= at + cx.config.timings().answer();
         self.versions.is_connected(node) && last.is_some_and(recent)
     }
 
@@ -282,24 +236,10 @@ impl Membership {
         }
     }
 
-    /// The members have changed: forgets the peers that are no longer members.
-    pub(super) fn members_changed(&mut self, raft: &Raft) {
-        let others: Vec<NodeId> = raft.others().collect();
-        self.last_received.retain(|peer, _| others.contains(peer));
-        self.problems.retain(|(peer, _)| others.contains(peer));
-        for peer in others {
-            let known = self.problems.iter().any(|(known, _)| *known == peer);
-            if !known {
-                let connected = self.versions.is_connected(peer);
-                self.problems.push((peer, (!connected).then(Problem::not_yet)));
-            }
-        }
-    }
-
     /// Hands the members to the host, when they have changed.
     pub(super) fn hand_members(&mut self, machine: &Machine, cx: &mut Context) {
         let changed_at = machine.roster_changed();
-        if changed_at == self.handed_at {
+        if changed_at == self.handed.1 {
             return;
         }
         let (roster, _) = machine.roster();
@@ -308,9 +248,9 @@ impl Membership {
         if members.is_empty() {
             return;
         }
-        self.handed_at = changed_at;
-        if self.handed.as_ref() != Some(&members) {
-            self.handed = Some(members.clone());
+        self.handed.1 = changed_at;
+        if self.handed.0.as_ref() != Some(&members) {
+            self.handed.0 = Some(members.clone());
             cx.effects.members = Some(members);
         }
     }
@@ -338,12 +278,8 @@ impl Membership {
     /// elect the next leader.
     pub(super) fn is_needed_to_close(&self, led: bool, raft: &Raft, cx: &Context) -> bool {
         let leads = raft.leads();
-        let is_reached = |node| {
-            let mut known = self.problems.iter();
-            known.any(|(peer, problem)| *peer == node && problem.is_none())
-        };
-        let successor =
-            raft.others().any(|node| is_reached(node) && !self.closing.is_closing(node));
+        let may_lead = |node| self.contacts.is_reached(node) && !self.closing.is_closing(node);
+        let successor = raft.others().any(may_lead);
         (successor && (leads || (led && raft.leader() == 0))) || self.is_needed_by_closers(raft, cx)
     }
 

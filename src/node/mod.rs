@@ -47,6 +47,7 @@ pub(crate) mod client_message;
 mod clocks;
 mod closing;
 mod config;
+mod contacts;
 mod context;
 pub(crate) mod io;
 mod joining;
@@ -281,7 +282,7 @@ impl Node {
         }
         if self.ticks.take(now.mono, from_leader) {
             let (raft, membership) = (&mut self.raft, &self.membership);
-            let leads = raft.persistence.installing.is_none() && raft.leads();
+            let leads = !raft.persistence.installs() && raft.leads();
             if raft.may_campaign(membership, &self.cx) || leads {
                 raft.tick_elections();
             }

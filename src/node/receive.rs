@@ -24,7 +24,7 @@ impl Node {
     pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
         match input {
             Input::Peer { from, message } => {
-                self.membership.received_from(from, &self.raft, self.cx.now.mono);
+                self.membership.contacts.received_from(from, &self.raft, self.cx.now.mono);
                 self.take_message(from, message)?;
             }
             Input::SeedUnreachable { address, problem } => {
@@ -32,7 +32,9 @@ impl Node {
                     founding.unreachable(address, problem);
                 }
             }
-            Input::Duplicate { reason } => self.membership.note_duplicate(reason, self.cx.now.mono),
+            Input::Duplicate { reason } => {
+                self.membership.contacts.note_duplicate(reason, self.cx.now.mono)
+            }
             Input::Authenticated { peer, connection, ids } => {
                 self.replica.clients.rights.authenticated(peer, connection, ids);
             }
@@ -44,19 +46,18 @@ impl Node {
                 self.administration.set_endpoint(address, listens);
             }
             Input::Written { number } => {
-                self.raft.persistence.written = self.raft.persistence.written.max(number);
+                let written = self.raft.persistence.written(number);
                 self.settle();
                 self.raft.campaign_if_due(&self.membership, &self.cx)?;
-                let written = self.raft.persistence.written;
                 self.bootstrap.written(written, &self.membership.me, &mut self.cx);
             }
             Input::CheckpointDone { index, bytes } => {
-                let took = self.cx.now.mono.saturating_sub(self.raft.persistence.checkpoint_at);
+                let took = self.raft.checkpoints.age(self.cx.now.mono);
                 tracing::info!(node = %self.membership.own_name(), index, bytes, ?took, "a checkpoint");
-                self.raft.persistence.checkpoint_done(index, bytes, self.cx.now.mono);
+                self.raft.checkpoints.done(index, bytes, self.cx.now.mono);
             }
             Input::CheckpointDelayed { reason } => {
-                self.raft.persistence.checkpoint_error = Some(reason);
+                self.raft.checkpoints.error = Some(reason);
             }
             Input::Read { from, entries } => {
                 if let Some(leading) = &mut self.leading {
@@ -71,7 +72,7 @@ impl Node {
                     "what was written to the disk is damaged; a new checkpoint replaces it"
                 );
                 self.cx.metrics.scrub_errors += 1;
-                self.raft.persistence.abandon_below(below);
+                self.raft.checkpoints.abandon_below(below);
                 if let Some(leading) = &mut self.leading {
                     leading.replication.forget_reads();
                 }
@@ -85,7 +86,7 @@ impl Node {
                 self.room.judge(&self.raft, &self.machine, &self.membership, &mut self.cx);
             }
             Input::Idle { until } => {
-                self.membership.received_from_all(until);
+                self.membership.contacts.received_from_all(until);
                 self.raft.elections.led_at = until;
                 self.local.read_index.covers(self.raft.log().applied().index, until);
                 self.local.renew_all(until, self.cx.now.mono, &mut self.cx.effects);
@@ -124,7 +125,7 @@ impl Node {
 
     fn connected(&mut self, peer: NodeId, version: u16) -> Result<(), String> {
         let cx = &mut self.cx;
-        self.membership.note_peer(peer, None);
+        self.membership.contacts.note_peer(peer, None);
         if let Some(founding) = &mut self.bootstrap.founding {
             founding.connected(peer);
         }
@@ -142,7 +143,7 @@ impl Node {
 
     fn unreachable(&mut self, peer: NodeId, problem: Problem) -> Result<(), String> {
         let cx = &mut self.cx;
-        self.membership.note_peer(peer, Some(problem));
+        self.membership.contacts.note_peer(peer, Some(problem));
         if let Some(founding) = &mut self.bootstrap.founding {
             founding.lost(peer);
         }

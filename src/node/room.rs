@@ -155,7 +155,7 @@ impl Room {
         membership: &Membership,
         cx: &mut Context,
     ) {
-        let is_used = raft.persistence.has_two_checkpoints(cx.now.mono);
+        let is_used = raft.checkpoints.are_two(cx.now.mono);
         let state_bytes = machine.bytes();
         if self.free().is_none() {
             return;

@@ -43,7 +43,7 @@ impl Node {
             applied_index: Some(self.raft.log().applied().index),
             durable_index: Some(self.raft.persisted()),
             log_bytes: Some(self.raft.log().disk_bytes()),
-            checkpoint_bytes: Some(self.raft.persistence.state_bytes),
+            checkpoint_bytes: Some(self.raft.checkpoints.state_bytes()),
             disk_free_bytes: self.room.free(),
             disk_low: self.room.is_low,
             clock_ahead_ms: self.clock_ahead_ms(),
@@ -139,7 +139,7 @@ impl Node {
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raft;
         let leads = raft.leads();
-        let peers = self.membership.problems.iter().map(|(peer, _)| *peer);
+        let peers = self.membership.contacts.problems().iter().map(|(peer, _)| *peer);
         NodeStatus {
             leader: (raft.leader() != 0 && self.cx.stopped.is_none()).then_some(raft.leader()),
             is_leader: leads && self.cx.stopped.is_none(),
@@ -161,7 +161,7 @@ impl Node {
             is_client: false,
             joins: !self.raft.is_own_member(),
             quorum_loss: self.why_no_quorum(),
-            duplicates: self.membership.duplicates(self.cx.now.mono),
+            duplicates: self.membership.contacts.duplicates(self.cx.now.mono),
             versions: peers
                 .filter_map(|peer| Some((peer, self.membership.versions.of(peer)?)))
                 .collect(),
@@ -170,7 +170,8 @@ impl Node {
 
     /// What members that cannot be reached have last told of what was wrong with them, and when.
     fn last_reports(&self) -> impl Iterator<Item = (NodeId, (Time, String))> {
-        let problems = self.membership.problems.iter().filter(|(_, problem)| problem.is_some());
+        let problems =
+            self.membership.contacts.problems().iter().filter(|(_, problem)| problem.is_some());
         problems.filter_map(|(peer, _)| Some((*peer, self.troubles.last(*peer)?.clone())))
     }
 
@@ -416,9 +417,9 @@ impl Node {
             watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
             log_bytes: log.bytes() + log.outline().bytes_between(0, u64::MAX),
-            checkpoint_bytes: self.raft.persistence.state_bytes,
-            checkpoint_age: now.saturating_sub(self.raft.persistence.checkpoint_at),
-            checkpoint_error: self.raft.persistence.checkpoint_error.clone(),
+            checkpoint_bytes: self.raft.checkpoints.state_bytes(),
+            checkpoint_age: self.raft.checkpoints.age(now),
+            checkpoint_error: self.raft.checkpoints.error.clone(),
             disk_free: self.room.free(),
             disk_low: self.room.is_low,
             disk_waits: self.troubles.disk_waits(now),
@@ -439,7 +440,7 @@ impl Node {
                 let age = |at| now.saturating_sub(at);
                 self.last_reports().map(|(peer, (at, text))| (peer, age(at), text)).collect()
             },
-            duplicates: self.membership.duplicates(now),
+            duplicates: self.membership.contacts.duplicates(now),
             admin: self.administration.endpoint(),
             not_ready: self.status().not_ready(now, |node| self.membership.named(node).address),
         }

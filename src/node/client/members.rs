@@ -50,7 +50,7 @@ struct KnownMember {
 }
 
 /// Which members there are, which of them are connected, and which ones are preferred.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Members {
     /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeMap<NodeId, Member>,
@@ -72,17 +72,7 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn new() -> Members {
-        Members {
-            roster: BTreeMap::new(),
-            known: BTreeMap::new(),
-            availability: QuorumState::default(),
-            leader: 0,
-            seeds: BTreeMap::new(),
-            dial: Dial::seeking(),
-            failures: 0,
-            failed_at: Time::ZERO,
-            have_changed: false,
-        }
+        Members { dial: Dial::seeking(), ..Members::default() }
     }
 
     /// What the client reports of them.

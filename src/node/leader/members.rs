@@ -271,7 +271,7 @@ impl Leading {
     fn health(&self, node: NodeId, membership: &Membership, cx: &Context) -> PeerHealth {
         let now = cx.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let (received, seen) = (membership.last_received(node), &self.members);
+        let (received, seen) = (membership.contacts.last_received(node), &self.members);
         let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > cx.patience() { silent } else { Duration::ZERO };
         let sends =
@@ -393,7 +393,7 @@ impl Leading {
         let voters = raft.others().filter(|node| raft.is_voter(*node));
         let silent: BTreeSet<NodeId> = voters.filter(is_silent).collect();
         let (disk_low, refuses_writes) = self.room_report(&silent, raft, room, cx);
-        let is_news = membership.silent.as_ref() != Some(&silent)
+        let is_news = membership.silent() != Some(&silent)
             || !placed.is_subset(&self.members.placed)
             || room.differs(&disk_low, refuses_writes);
         if !is_news && now < self.members.health_at {

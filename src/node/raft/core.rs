@@ -11,6 +11,7 @@ use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 use crate::node::config::NodeConfig;
 use crate::node::io::Time;
 use crate::node::message::RaftBody;
+use crate::node::raft::checkpoints::Checkpoints;
 use crate::node::raft::configuration::VotingChange;
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
@@ -43,6 +44,7 @@ pub(in crate::node) struct Raft {
     pub(super) failed_transfers: Vec<NodeId>,
     pub(in crate::node) elections: Elections,
     pub(in crate::node) persistence: Persistence,
+    pub(in crate::node) checkpoints: Checkpoints,
     /// A leader's state that comes in.
     pub(in crate::node) incoming: IncomingSnapshots,
 }
@@ -62,7 +64,8 @@ impl Raft {
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         Ok(Raft {
             elections: Elections::new(config.seed, id, now, raw.raft.term),
-            persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now),
+            persistence: Persistence::default(),
+            checkpoints: Checkpoints::new(checkpoint, boot.checkpoint_bytes, now),
             raw,
             unapplied: VecDeque::new(),
             last_answer: LastAnswer::default(),
@@ -78,11 +81,10 @@ impl Raft {
     pub(in crate::node) fn restart(&mut self, boot: &Boot, now: Time) -> Result<(), String> {
         self.raw = start(self.id(), boot)?;
         self.unapplied.clear();
-        // Without a cluster, Raft had no messages to send.
-        self.persistence.awaiting.clear();
+        self.persistence.forget_awaiting();
         self.elections.observed = KnownLeader { term: self.term(), leader: 0 };
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
-        self.persistence.replaced(checkpoint, 0, now);
+        self.checkpoints.replaced(checkpoint, 0, now);
         Ok(())
     }
 

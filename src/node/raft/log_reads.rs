@@ -30,7 +30,7 @@ impl Replication {
             let from = progress.next;
             // Where the disk is damaged, a checkpoint is due that drops the log. Then raft-rs sends the peer a
             // snapshot.
-            let is_rotten = from < raft.persistence.rotten_below;
+            let is_rotten = raft.checkpoints.is_rotten(from);
             if progress.is_paused || !outline.contains(from) || is_rotten {
                 continue;
             }

@@ -64,7 +64,7 @@ impl Membership {
         let voters: BTreeSet<NodeId> =
             conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
         let (roster, _) = machine.roster();
-        let missing = self.problems.iter().filter(|(_, problem)| problem.is_some());
+        let missing = self.contacts.problems().iter().filter(|(_, problem)| problem.is_some());
         let missing = missing.filter(|(node, _)| voters.contains(node)).map(|(node, _)| {
             let address = roster.get(*node).map(|seat| seat.member.address.clone());
             address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))

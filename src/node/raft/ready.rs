@@ -114,9 +114,6 @@ impl Raft {
         let Ready { mut ready, after_disk } = ready;
         let (mut disk, mut write_at) = (installs, None);
         let snapshot = disk.map(|_| ready.snapshot().get_metadata().index);
-        if snapshot.is_some() {
-            self.persistence.installing = snapshot;
-        }
         let store = self.log_mut();
         store.append(ready.entries());
         if let Some(hard_state) = ready.hs() {
@@ -151,14 +148,7 @@ impl Raft {
 
     /// Sends the messages that waited for writes which are now durable.
     pub(in crate::node) fn settle(&mut self, sender: &mut Sender<'_>) {
-        let written = self.persistence.written;
-        let durable = |first: &AwaitingPersistence| {
-            first.disk.is_none_or(|number| number <= written) || planted!(AckBeforeDurable)
-        };
-        while self.persistence.awaiting.front().is_some_and(durable)
-            && let Some(durable) = self.persistence.awaiting.pop_front()
-        {
-            self.persistence.backlog_bytes -= durable.bytes;
+        while let Some(durable) = self.persistence.next_durable() {
             if let Some(at) = durable.write_at {
                 let cx = &mut *sender.cx;
                 cx.metrics.disk_sync.record(cx.now.mono.saturating_sub(at));
@@ -167,7 +157,6 @@ impl Raft {
             self.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {
                 self.raw.advance_apply_to(index);
-                self.persistence.installing.take_if(|newest| *newest == index);
             }
         }
     }

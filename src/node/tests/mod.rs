@@ -338,7 +338,7 @@ fn members_do_not_write_their_checkpoints_together() {
         cluster.write(leader, session, Command::Op(op));
         cluster.settle();
         for id in 1..=3 {
-            at.entry(id).or_default().insert(cluster.node(id).raft.persistence.checkpoint.index);
+            at.entry(id).or_default().insert(cluster.node(id).raft.checkpoints.last().index);
         }
     }
     let at: Vec<BTreeSet<u64>> = at.into_values().collect();

@@ -62,7 +62,7 @@ impl Replica {
         let Some(beginning) = client.beginning.take_if(ready) else {
             return;
         };
-        client.send(ToClient::Cluster { cluster });
+        client.outgoing.push(ToClient::Cluster { cluster });
         let mut past = SentHistory::default();
         for claim in beginning.claims {
             match claim {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BUDGET_BYTES, MESSAGE_BYTES, PendingQuery, SILENCE_TICKS, ServedClient};
+use super::{BUDGET_BYTES, PendingQuery, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{ToClient, UpTo};
 use crate::node::io::{Effects, SessionHolder, Time};
-use crate::node::message::{PeerMessage, in_parts};
+use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
@@ -66,11 +66,11 @@ impl Replica {
                     &mut fired,
                 );
                 if let Some(client) = self.clients.clients.get_mut(&from) {
-                    let before = client.outgoing_bytes;
+                    let before = client.outgoing.bytes();
                     client_message::answer(request, answer)
                         .into_iter()
-                        .for_each(|update| client.send(update));
-                    let bytes = client.outgoing_bytes - before;
+                        .for_each(|update| client.outgoing.push(update));
+                    let bytes = client.outgoing.bytes() - before;
                     if unacknowledged >= BUDGET_BYTES / 2 {
                         self.clients.turn_at = now + heartbeat;
                     }
@@ -221,28 +221,15 @@ impl Replica {
         let mut slow = Vec::new();
         let all = self.clients.unacknowledged_bytes();
         for (id, client) in &mut self.clients.clients {
-            if client.updates.is_empty() && !client.awaits_message {
+            if !client.outgoing.is_due() {
                 continue;
             }
             if client.is_slow(all) {
                 slow.push((*id, client.attachment));
                 continue;
             }
-            client.awaits_message = false;
-            client.outgoing_bytes = 0;
-            let attachment = client.attachment;
-            let parts = in_parts(client.updates.drain(..), MESSAGE_BYTES, ToClient::message_bytes);
-            let last = client.next_sent + parts.len() as u64 - 1;
-            for updates in parts {
-                let number = client.next_sent;
-                client.next_sent += 1;
-                let bytes = updates.iter().map(ToClient::size).sum::<usize>() + 64;
-                client.unacknowledged.push_back((number, bytes));
-                client.unacknowledged_bytes += bytes;
-                let up_to = (number == last).then_some(up_to);
-                let message = PeerMessage::ToClient { attachment, number, updates, up_to };
-                effects.messages.push((*id, message));
-            }
+            let messages = client.outgoing.take(client.attachment, up_to);
+            effects.messages.extend(messages.map(|message| (*id, message)));
         }
         for (client, attachment) in slow {
             self.let_go(client, attachment, "it is too slow for what it watches", effects);

@@ -19,10 +19,11 @@
 
 mod begin;
 mod deliver;
+mod outgoing;
 mod rights;
 pub(in crate::node) mod serve;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::machine::command::{OpError, Outcome, Reply};
@@ -34,6 +35,7 @@ use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
+use outgoing::Outgoing;
 use rights::ClientRights;
 
 /// The most clients that a member serves.
@@ -91,12 +93,9 @@ struct ServedClient {
     attachment: u64,
     /// What its user calls it; empty: nothing.
     name: String,
-    /// The number of the next message from it (`next_received`) and to it (`next_sent`).
+    /// The number of the next message from it.
     next_received: u64,
-    next_sent: u64,
-    /// The messages to it that it has not acknowledged: their numbers and bytes.
-    unacknowledged: VecDeque<(u64, usize)>,
-    unacknowledged_bytes: usize,
+    outgoing: Outgoing,
     received_at: Time,
     /// Its claims and watches, until this replica has everything that the client has seen.
     beginning: Option<Beginning>,
@@ -105,10 +104,6 @@ struct ServedClient {
     /// Its watches by its own numbers, with the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
-    updates: Vec<ToClient>,
-    outgoing_bytes: usize,
-    /// Whether it waits for a message, even an empty one.
-    awaits_message: bool,
     /// Whether it was sent the present members.
     is_informed: bool,
 }
@@ -158,25 +153,15 @@ impl ServedClient {
             next_received: 1,
             received_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
-            awaits_message: true,
+            outgoing: Outgoing::new(),
             ..ServedClient::default()
         }
-    }
-
-    fn send(&mut self, update: ToClient) {
-        self.outgoing_bytes += update.size();
-        self.updates.push(update);
-    }
-
-    /// The bytes that were sent to it, or are about to be, and are not acknowledged.
-    fn pending_bytes(&self) -> usize {
-        self.unacknowledged_bytes + self.outgoing_bytes
     }
 
     /// Whether it has left too much unacknowledged. `all`: the unacknowledged bytes of all clients
     /// together.
     fn is_slow(&self, all: usize) -> bool {
-        is_too_much(self.pending_bytes(), UNACKNOWLEDGED_BYTES_MAX, || all)
+        is_too_much(self.outgoing.bytes(), UNACKNOWLEDGED_BYTES_MAX, || all)
     }
 
     /// Whether it has more watches or sessions than a client may.
@@ -193,7 +178,7 @@ impl ServedClient {
     /// disconnected because many ask at once. Clients that acknowledge nothing do not block the others
     /// for good: each heartbeat one client has an `extra` turn.
     fn has_turn(&self, all: usize, extra: bool) -> bool {
-        let pending = self.pending_bytes();
+        let pending = self.outgoing.bytes();
         pending < ANSWERS_BYTES_MAX && (all < BUDGET_BYTES / 2 || (extra && pending <= SHARE_BYTES))
     }
 }
@@ -202,13 +187,13 @@ impl ClientServer {
     /// The bytes that were sent to all clients together, or are about to be, and are not
     /// acknowledged.
     fn unacknowledged_bytes(&self) -> usize {
-        self.clients.values().map(ServedClient::pending_bytes).sum()
+        self.clients.values().map(|client| client.outgoing.bytes()).sum()
     }
 
     /// Queues an update for a client, if it is served.
     fn send(&mut self, client: NodeId, update: ToClient) {
         if let Some(client) = self.clients.get_mut(&client) {
-            client.send(update);
+            client.outgoing.push(update);
         }
     }
 
@@ -283,7 +268,7 @@ impl ClientServer {
     /// Has the clients repeat their requests to the leader, since these may be lost.
     pub(in crate::node) fn again(&mut self) {
         for client in self.clients.values_mut() {
-            client.send(ToClient::Again);
+            client.outgoing.push(ToClient::Again);
         }
     }
 
@@ -301,7 +286,7 @@ impl ClientServer {
             if !client.is_informed && client.beginning.is_none() {
                 client.is_informed = true;
                 let (members, availability) = self.members.clone();
-                client.send(ToClient::Members { members, availability });
+                client.outgoing.push(ToClient::Members { members, availability });
             }
         }
     }

@@ -103,13 +103,8 @@ impl Replica {
         client.next_received += 1;
         client.received_at = cx.now.mono;
         // If the client begins with many messages, each is acknowledged.
-        client.awaits_message |= client.beginning.is_some();
-        while let Some((sent, bytes)) = client.unacknowledged.front().copied()
-            && sent < received
-        {
-            client.unacknowledged.pop_front();
-            client.unacknowledged_bytes -= bytes;
-        }
+        client.outgoing.is_awaited |= client.beginning.is_some();
+        client.outgoing.acknowledged(received);
         true
     }
 
@@ -214,7 +209,7 @@ impl Replica {
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
-                client.awaits_message = true;
+                client.outgoing.is_awaited = true;
                 // Its id alone proves nothing: whoever held a session before knew the holder's number.
                 let (sessions, refused) =
                     sessions.into_iter().partition(|session| self.clients.holds(from, *session));
@@ -243,7 +238,7 @@ impl Replica {
                 held.waits.confirmed(|of| of <= read_index, index);
             }
         }
-        client.send(ToClient::Confirmed { boot, read_index, refused });
+        client.outgoing.push(ToClient::Confirmed { boot, read_index, refused });
     }
 
     /// Whether it has clients, or watches of theirs.

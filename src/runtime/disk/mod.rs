@@ -16,6 +16,7 @@
 pub(crate) mod change;
 pub(crate) mod group_commit;
 mod inline;
+mod jobs;
 pub(crate) mod reports;
 mod state_thread;
 pub(crate) mod state_worker;
@@ -23,6 +24,7 @@ pub(crate) mod state_worker;
 mod test_store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 pub(crate) mod writer;
 #[cfg(test)]
 mod writer_tests;

@@ -16,30 +16,16 @@
 //! }
 //! ```
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
 use super::change::{AGAIN_MAX, AGAIN_PAUSE, ChangeCall, ChangeStep, DiskChange};
-use super::group_commit::{WRITE_BYTES_MAX, merge, next_part, size};
+use super::group_commit::size;
+use super::jobs::{DiskJob, Jobs};
 use super::reports::Reports;
 use super::state_worker::{CheckpointOrder, CheckpointOutcome, StateOrder};
+use super::upkeep::Upkeep;
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input, Time};
 use crate::node::stored::{LogWrite, SnapshotMeta};
-use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
-
-/// How long there must be nothing to write before the store does its deferred work.
-pub(super) const REST_AFTER: Duration = Duration::from_millis(5);
-
-/// How often the room on the disk is measured.
-pub(super) const SPACE_PERIOD: Duration = Duration::from_secs(1);
-
-/// The duration of a round through all pieces of the log and of the checkpoint, in seconds.
-const SCRUB_ROUND: u64 = 24 * 60 * 60;
-/// The shortest pause between two pieces, of a few MiB each, in seconds.
-const SCRUB_PAUSE: u64 = 4;
-/// The pause before the first piece, and if there is nothing to verify.
-pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
+use crate::storage::{LogAfter, LogStore, StorageError};
 
 /// What a driver does next.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,11 +65,9 @@ pub(crate) enum StoreStep {
 pub(crate) struct Writer {
     store: Box<dyn LogStore>,
     reports: Reports,
-    jobs: VecDeque<DiskJob>,
+    jobs: Jobs,
     /// The step that was decided, and not yet performed.
     call: Option<StoreCall>,
-    /// The write in progress, or what is left of it.
-    merged: Option<Merged>,
     /// The change in progress. No other job is done meanwhile.
     change: Option<DiskChange>,
     /// A call that has failed without having changed anything. Nothing else is done before it is made again.
@@ -98,30 +82,13 @@ pub(crate) struct Writer {
     order: Option<StateOrder>,
     /// Whether a checkpoint must have stopped before the change goes on.
     is_stopping: bool,
-    /// Whether something was written since the store last did its deferred work, and when it does.
-    busy: bool,
-    rest_at: Option<Time>,
-    /// When the room on the disk is measured, and the last result.
-    space_at: Time,
-    space: Option<Space>,
-    log_space: Option<Space>,
-    /// When the next piece is verified. `None`: a pause of this length begins.
-    scrub_at: Option<Time>,
-    scrub_pause: Duration,
+    upkeep: Upkeep,
     is_closing: bool,
     has_failed: bool,
-    /// Writes are merged up to this size, and a larger one is split.
-    write_bytes_max: usize,
-}
-
-#[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
-enum DiskJob {
-    Op(DiskOp),
-    Outcome(CheckpointOutcome),
 }
 
 /// A call of the store.
-enum StoreCall {
+pub(super) enum StoreCall {
     /// The number to report if this is the last part.
     Append(Option<u64>, LogWrite),
     Read(u64, u64),
@@ -140,16 +107,8 @@ struct Delayed {
     again_at: Option<Time>,
 }
 
-/// Writes that were merged.
-struct Merged {
-    number: u64,
-    write: LogWrite,
-    /// Whether a part is decided, so that no more is merged.
-    is_begun: bool,
-}
-
 /// A checkpoint that is being written.
-struct Checkpoint {
+pub(super) struct Checkpoint {
     number: u64,
     meta: SnapshotMeta,
     keep_from: u64,
@@ -161,9 +120,8 @@ impl Writer {
         Writer {
             store,
             reports,
-            jobs: VecDeque::new(),
+            jobs: Jobs::new(),
             call: None,
-            merged: None,
             change: None,
             delayed: None,
             delays: 0,
@@ -171,29 +129,22 @@ impl Writer {
             checkpoints: 0,
             order: None,
             is_stopping: false,
-            busy: false,
-            rest_at: None,
-            space_at: now,
-            space: None,
-            log_space: None,
-            scrub_at: None,
-            scrub_pause: SCRUB_AGAIN,
+            upkeep: Upkeep::new(now),
             is_closing: false,
             has_failed: false,
-            write_bytes_max: WRITE_BYTES_MAX,
         }
     }
 
     /// Adds an operation, after all earlier ones.
     pub(crate) fn submit(&mut self, op: DiskOp) {
-        self.jobs.push_back(DiskJob::Op(op));
+        self.jobs.push(DiskJob::Op(op));
     }
 
     /// A checkpoint that was ordered has ended.
     pub(crate) fn checkpoint_ended(&mut self, outcome: CheckpointOutcome) {
         match outcome {
             CheckpointOutcome::Stopped => self.is_stopping = false,
-            outcome => self.jobs.push_back(DiskJob::Outcome(outcome)),
+            outcome => self.jobs.push(DiskJob::Outcome(outcome)),
         }
     }
 
@@ -206,15 +157,15 @@ impl Writer {
     /// Splits writes of more bytes than this.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn split_above(&mut self, bytes: usize) {
-        self.write_bytes_max = bytes;
+        self.jobs.split_above(bytes);
     }
 
     /// Whether everything is written, the store's deferred work included.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn is_resting(&self) -> bool {
-        let Writer { busy, jobs, call, merged, change, delayed, .. } = self;
-        let is_idle = call.is_none() && merged.is_none() && change.is_none() && delayed.is_none();
-        is_idle && !busy && jobs.is_empty()
+        let Writer { jobs, call, change, delayed, upkeep, .. } = self;
+        let is_idle = call.is_none() && change.is_none() && delayed.is_none();
+        is_idle && !upkeep.busy && jobs.is_empty()
     }
 
     /// See [`LogStore::work_beside`].
@@ -268,10 +219,10 @@ impl Writer {
         if let Some(order) = self.order.take() {
             return Ok(Next::Send(order));
         }
-        if now >= self.space_at {
-            self.space_at = now + SPACE_PERIOD;
-            return Ok(Next::Perform(StoreCall::Space));
-        }
+        let space_at = match self.upkeep.first(now) {
+            Ok(call) => return Ok(Next::Perform(call)),
+            Err(until) => until,
+        };
         if let Some(mut delayed) = self.delayed.take() {
             let again_at = *delayed.again_at.get_or_insert(now + AGAIN_PAUSE);
             if self.is_closing {
@@ -281,23 +232,23 @@ impl Writer {
                 return Ok(Next::Perform(delayed.call));
             }
             self.delayed = Some(delayed);
-            return Ok(Next::Wait(Some(again_at.min(self.space_at))));
+            return Ok(Next::Wait(Some(again_at.min(space_at))));
         }
         loop {
-            if let Some(merged) = self.merged.take() {
-                return Ok(Next::Perform(self.write(merged)));
+            if let Some(call) = self.jobs.go_on_writing() {
+                return Ok(Next::Perform(call));
             }
             if let Some(change) = &mut self.change {
                 if self.is_stopping {
-                    return Ok(Next::Wait(Some(self.space_at)));
+                    return Ok(Next::Wait(Some(space_at)));
                 }
                 return Ok(match change.pauses_until(now, self.is_closing)? {
-                    Some(until) => Next::Wait(Some(until.min(self.space_at))),
+                    Some(until) => Next::Wait(Some(until.min(space_at))),
                     None => Next::Perform(StoreCall::Change(change.next_call())),
                 });
             }
-            let Some(job) = self.jobs.pop_front() else { break };
-            self.rest_at = None;
+            let Some(job) = self.jobs.pop() else { break };
+            self.upkeep.interrupt();
             if let Some(next) = self.begin(job)? {
                 return Ok(next);
             }
@@ -305,19 +256,10 @@ impl Writer {
         if self.is_closing {
             return Ok(Next::End);
         }
-        let scrub_at = *self.scrub_at.get_or_insert(now + self.scrub_pause);
-        if now >= scrub_at {
-            return Ok(Next::Perform(StoreCall::Scrub));
-        }
-        let mut until = self.space_at.min(scrub_at);
-        if self.busy {
-            let rest_at = *self.rest_at.get_or_insert(now + REST_AFTER);
-            if now >= rest_at {
-                return Ok(Next::Perform(StoreCall::Idle));
-            }
-            until = until.min(rest_at);
-        }
-        Ok(Next::Wait(Some(until)))
+        Ok(match self.upkeep.next(now) {
+            Ok(call) => Next::Perform(call),
+            Err(until) => Next::Wait(Some(until)),
+        })
     }
 
     /// Begins a job. `None`: it is in progress now, or there is nothing to do for it.
@@ -330,7 +272,7 @@ impl Writer {
         };
         let change = match op {
             DiskOp::Write { number, write } => {
-                self.merged = Some(Merged { number, write, is_begun: false });
+                self.jobs.begin_write(number, write);
                 return Ok(None);
             }
             DiskOp::Read { from, bytes } => {
@@ -379,43 +321,13 @@ impl Writer {
         written.map(|()| Some(StoreCall::Commit(Box::new(checkpoint))))
     }
 
-    /// Merges this write with all that wait behind it, and writes the next part of them.
-    fn write(&mut self, mut merged: Merged) -> StoreCall {
-        while !merged.is_begun && size(&merged.write) < self.write_bytes_max {
-            match self.jobs.pop_front() {
-                Some(DiskJob::Op(DiskOp::Write { number, write })) => {
-                    merged.number = number;
-                    merge(&mut merged.write, write);
-                }
-                // A read only needs entries that were written earlier.
-                Some(DiskJob::Op(DiskOp::Read { from, bytes })) => {
-                    self.merged = Some(merged);
-                    return StoreCall::Read(from, bytes);
-                }
-                Some(other) => {
-                    self.jobs.push_front(other);
-                    break;
-                }
-                None => break,
-            }
-        }
-        merged.is_begun = true;
-        match next_part(&mut merged.write, self.write_bytes_max) {
-            Some(part) => {
-                self.merged = Some(merged);
-                StoreCall::Append(None, part)
-            }
-            None => StoreCall::Append(Some(merged.number), merged.write),
-        }
-    }
-
     fn make(&mut self, call: StoreCall) -> Result<(), StorageError> {
         match call {
             StoreCall::Append(number, write) => {
                 if let Err(error) = self.store.append(&write) {
                     return self.delay(StoreCall::Append(number, write), error);
                 }
-                (self.busy, self.delays) = (true, 0);
+                (self.upkeep.busy, self.delays) = (true, 0);
                 if let Some(number) = number {
                     self.reports.send(Input::Written { number });
                 }
@@ -440,13 +352,13 @@ impl Writer {
             StoreCall::Commit(checkpoint) => {
                 let Checkpoint { meta, keep_from, .. } = *checkpoint;
                 let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-                self.busy = true;
+                self.upkeep.busy = true;
                 self.reports.send(Input::CheckpointDone { index: meta.index, bytes });
             }
             StoreCall::Change(call) => {
                 if let Some(mut change) = self.change.take() {
                     if change.perform(call, &mut *self.store, self.is_closing)? {
-                        self.busy = true;
+                        self.upkeep.busy = true;
                         self.reports.send(Input::Written { number: change.number() });
                     } else {
                         self.change = Some(change);
@@ -455,10 +367,10 @@ impl Writer {
             }
             StoreCall::Idle => {
                 self.store.idle()?;
-                self.busy = false;
+                self.upkeep.busy = false;
             }
-            StoreCall::Space => self.measure(),
-            StoreCall::Scrub => self.scrub()?,
+            StoreCall::Space => self.upkeep.measure(&*self.store, &self.reports),
+            StoreCall::Scrub => self.upkeep.scrub(&mut *self.store, self.reports.clone())?,
         }
         Ok(())
     }
@@ -474,41 +386,6 @@ impl Writer {
             tracing::warn!(%error, "cannot write to the data directory; trying again");
         }
         self.delayed = Some(Delayed { call, error, again_at: None });
-        Ok(())
-    }
-
-    /// Measures the room on the disk, and reports it if it has changed.
-    fn measure(&mut self) {
-        let space = self.store.space();
-        if let Some(Space { free, total }) = space
-            && space != self.space
-        {
-            self.reports.send(Input::DiskSpace { free, total });
-        }
-        self.space = space.or(self.space);
-        let log_space = self.store.log_space();
-        if let Some(Space { free, total }) = log_space
-            && log_space != self.log_space
-        {
-            self.reports.send(Input::LogSpace { free, total });
-        }
-        self.log_space = log_space.or(self.log_space);
-    }
-
-    /// Verifies the next piece of the log or of the checkpoint, perhaps on another thread.
-    fn scrub(&mut self) -> Result<(), StorageError> {
-        let reports = self.reports.clone();
-        let found = move |rot: Option<Rot>| {
-            if let Some(rot) = rot {
-                reports.rotten(rot);
-            }
-        };
-        let pieces = self.store.scrub(Box::new(found))?;
-        self.scrub_at = None;
-        self.scrub_pause = match SCRUB_ROUND.checked_div(pieces) {
-            Some(pause) => Duration::from_secs(pause.max(SCRUB_PAUSE)),
-            None => SCRUB_AGAIN,
-        };
         Ok(())
     }
 }

@@ -4,36 +4,35 @@
 //! decides who may connect, whose turn it is, what is read and written, and which connections end and why.
 //! Seeded tests drive it in virtual time (`tests/seeded`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::GatewayBuilder;
+use super::admission::Admission;
 use super::authentication::Authenticator;
 use super::connection::ClientConnection;
-use super::counts::PacketCounts;
+use super::counts::{PacketCounts, Totals};
 use super::ending::{Ending, Endings};
 use super::memory::{self, Memory};
 use super::output::Output;
 use super::quorum::{Quorum, Service};
+use super::turns::Turns;
 use super::wire::frame::{DecodedPiece, FrameDecoder};
 use super::wire::jute::Sink;
 use super::words;
-use super::{GatewayBuilder, SWEEP};
-use crate::api::support::{Arrived, Mailbox, NodeShared, Recipient, SHORT_READ_DRAINS, files};
+use crate::api::support::{Arrived, Mailbox, NodeShared, Recipient, SHORT_READ_DRAINS};
 use crate::types::acl::Id;
-use crate::types::right::Right;
 use crate::types::znode::{SessionId, Zxid};
 
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
 /// How many times one client is read and written before the next client's turn.
 const ROUNDS_MAX: usize = 16;
-/// How many connections for which there is no file wait for a four-letter word, so that a monitor sees that.
-const WORDS_MAX: usize = 8;
 /// How long a client may take for its first packet, including a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -66,6 +65,7 @@ pub(super) struct Readiness {
     pub(super) failure: Option<Ending>,
 }
 
+/// The clients of one port: who is served next, and which connections end to bound the memory.
 pub(super) struct Clients {
     pub(super) shared: Arc<NodeShared>,
     pub(super) settings: GatewayBuilder,
@@ -73,26 +73,16 @@ pub(super) struct Clients {
     pub(super) address: SocketAddr,
     mailbox: Arc<Mailbox>,
     pub(super) connected: BTreeMap<u64, GatewayClient>,
-    from: BTreeMap<IpAddr, usize>,
-    /// How many files the process may have open.
-    pub(super) files_max: Option<usize>,
+    pub(super) admission: Admission,
     memory: Arc<Memory>,
     /// What waits for each client alone, in all.
     own_bytes: usize,
     zxid: Zxid,
     authenticator: Authenticator,
-    pub(super) counts: PacketCounts,
+    pub(super) totals: Totals,
     pub(super) endings: Endings,
-    /// When it began.
-    pub(super) since: Duration,
     pub(super) quorum: Quorum,
-    /// What clients have set by `stmk`. It has no effect.
-    pub(super) trace_mask: i64,
-    /// The clients whose turn it is.
-    touched: BTreeSet<u64>,
-    /// When the last turn began, and the last sweep.
-    turned: Duration,
-    swept: Duration,
+    pub(super) turns: Turns,
     /// The connections that have ended, whose streams are to be closed.
     over: Vec<u64>,
 }
@@ -140,19 +130,14 @@ impl Clients {
             address,
             mailbox,
             connected: BTreeMap::new(),
-            from: BTreeMap::new(),
-            files_max,
+            admission: Admission::new(files_max),
             memory: Arc::default(),
             own_bytes: 0,
             authenticator,
-            counts: PacketCounts::default(),
+            totals: Totals::new(now),
             endings,
-            since: now,
             quorum: Quorum::default(),
-            trace_mask: words::TRACE_MASK,
-            touched: BTreeSet::new(),
-            turned: now,
-            swept: now,
+            turns: Turns::new(now),
             over: Vec::new(),
         }
     }
@@ -160,32 +145,17 @@ impl Clients {
     /// Whether a client may connect from this address, if the process has so many files `open`. If not, that is
     /// counted and logged.
     pub(super) fn admits(&mut self, from: SocketAddr, open: usize, now: Duration) -> bool {
-        let of_address = self.from.get(&from.ip()).copied().unwrap_or(0);
-        let most = match self.settings.connections_per_address_max {
-            0 => usize::MAX,
-            most => most,
-        };
-        let (connected, all) = (self.connected.len(), self.settings.connections_max);
-        let refusal = match self.lacks_files(open.saturating_sub(WORDS_MAX)) {
-            _ if connected >= all => Ending::TooMany { most: all },
-            Some(refusal) => refusal,
-            None if of_address >= most => Ending::TooManyOfAddress { most },
-            None => return true,
-        };
+        let connected = self.connected.len();
+        let refusal = self.admission.refusal(from.ip(), connected, open, &self.settings);
+        let Some(refusal) = refusal else { return true };
         self.ended(from, None, &refusal, now);
         false
     }
 
-    /// Why a client is refused when so many files are open.
-    fn lacks_files(&self, open: usize) -> Option<Ending> {
-        let most = self.files_max.filter(|most| open >= files::room(*most, Right::Client))?;
-        Some(Ending::TooManyFiles { open, most })
-    }
-
     /// A client has connected, with so many files open.
     pub(super) fn connect(&mut self, number: u64, from: SocketAddr, open: usize, now: Duration) {
-        let refusal = self.lacks_files(open);
-        *self.from.entry(from.ip()).or_default() += 1;
+        let refusal = self.admission.lacks_files(open);
+        self.admission.connected(from.ip());
         let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
         let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
         let (settings, memory) = (&self.settings, Arc::clone(&self.memory));
@@ -208,7 +178,7 @@ impl Clients {
             greeted: false,
         };
         self.connected.insert(number, client);
-        self.touched.insert(number);
+        self.turns.touch(number);
     }
 
     /// A client's socket may be read or written, or is broken.
@@ -220,7 +190,7 @@ impl Clients {
                 client.fail(failure);
             }
         }
-        self.touched.insert(number);
+        self.turns.touch(number);
     }
 
     /// A client's certificate is not accepted any more.
@@ -228,13 +198,8 @@ impl Clients {
     pub(super) fn refuse(&mut self, number: u64, reason: String) {
         if let Some(client) = self.connected.get_mut(&number) {
             client.connection.end(Ending::Tls(reason));
-            self.touched.insert(number);
+            self.turns.touch(number);
         }
-    }
-
-    /// Whether some clients have had no turn since something happened to them.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.touched.is_empty()
     }
 
     /// Takes what the node has sent, and lets all clients read and write to which something has happened.
@@ -249,30 +214,24 @@ impl Clients {
         for (number, delivery) in deliveries {
             if let Some(client) = self.connected.get_mut(&number) {
                 client.connection.take(delivery);
-                self.touched.insert(number);
+                self.turns.touch(number);
             }
         }
         for (number, watch, event) in events {
             if let Some(client) = self.connected.get_mut(&number) {
                 client.connection.events.push(watch, event);
-                self.touched.insert(number);
+                self.turns.touch(number);
             }
         }
-        if now.saturating_sub(self.turned) > SWEEP * 3 / 2 {
+        if self.turns.begin(now) {
             // This thread was delayed. Bytes that clients have sent in the meantime are still to be
             // read, so their silence proves nothing.
             for client in self.connected.values_mut() {
                 client.connection.session.last_received = now;
             }
         }
-        self.turned = now;
         self.serve_touched(now, streams, scratch);
         self.bound_memory(now);
-    }
-
-    /// The time until the next [`sweep`](Self::sweep).
-    pub(super) fn next_sweep(&self, now: Duration) -> Duration {
-        (self.swept + SWEEP).saturating_sub(now)
     }
 
     /// Looks whether there is a quorum, and ends the sessions of clients that are silent.
@@ -282,18 +241,18 @@ impl Clients {
         streams: &mut BTreeMap<u64, S>,
         scratch: &mut [u8],
     ) {
-        self.swept = now;
+        self.turns.swept(now);
         self.endings.note_rest(now);
         if self.quorum.look(&self.shared, self.settings.read_only, now) {
             // These clients either have sessions and cannot be served, or have no sessions and could get
             // one. They connect again, here or elsewhere.
             for (number, client) in self.connected.iter_mut().filter(|(_, client)| client.greeted) {
                 client.connection.end(Ending::QuorumChanged);
-                self.touched.insert(*number);
+                self.turns.touch(*number);
             }
         }
         let silent = |(number, client): (&u64, &GatewayClient)| {
-            let is_busy = self.touched.contains(number);
+            let is_busy = self.turns.is_touched(*number);
             (!is_busy && client.connection.session.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.connected.iter().filter_map(silent).collect::<Vec<_>>() {
@@ -329,7 +288,7 @@ impl Clients {
         streams: &mut BTreeMap<u64, S>,
         scratch: &mut [u8],
     ) {
-        for number in std::mem::take(&mut self.touched) {
+        for number in self.turns.take() {
             if let Some(stream) = streams.get_mut(&number) {
                 self.serve(number, stream, scratch, now);
             }
@@ -378,13 +337,13 @@ impl Clients {
             }
             rounds += 1;
             if rounds == ROUNDS_MAX {
-                self.touched.insert(number);
+                self.turns.touch(number);
                 break;
             }
         }
         let fresh = std::mem::take(&mut client.connection.counts);
         client.counts.add(&fresh);
-        self.counts.add(&fresh);
+        self.totals.counts.add(&fresh);
         if let Some((word, argument)) = word {
             let answer = self.answer(word, argument);
             if let Some(client) = self.connected.get_mut(&number) {
@@ -439,8 +398,8 @@ impl Clients {
             b"crst" => {
                 self.connected.values_mut().for_each(|of| of.counts = PacketCounts::default())
             }
-            b"srst" => self.counts = PacketCounts::default(),
-            b"stmk" => self.trace_mask = argument.unwrap_or(self.trace_mask),
+            b"srst" => self.totals.counts = PacketCounts::default(),
+            b"stmk" => self.totals.trace_mask = argument.unwrap_or(self.totals.trace_mask),
             _ => {}
         }
         words::answer(word, self)
@@ -458,12 +417,7 @@ impl Clients {
         self.own_bytes -= client.own_bytes;
         self.over.push(number);
         client.connection.leave();
-        if let Some(count) = self.from.get_mut(&client.address.ip()) {
-            *count -= 1;
-            if *count == 0 {
-                self.from.remove(&client.address.ip());
-            }
-        }
+        self.admission.left(client.address.ip());
     }
 
     /// Counts and logs the end of a connection.
@@ -576,8 +530,7 @@ impl Clients {
         let (held, limit) = (self.held_bytes(), self.settings.buffer_bytes_max);
         let heaviest = self.connected.values().map(GatewayClient::weight).max().unwrap_or(0);
         assert!(held <= limit || heaviest < memory::LEAST, "{held} bytes wait for clients");
-        let by_address = self.from.values().sum::<usize>();
-        assert_eq!(by_address, self.connected.len(), "each connection is counted");
+        assert_eq!(self.admission.count(), self.connected.len(), "each connection is counted");
         for client in self.connected.values() {
             client.connection.check_bounds();
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::words::TRACE_MASK;
 use crate::types::znode::Zxid;
 
 /// The packets of one connection, or of all, since the beginning or the last reset.
@@ -12,6 +13,21 @@ pub(super) struct PacketCounts {
     /// The latency of replies: from the arrival of the request until the reply is written.
     latency: Option<ReplyLatency>,
     pub(super) last: Option<LastReply>,
+}
+
+/// What the words report of all connections together.
+pub(super) struct Totals {
+    pub(super) counts: PacketCounts,
+    /// When the gateway began.
+    pub(super) since: Duration,
+    /// What clients have set by `stmk`. It has no effect.
+    pub(super) trace_mask: i64,
+}
+
+impl Totals {
+    pub(super) fn new(now: Duration) -> Totals {
+        Totals { counts: PacketCounts::default(), since: now, trace_mask: TRACE_MASK }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

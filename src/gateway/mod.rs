@@ -29,6 +29,7 @@
 // - `words` answers the four-letter words, from the figures of `counts`.
 // - `import` is a client itself: it copies a tree out of a ZooKeeper.
 
+mod admission;
 mod authentication;
 mod clients;
 mod connection;
@@ -54,6 +55,7 @@ mod stream;
 mod tests;
 #[cfg(feature = "tls")]
 mod tls;
+mod turns;
 mod waiting;
 mod watches;
 mod wire;

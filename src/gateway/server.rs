@@ -73,7 +73,7 @@ impl Server {
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let most = self.clients.settings.connections_max;
-        let files_max = self.clients.files_max;
+        let files_max = self.clients.admission.files_max;
         let room = files_max.map(|files| files::room(files, Right::Client));
         if let Some(room) = room.filter(|room| *room < most) {
             tracing::warn!(
@@ -84,9 +84,9 @@ impl Server {
             );
         }
         while !self.port.is_stopped() && self.shared.stopped().is_none() {
-            let pause = match self.clients.is_busy() {
+            let pause = match self.clients.turns.is_busy() {
                 true => Duration::ZERO,
-                false => self.clients.next_sweep(self.shared.clock.now()),
+                false => self.clients.turns.next_sweep(self.shared.clock.now()),
             };
             if let Err(error) = self.port.wait(&mut events, pause) {
                 tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
@@ -101,7 +101,7 @@ impl Server {
             let now = self.shared.clock.now();
             self.clients.turn(now, &mut self.streams, &mut self.port.scratch);
             // Also done while some clients are busy.
-            if self.clients.next_sweep(now).is_zero() {
+            if self.clients.turns.next_sweep(now).is_zero() {
                 self.sweep(now);
             }
             self.close_ended();
@@ -123,7 +123,7 @@ impl Server {
 
     fn accept(&mut self) {
         let now = self.shared.clock.now();
-        self.clients.files_max = files::files_max();
+        self.clients.admission.files_max = files::files_max();
         loop {
             let (mut stream, from) = match self.port.accept() {
                 Ok(Some(accepted)) => accepted,
@@ -156,7 +156,7 @@ impl Server {
         let Some(suppressed) = self.no_files.permit(now) else { return };
         if files::is_exhausted(error) {
             tracing::warn!(
-                %error, suppressed, connections = self.streams.len(), limit = self.clients.files_max,
+                %error, suppressed, connections = self.streams.len(), limit = self.clients.admission.files_max,
                 "the gateway cannot accept further clients before others leave, because the process has too many \
                  files open: raise that limit (ulimit -n, LimitNOFILE of systemd), or lower connections_max \
                  (--max-cnxns)"

@@ -144,7 +144,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Clients) -> String {
             let tree = seen.shared.tree();
             let _ = writeln!(text, "{:x}: {}", tree.zxid(), tree.hash().cast_signed());
         }
-        b"gtmk" | b"stmk" => text.push_str(&seen.trace_mask.to_string()),
+        b"gtmk" | b"stmk" => text.push_str(&seen.totals.trace_mask.to_string()),
         b"crst" => text.push_str("Connection stats reset.\n"),
         b"srst" => text.push_str("Server stats reset.\n"),
         _ => {}
@@ -187,10 +187,10 @@ fn server(text: &mut String, seen: &Clients, with_clients: bool) {
         }
         text.push('\n');
     }
-    let (least, mean, most) = seen.counts.latency_ms();
+    let (least, mean, most) = seen.totals.counts.latency_ms();
     let _ = writeln!(text, "Latency min/avg/max: {least}/{mean:?}/{most}");
-    let _ = writeln!(text, "Received: {}", seen.counts.received);
-    let _ = writeln!(text, "Sent: {}", seen.counts.sent);
+    let _ = writeln!(text, "Received: {}", seen.totals.counts.received);
+    let _ = writeln!(text, "Sent: {}", seen.totals.counts.sent);
     let _ = writeln!(text, "Connections: {}", seen.connected.len());
     let _ = writeln!(text, "Outstanding: {}", seen.waiting());
     let _ = writeln!(text, "Zxid: {zxid:#x}");
@@ -270,15 +270,15 @@ fn monitor(text: &mut String, seen: &Clients) {
     };
     line("version", &format_args!("{VERSION}, built on -"));
     line("server_state", &seen.state());
-    let (least, mean, most) = seen.counts.latency_ms();
+    let (least, mean, most) = seen.totals.counts.latency_ms();
     line("min_latency", &least);
     line("avg_latency", &format_args!("{mean:?}"));
     line("max_latency", &most);
-    line("packets_received", &seen.counts.received);
-    line("packets_sent", &seen.counts.sent);
+    line("packets_received", &seen.totals.counts.received);
+    line("packets_sent", &seen.totals.counts.sent);
     line("num_alive_connections", &seen.connected.len());
     line("outstanding_requests", &seen.waiting());
-    line("uptime", &seen.shared.clock.now().saturating_sub(seen.since).as_millis());
+    line("uptime", &seen.shared.clock.now().saturating_sub(seen.totals.since).as_millis());
     for (reason, count) in seen.endings.counts() {
         line(&format!("connections_ended_{reason}"), &count);
     }

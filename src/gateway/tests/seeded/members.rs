@@ -411,18 +411,18 @@ impl Members {
         let delay = Duration::from_millis(self.random.below(self.weather.turn_ms + 1));
         let Members { all, scratch, .. } = self;
         let member = &mut all[place];
-        let is_due = member.woken.swap(false, Ordering::Relaxed) || member.clients.is_busy();
+        let is_due = member.woken.swap(false, Ordering::Relaxed) || member.clients.turns.is_busy();
         if is_due {
             member.turn_at.get_or_insert(now + delay);
         }
-        let at = member.turn_at.unwrap_or(now + member.clients.next_sweep(now));
+        let at = member.turn_at.unwrap_or(now + member.clients.turns.next_sweep(now));
         if at > now {
             return;
         }
         member.turn_at = None;
         member.clients.turn(now, &mut member.pipes, scratch);
         member.clients.check_bounds();
-        if member.clients.next_sweep(now).is_zero() {
+        if member.clients.turns.next_sweep(now).is_zero() {
             member.clients.sweep(now, &mut member.pipes, scratch);
         }
         for number in member.clients.take_over() {

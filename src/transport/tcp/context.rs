@@ -69,8 +69,6 @@ pub(super) struct NetworkContext {
     pub(super) dialled: BTreeMap<Token, Target>,
     /// The nodes that may connect to this one.
     pub(super) known_peers: KnownPeers,
-    /// The run of the process that has connected as each peer.
-    pub(super) connected: BTreeMap<NodeId, u64>,
     /// Why the node has stopped, if it has: then this transport is only there to say so.
     pub(super) stopped: Option<String>,
     /// The subject of each peer's certificate.
@@ -102,7 +100,6 @@ impl NetworkContext {
             now,
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
-            connected: BTreeMap::new(),
             stopped: None,
             subjects: Subjects::default(),
             events: Vec::new(),

@@ -140,7 +140,7 @@ impl Incoming {
         if is_client && let Err(error) = connection.start_sending(context) {
             return self.close(context, token, Closed::Failed(error));
         }
-        context.connected.insert(node, hello.run.boot);
+        context.known_peers.connected.insert(node, hello.run.boot);
         let (subject, address) = (connection.stream.subject(), connection.address);
         if is_client {
             self.clients.insert((rank(hello, right), address.ip(), token));

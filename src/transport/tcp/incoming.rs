@@ -360,7 +360,7 @@ impl Incoming {
                 }
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
-                    context.connected.remove(&identity.node);
+                    context.known_peers.connected.remove(&identity.node);
                     let peer = identity.node;
                     context.emit(TransportEvent::Authenticated { peer, connection: None });
                     if connection.is_client() {

@@ -1,6 +1,6 @@
-//! Which nodes may connect: the members that this node knows, and unlisted peers.
+//! Which nodes may connect, and as which process each has: the members that this node knows, and unlisted peers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::transport::handshake::{Hello, Refusal, RefusalCode};
 use crate::transport::{TransportOptions, files};
@@ -17,11 +17,14 @@ pub(super) struct KnownPeers {
     members: BTreeSet<NodeId>,
     /// Each has a timer for its next check.
     pub(super) unlisted: BTreeSet<NodeId>,
+    /// The run of the process that has connected as each peer.
+    pub(super) connected: BTreeMap<NodeId, u64>,
 }
 
 impl KnownPeers {
     pub(super) fn new(unlisted_max: usize) -> KnownPeers {
-        KnownPeers { unlisted_max, members: BTreeSet::new(), unlisted: BTreeSet::new() }
+        let (members, unlisted, connected) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        KnownPeers { unlisted_max, members, unlisted, connected }
     }
 
     pub(super) fn is_known(&self, node: NodeId) -> bool {

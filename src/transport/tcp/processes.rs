@@ -87,7 +87,9 @@ impl Outgoing {
         let Responder { node, run, .. } = responder;
         match self.judge(context, *node, run) {
             Dialled::ThisRun => None,
-            Dialled::Nobody if context.connected.get(node).is_none_or(|boot| *boot == run.boot) => {
+            Dialled::Nobody
+                if context.known_peers.connected.get(node).is_none_or(|boot| *boot == run.boot) =>
+            {
                 None
             }
             Dialled::NotKnown(_) if !self.is_up(*node) => {

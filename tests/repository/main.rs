@@ -3,6 +3,7 @@
 mod circles;
 mod contrib;
 mod face;
+mod fields;
 mod figures;
 mod layers;
 mod package;

@@ -128,8 +128,8 @@ impl Attachment {
         self.leaderless_since = (leader == 0).then_some(since);
     }
 
-    /// Whether the member is given up, since it sends nothing, or knows no leader. Returns until when it is avoided.
-    pub(super) fn is_given_up(&self, members: &Members, cx: &Context) -> Option<Time> {
+    /// Until when the member is avoided, if it is given up, since it sends nothing or knows no leader.
+    pub(super) fn given_up_until(&self, members: &Members, cx: &Context) -> Option<Time> {
         let (now, heartbeat) = (cx.now.mono, cx.config.heartbeat);
         let answers_soon = heartbeat * FIRST_BEATS;
         if !self.serves && self.next_received == 0 && now >= self.begun_at + answers_soon {

@@ -55,8 +55,8 @@ impl Cluster {
         self.id == 0 || self.id == cluster
     }
 
-    /// Whether this is the client's cluster. The first that serves it is.
-    pub(super) fn is(&mut self, cluster: u64, cx: &mut Context) -> bool {
+    /// Whether this is the client's cluster. The client stays with the first that serves it.
+    pub(super) fn stays_with(&mut self, cluster: u64, cx: &mut Context) -> bool {
         if self.id == 0 && cluster != 0 {
             tracing::info!(client = %Named::of(cx.id), cluster = format_args!("{cluster:016x}"), "attached");
             self.id = cluster;

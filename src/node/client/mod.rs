@@ -240,7 +240,7 @@ impl Client {
         let patience = self.cx.config.heartbeat * (2 * ELECTION_TICKS as u32);
         self.local.tick(patience, self.cx.now.mono, &mut self.cx.effects);
         if let Some(attached) = &self.attached
-            && let Some(avoided_until) = attached.is_given_up(&self.members, &self.cx)
+            && let Some(avoided_until) = attached.given_up_until(&self.members, &self.cx)
         {
             self.lose_member(attached.member, avoided_until);
         }

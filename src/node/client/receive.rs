@@ -142,7 +142,7 @@ impl Client {
             _ => None,
         });
         if let Some(cluster) = clusters.next_back()
-            && !self.cluster.is(cluster, &mut self.cx)
+            && !self.cluster.stays_with(cluster, &mut self.cx)
         {
             return self.leave_cluster(cluster);
         }

@@ -200,8 +200,8 @@ impl Requests {
         self.sent.is_some() && self.is_open()
     }
 
-    /// Whether nothing has moved for too long. Then all is sent again, and next time after a longer while.
-    pub(super) fn is_stuck(&mut self, now: Time, patience_max: Duration) -> bool {
+    /// If nothing has moved for too long, all is sent again, and next time after a longer while. Returns whether it is.
+    pub(super) fn send_stuck_again(&mut self, now: Time, patience_max: Duration) -> bool {
         let is_stuck = now >= self.moved_at + self.patience;
         if is_stuck {
             self.moved(now, (self.patience * 2).min(patience_max));

@@ -93,7 +93,7 @@ impl LocalSessions {
                 return false;
             };
             let waits = !held.is_over() && held.requests.is_waiting();
-            if waits && held.requests.is_stuck(now, self.patience * 8) {
+            if waits && held.requests.send_stuck_again(now, self.patience * 8) {
                 self.agenda.add(SessionTask::Send, held.id);
             }
             waits

@@ -62,7 +62,6 @@ pages! {
     sessions: "sessions.md"
     #[cfg(any(not(doctest), feature = "gateway"))]
     shared_recipes: "shared-recipes.md"
-    #[cfg(any(not(doctest), feature = "serde"))]
     serde_form: "serde.md"
     storage: "storage.md"
     transactions: "transactions.md"

@@ -64,7 +64,6 @@
 //! | feature | default | adds |
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
-//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::serde_form`](crate::guide::serde_form) |
 //! | `gateway` | no | [`gateway::Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`gateway::import`]: copies a ZooKeeper's tree |
 //! | `admin` | no | [`admin::Admin`]: status and operations over HTTP, and a page for operators |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |

@@ -34,9 +34,10 @@ const REFUSED_FOR: Duration = Duration::from_secs(3);
 /// assert_eq!(reports.iter().filter(|member| member.role == Role::Leader).count(), 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
     /// The member leads, by its own report.
@@ -70,8 +71,7 @@ impl fmt::Display for Role {
 /// }
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct MemberReport {
     /// Its address.
@@ -109,11 +109,10 @@ pub struct MemberReport {
 /// }
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LastReport {
     /// How long ago it told that.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub age: Duration,
     /// What it told, for people.
     pub text: String,
@@ -194,8 +193,7 @@ impl MemberReport {
 /// assert!(state.applied_index <= state.last_index);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct MemberState {
     /// The version that the cluster uses, as far as this member knows.
@@ -216,7 +214,7 @@ pub struct MemberState {
     pub applied_index: u64,
     /// An upper bound for the age of its replica, which has every write completed before that.
     /// `None` before it has had contact with a leader.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub stale_by: Option<Duration>,
     /// The sessions that it holds, for its own users and for its clients.
     pub sessions: u64,
@@ -231,7 +229,7 @@ pub struct MemberState {
     /// The bytes of its last checkpoint; 0 before it has made one.
     pub checkpoint_bytes: u64,
     /// When its last checkpoint was begun; before the first checkpoint, when the member started.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub checkpoint_age: Duration,
     /// Why the checkpoint that is due could not be written when that was last tried: there was no room, or no file
     /// descriptor. It is tried again, and the log grows until then. `None` if none is due, or none has failed.
@@ -244,7 +242,7 @@ pub struct MemberState {
     pub disk_low: bool,
     /// For how long its disk has not answered a write, if that is two seconds or more. After a minute the member
     /// stops.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub disk_waits: Option<Duration>,
     /// How many directories with former data it keeps that were damaged.
     /// [`Status::former_data`](crate::operate::Status::former_data) of that member names them.
@@ -286,8 +284,7 @@ pub struct MemberState {
 /// }
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CertificateExpiry {
     /// What it is, and its file.
     pub name: String,
@@ -307,8 +304,7 @@ pub struct CertificateExpiry {
 /// }
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unreachable {
     /// The address of that member.
     pub address: String,
@@ -331,23 +327,16 @@ pub struct Unreachable {
 /// assert!(commit.count >= 1 && commit.p50 <= commit.p99);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Latency {
     /// How many operations there were.
     pub count: u64,
     /// Half of the operations took no longer than this.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "p50_us", serialize_with = "crate::types::serde_form::micros")
-    )]
+    #[serde(rename = "p50_us", serialize_with = "crate::types::serde_form::micros")]
     pub p50: Duration,
     /// 99 of 100 operations took no longer than this.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "p99_us", serialize_with = "crate::types::serde_form::micros")
-    )]
+    #[serde(rename = "p99_us", serialize_with = "crate::types::serde_form::micros")]
     pub p99: Duration,
 }
 
@@ -360,8 +349,7 @@ impl From<Taken> for Latency {
 /// A session of the cluster: [`Coordinator::sessions`].
 ///
 /// See [`Coordinator::sessions`] for an example.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// Its id.
@@ -380,14 +368,14 @@ pub struct SessionInfo {
     /// member's [gateway](crate::guide::gateway), and of other holders the host, as they have it in scheme `ip`.
     pub from: Option<String>,
     /// The session's timeout: it expires if it is not renewed for so long.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub timeout: Duration,
     /// How long ago it was opened, by the members' wall clocks.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub age: Duration,
     /// About how long ago the leader last received a renewal or a write of it. `None` if no leader
     /// reports.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub renewed: Option<Duration>,
     /// How many ephemeral znodes it owns.
     pub ephemerals: u64,

@@ -28,8 +28,7 @@ use crate::types::znode::Zxid;
 /// println!("{status}");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Status {
     /// The address of this instance.
@@ -48,15 +47,12 @@ pub struct Status {
     /// The last write that this replica has applied. On a client, the last write that it has seen.
     pub zxid: Zxid,
     /// A hash of this replica's state: equal on all replicas with the same zxid.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::hex_if_known")
-    )]
+    #[serde(serialize_with = "crate::types::serde_form::hex_if_known")]
     pub state_hash: Option<u64>,
     /// An upper bound for the age of this replica's state, which has every write completed longer
     /// ago than that. At most about two seconds in normal operation. `None` before the instance has had
     /// contact with a leader.
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
     pub sessions: Option<usize>,
@@ -90,8 +86,7 @@ pub struct Status {
 /// let members = cluster.node(0).status().members;
 /// assert_eq!(members.iter().filter(|member| member.is_self).count(), 1);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct MemberStatus {
     /// Its address.

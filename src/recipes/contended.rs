@@ -41,8 +41,7 @@ const SCHEDULE: &str = "schedule";
 const QUEUE: &str = "queue";
 
 /// A path at which instances hold something, wait for it, or share work: see [`contended`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Contended {
     /// The path of the recipe.
@@ -61,8 +60,7 @@ pub struct Contended {
 }
 
 /// A holder or a waiter: see [`contended`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Contending {
     /// The path of its znode.

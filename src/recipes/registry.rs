@@ -37,8 +37,9 @@ use crate::types::znode::CreateMode;
 /// let instance = Instance::new("a", "10.0.0.7", 8080).with("zone", "north");
 /// assert_eq!(instance.metadata["zone"], "north");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[non_exhaustive]
 pub struct Instance {
     /// Its id, unique within its service: a znode's name.

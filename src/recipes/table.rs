@@ -13,8 +13,7 @@ type Row = BTreeMap<&'static str, RecipeCell>;
 /// The state of partitions, of a schedule's timers or of a queue's items: see [`Contended::table`](super::Contended).
 ///
 /// It says itself how it is shown, so that whoever shows one shows all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct RecipeTable {
     /// The columns, in order. The first one has the row's name, unless there is only one row.
@@ -27,8 +26,7 @@ pub struct RecipeTable {
 }
 
 /// A column of a [`RecipeTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct RecipeColumn {
     /// Its name: one word, or several with `_` between them.
@@ -38,8 +36,8 @@ pub struct RecipeColumn {
 }
 
 /// What the cells of a [`RecipeColumn`] are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ColumnKind {
     /// A text.
@@ -57,8 +55,8 @@ pub enum ColumnKind {
 }
 
 /// A cell of a [`RecipeTable`]. The kind of its column says what it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
 #[non_exhaustive]
 pub enum RecipeCell {
     /// A text, or what is wrong.

@@ -46,12 +46,8 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 /// assert_eq!(transaction.abort().wait()?, Phase::Aborted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Not decided yet.
     Voting,
@@ -73,12 +69,8 @@ pub enum Phase {
 /// assert_eq!(phase, Phase::Aborted, "nobody waits for the others");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Vote {
     /// The participant can commit, and will if that is the decision, even if it is restarted in
     /// between.

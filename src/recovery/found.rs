@@ -31,17 +31,16 @@ use crate::types::znode::Zxid;
 /// assert_eq!((founded.dir, founded.before), (dir, None));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Founded {
     /// Its data directory.
     pub dir: PathBuf,
     /// The new cluster's id.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub cluster: u64,
     /// The member's id.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub node: u64,
     /// The member's address: start it with this one.
     pub address: String,

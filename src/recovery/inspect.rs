@@ -25,21 +25,20 @@ use crate::types::znode::Zxid;
 /// assert_eq!((inspection.damaged, inspection.removed), (None, None));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
     /// The directory.
     pub dir: PathBuf,
     /// The cluster; 0 if the member has none yet.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub cluster: u64,
     /// The member's id.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub node: u64,
     /// A random number that distinguishes this directory from other directories of the same
     /// instance.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub incarnation: u64,
     /// The address by which its peers know it.
     pub address: String,
@@ -72,14 +71,13 @@ pub struct Inspection {
 /// println!("{contents}");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Contents {
     /// Raft's term.
     pub term: u64,
     /// The id of the member for which it voted in that term; 0 for none.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub vote: u64,
     /// The index of the last entry known to be committed.
     pub commit: u64,
@@ -90,7 +88,7 @@ pub struct Contents {
     /// The zxid of the last write up to `commit`. That write was acknowledged, or could have been.
     pub committed_zxid: Zxid,
     /// The time of that write, by the leader's clock; `None` if nothing was ever written.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "super::millis_if_any"))]
+    #[serde(serialize_with = "super::millis_if_any")]
     pub committed_time: Option<SystemTime>,
     /// The zxid of the last write, including writes after `commit`.
     pub zxid: Zxid,
@@ -99,10 +97,10 @@ pub struct Contents {
     /// The number of sessions.
     pub sessions: usize,
     /// The voters, as of the last checkpoint; during a change, those before and those after it.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::each_in_hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::each_in_hex")]
     pub voters: Vec<u64>,
     /// The other members.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::each_in_hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::each_in_hex")]
     pub learners: Vec<u64>,
     /// Whether the membership was changed after the last checkpoint.
     pub membership_changes: bool,

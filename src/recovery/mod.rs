@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-#[cfg(feature = "serde")]
 use serde::Serializer;
 
 #[cfg(any(test, fuzzing))]
@@ -50,7 +49,6 @@ use crate::runtime::{entropy, own_thread};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::moment::utc;
-#[cfg(feature = "serde")]
 use crate::types::serde_form::Millis;
 use crate::types::start_error::StartError;
 use crate::types::znode::Zxid;
@@ -71,18 +69,17 @@ const LOST_MAX: u32 = 3;
 /// assert_eq!(Recovery::new().verify(&file)?, backup);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Backup {
     /// The cluster that was backed up.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
+    #[serde(serialize_with = "crate::types::serde_form::hex")]
     pub cluster: u64,
     /// The zxid of the last write in it: the backup contains all writes up to that one, and none
     /// after.
     pub zxid: Zxid,
     /// When it was made, by the wall clock of the instance that made it.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "millis"))]
+    #[serde(serialize_with = "millis")]
     pub time: SystemTime,
     /// The number of znodes in it.
     pub znodes: usize,
@@ -301,18 +298,15 @@ fn time(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-#[cfg(feature = "serde")]
 fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A time in milliseconds since the Unix epoch.
-#[cfg(feature = "serde")]
 fn millis<S: Serializer>(time: &SystemTime, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     Millis::serialize(&since_epoch(*time), serializer)
 }
 
-#[cfg(feature = "serde")]
 fn millis_if_any<S: Serializer>(
     time: &Option<SystemTime>,
     serializer: S,

@@ -27,8 +27,7 @@ use crate::types::znode::Zxid;
 /// assert_ne!(founded.cluster, plan.best.cluster);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// The directory to continue from.
@@ -37,7 +36,7 @@ pub struct Plan {
     pub others: Vec<Inspection>,
     /// The writes that may be lost.
     pub loss: Loss,
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub(super) options: PlanOptions,
 }
 
@@ -67,8 +66,8 @@ impl Eq for PlanOptions {}
 /// assert_eq!(plan.loss, Loss::Nothing);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Loss {
     /// No acknowledged write is lost: every majority of the voters includes one of the directories.
@@ -79,7 +78,7 @@ pub enum Loss {
         /// The zxid of the last write that any of the directories' members knew to be committed.
         zxid: Zxid,
         /// The time of that write, by the leader's clock.
-        #[cfg_attr(feature = "serde", serde(serialize_with = "super::millis_if_any"))]
+        #[serde(serialize_with = "super::millis_if_any")]
         time: Option<SystemTime>,
     },
 }

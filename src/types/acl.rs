@@ -301,13 +301,14 @@ impl AddressRange {
 /// assert_eq!(other.acl("/rates").wait()?.0[0].id, Id::new("digest", "alice:x"));
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Acl {
     /// The permissions.
     pub permissions: Permissions,
     /// The id that has them.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "crate::types::serde_form::id_of_acl"))]
+    #[serde(deserialize_with = "crate::types::serde_form::id_of_acl")]
     pub id: Id,
 }
 

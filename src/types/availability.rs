@@ -24,9 +24,8 @@ use crate::types::reason::Reason;
 /// [`Coordinator::availability`]: crate::Coordinator::availability
 /// [`Coordinator::is_ready`]: crate::Coordinator::is_ready
 /// [`Status::stopped`]: crate::operate::Status::stopped
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Availability {
     /// All voters are reachable and have room on their disks, and writes succeed.

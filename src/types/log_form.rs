@@ -1,6 +1,6 @@
 //! The form that public values have in the log, in snapshots and in messages.
 //!
-//! It is separate from the form that the feature `serde` gives to users, so that each can change without
+//! It is separate from the form that serde shows to users, so that each can change without
 //! the other. A field of a stored type that holds such a value has `#[serde(with = "LogForm")]`. The
 //! compiler compares each form here with its type. `tests/golden` has the bytes, and `version` the
 //! rules for changing them.

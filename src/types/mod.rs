@@ -16,7 +16,6 @@ pub(crate) mod queue;
 pub(crate) mod quota;
 pub(crate) mod reason;
 pub(crate) mod right;
-#[cfg(feature = "serde")]
 pub(crate) mod serde_form;
 pub(crate) mod session;
 pub(crate) mod start_error;

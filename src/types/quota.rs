@@ -42,8 +42,9 @@ const STATS: &str = "/zookeeper_stats";
 /// assert_eq!((usage.znodes, usage.bytes), (3, 2));
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Quota {
     pub(crate) znodes: Option<u64>,
     pub(crate) bytes: Option<u64>,
@@ -162,8 +163,9 @@ impl fmt::Display for Quota {
 /// assert_eq!((usage.znodes, usage.bytes), (1, 4));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[non_exhaustive]
 pub struct Usage {
     /// The number of znodes, including the one at the path.

@@ -23,8 +23,7 @@ use std::fmt;
 /// [`Availability`]: crate::Availability
 /// [`MemberState`]: crate::operate::MemberState
 /// [`Status::not_ready`]: crate::operate::Status::not_ready
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Reason {
     /// What kind of reason it is.
     pub kind: ReasonKind,
@@ -40,9 +39,8 @@ pub struct Reason {
 /// assert_eq!(coordinator.status().not_ready, None);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReasonKind {
     /// The instance has stopped: see [`Coordinator::wait_stopped`](crate::Coordinator::wait_stopped).

@@ -1,4 +1,4 @@
-//! The form that the feature `serde` gives to public values: see [`guide::from_async`](crate::guide::from_async#serde).
+//! The form of public values in serde: see [`guide::serde_form`](crate::guide::serde_form).
 //!
 //! Most of it is derived at the definition of each type. Not here: the form in the log (`log_form`).
 

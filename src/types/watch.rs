@@ -38,9 +38,8 @@ pub(crate) const HISTORY_BYTES: usize = 16 << 20;
 /// );
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WatchMode {
     /// Every change of the znode itself and of the set of its children.
@@ -66,9 +65,8 @@ pub enum WatchMode {
 /// assert!(persistent.events().is_empty(), "this one is not");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WatcherType {
     /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
@@ -86,8 +84,7 @@ pub enum WatcherType {
 
 /// A watch of a session of this instance, from
 /// [`Coordinator::watches`](crate::Coordinator::watches).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct WatchInfo {
     /// The path watched, in the whole tree.
@@ -110,8 +107,7 @@ pub struct WatchInfo {
 /// assert_eq!((event.kind, event.zxid), (EventKind::Created, created.stat.czxid));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct WatchEvent {
     /// What happened.
@@ -142,10 +138,9 @@ pub struct WatchEvent {
 }
 
 /// The znode in an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct EventZnode {
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::base64"))]
+    #[serde(serialize_with = "crate::types::serde_form::base64")]
     pub(crate) data: Option<Arc<[u8]>>,
     pub(crate) stat: Stat,
 }
@@ -224,9 +219,8 @@ impl WatchEvent {
 /// assert_eq!(watch.recv().wait()?.map(|event| event.kind), Some(EventKind::Created));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
     /// It was created.

@@ -62,9 +62,8 @@ impl fmt::Display for SessionId {
 /// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CreateMode {
     /// Exists until it is deleted.
@@ -113,13 +112,9 @@ pub enum CreateMode {
     /// assert_eq!(session.exists("/token").wait()?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    PersistentWithTtl(
-        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
-    ),
+    PersistentWithTtl(#[serde(with = "crate::types::serde_form::Millis")] Duration),
     /// As [`CreateMode::PersistentWithTtl`]; its name ends in the parent's next number.
-    PersistentSequentialWithTtl(
-        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
-    ),
+    PersistentSequentialWithTtl(#[serde(with = "crate::types::serde_form::Millis")] Duration),
 }
 
 impl CreateMode {
@@ -166,8 +161,9 @@ impl CreateMode {
 /// assert_eq!(session.set("/a", b"6").wait()?.version, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[non_exhaustive]
 pub struct Stat {
     /// The zxid of the write that created the znode.
@@ -194,7 +190,7 @@ pub struct Stat {
     /// Whether it is a container. (ZooKeeper does not show this, nor the time to live.)
     pub is_container: bool,
     /// Its time to live, if it has one.
-    #[cfg_attr(feature = "serde", serde(default, with = "crate::types::serde_form::Millis"))]
+    #[serde(default, with = "crate::types::serde_form::Millis")]
     pub ttl: Option<Duration>,
     /// The length of its data in bytes.
     pub data_length: u32,
@@ -223,8 +219,7 @@ impl Stat {
 /// assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Created {
     /// The full path, with the number that a sequential mode appended.
@@ -245,9 +240,8 @@ pub struct Created {
 /// assert_eq!(results[1], OpResult::Deleted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OpResult {
     /// A create.
@@ -298,9 +292,8 @@ pub enum OpResult {
 /// assert_eq!(*error, Error::Unmet { path: "/leader".into(), condition });
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Condition {
     /// It exists.

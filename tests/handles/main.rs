@@ -22,7 +22,6 @@ mod partition;
 mod quota;
 mod reads;
 mod scenarios;
-#[cfg(feature = "serde")]
 mod serde_form;
 mod sessions;
 mod supervise;

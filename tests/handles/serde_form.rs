@@ -1,4 +1,4 @@
-//! The serialized form of public values with the feature `serde`, as `docs/async.md#serde` documents it.
+//! The serialized form of public values, as `docs/serde.md` documents it.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

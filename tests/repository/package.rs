@@ -107,8 +107,7 @@ fn the_packages_have_only_what_users_build() {
     let features = part(&own, "\n[features]\n", "\n[");
     let names = features.lines().filter(|line| !line.starts_with('#'));
     let names: Vec<&str> = names.filter_map(|line| Some(line.split_once(" =")?.0)).collect();
-    let of_users =
-        ["default", "tls", "serde", "metrics", "json", "futures", "cron", "gateway", "admin"];
+    let of_users = ["default", "tls", "metrics", "json", "futures", "cron", "gateway", "admin"];
     assert_eq!(names, of_users);
 }
 

@@ -11,8 +11,7 @@ use crate::types::path;
 use crate::types::znode::SessionId;
 
 /// The [`Partitions`] at a path, at one moment: see [`partitions_status`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionsStatus {
     /// The path.
@@ -24,8 +23,7 @@ pub struct PartitionsStatus {
 }
 
 /// A member in [`PartitionsStatus`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionMemberStatus {
     /// Its name.
@@ -43,8 +41,7 @@ pub struct PartitionMemberStatus {
 }
 
 /// A partition in [`PartitionsStatus`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionStatus {
     /// Its name, or its number as text.

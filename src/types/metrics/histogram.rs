@@ -135,7 +135,6 @@ fn floor(place: usize) -> u64 {
 }
 
 /// Durations as whole microseconds: most are shorter than a millisecond.
-#[cfg(feature = "serde")]
 impl serde::Serialize for Histogram {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;

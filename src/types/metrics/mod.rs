@@ -38,8 +38,7 @@ use self::recipes::RecipeFigures;
 /// println!("half of all commits took at most {:?}", metrics.commit.quantile(0.5));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Znodes created.
@@ -105,7 +104,7 @@ pub struct Metrics {
     pub refuses_writes: bool,
     /// An upper bound for the age of this replica's state, as in
     /// [`Status::stale_by`](crate::operate::Status::stale_by).
-    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
+    #[serde(with = "crate::types::serde_form::Millis")]
     pub stale_by: Option<Duration>,
     /// The last entry of the log that this replica has applied. This and the three below are `None`
     /// without a replica.

@@ -22,8 +22,7 @@ const PATHS_MAX: usize = 256;
 /// assert_eq!(coordinator.metrics().wait().unwrap().recipes.queue_items["/jobs"], 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct RecipeFigures {
     /// Partitions without an owner.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::GatewayBuilder;
 use super::ending::Ending;
 use crate::api::support::files;
 use crate::types::right::Right;
@@ -29,17 +28,15 @@ impl Admission {
         from: IpAddr,
         connected: usize,
         open: usize,
-        settings: &GatewayBuilder,
+        (most_in_all, most_of_address): (usize, usize),
     ) -> Option<Ending> {
         let of_address = self.from.get(&from).copied().unwrap_or(0);
-        let most = match settings.connections_per_address_max {
+        let most = match most_of_address {
             0 => usize::MAX,
             most => most,
         };
         match self.lacks_files(open.saturating_sub(WORDS_MAX)) {
-            _ if connected >= settings.connections_max => {
-                Some(Ending::TooMany { most: settings.connections_max })
-            }
+            _ if connected >= most_in_all => Some(Ending::TooMany { most: most_in_all }),
             Some(refusal) => Some(refusal),
             None => (of_address >= most).then_some(Ending::TooManyOfAddress { most }),
         }

@@ -146,7 +146,9 @@ impl Clients {
     /// counted and logged.
     pub(super) fn admits(&mut self, from: SocketAddr, open: usize, now: Duration) -> bool {
         let connected = self.connected.len();
-        let refusal = self.admission.refusal(from.ip(), connected, open, &self.settings);
+        let settings = &self.settings;
+        let most = (settings.connections_max, settings.connections_per_address_max);
+        let refusal = self.admission.refusal(from.ip(), connected, open, most);
         let Some(refusal) = refusal else { return true };
         self.ended(from, None, &refusal, now);
         false

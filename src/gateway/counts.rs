@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::words::TRACE_MASK;
 use crate::types::znode::Zxid;
+
+/// ZooKeeper's trace mask, unless it was set: it traces the requests and the sessions of clients, and
+/// warnings.
+const TRACE_MASK: i64 = 306;
 
 /// The packets of one connection, or of all, since the beginning or the last reset.
 #[derive(Clone, Copy, Debug, Default)]

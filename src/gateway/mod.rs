@@ -66,7 +66,6 @@ pub(crate) use self::tests::conversations::conversation;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::server::Server;
 #[cfg(feature = "tls")]
@@ -290,6 +289,3 @@ impl GatewayBuilder {
         Ok(Gateway { serving })
     }
 }
-
-/// How often connections are checked for silent clients. The thread wakes at least this often.
-const SWEEP: Duration = Duration::from_millis(500);

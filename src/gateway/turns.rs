@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::SWEEP;
+/// How often connections are checked for silent clients. The thread wakes at least this often.
+pub(super) const SWEEP: Duration = Duration::from_millis(500);
 
 /// Which clients are served next, and when all are looked at.
 pub(super) struct Turns {

@@ -23,10 +23,6 @@ pub(super) const KNOWN: &[[u8; 4]] = &[
 pub(super) const HARMLESS: &[&str] =
     &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "hash", "gtmk"];
 
-/// ZooKeeper's trace mask, unless it was set: it traces the requests and the sessions of clients, and
-/// warnings.
-pub(super) const TRACE_MASK: i64 = 306;
-
 /// The words that are answered without a quorum, too.
 pub(super) const ALWAYS: &[[u8; 4]] = &[*b"ruok", *b"isro", *b"envi", *b"gtmk", *b"stmk"];
 

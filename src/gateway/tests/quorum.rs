@@ -3,7 +3,7 @@
 use super::read_only::{wait_until, word};
 use super::*;
 use crate::api::coordinator::Coordinator;
-use crate::gateway::SWEEP;
+use crate::gateway::turns::SWEEP;
 use crate::gateway::words::NOT_SERVING;
 use crate::types::znode::CreateMode;
 

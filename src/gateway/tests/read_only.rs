@@ -1,7 +1,7 @@
 //! Clients of an instance that has no quorum.
 
 use super::*;
-use crate::gateway::SWEEP;
+use crate::gateway::turns::SWEEP;
 use crate::gateway::wire::request::{Auth, MultiOp, PathOnly, SetWatches, SetWatches2};
 use crate::gateway::wire::response::{
     ChildrenReply, ClientInfo, DataReply, MultiReply, MultiResult,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::coordinator::Coordinator;
-use crate::gateway::SWEEP;
+use crate::gateway::turns::SWEEP;
 use crate::gateway::wire::codes::AddWatchMode;
 use crate::gateway::wire::request::{AddWatch, PathOnly, Sasl, SetWatches, SetWatches2, WatchesOf};
 use crate::gateway::wire::response::{ChildrenReply, ClientInfo, DataReply, Stat};

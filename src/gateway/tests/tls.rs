@@ -404,7 +404,7 @@ fn a_client_that_does_not_finish_the_handshake_is_disconnected() {
     let mut alive = authority.open(&gateway, None);
     // In steps: after a pause of its own the gateway takes nobody for silent.
     for _ in 0..50 {
-        cluster.advance(crate::gateway::SWEEP * 3 / 5);
+        cluster.advance(crate::gateway::turns::SWEEP * 3 / 5);
         alive.ping();
     }
     assert!(is_closed(silent) && is_closed(stalled));

@@ -10,7 +10,7 @@ const ROWS_MAX: usize = 1000;
 
 type Row = BTreeMap<&'static str, RecipeCell>;
 
-/// The state of partitions, of a schedule's timers or of a queue's items: see [`Contended::table`](super::Contended).
+/// The state of partitions, of a schedule's timers or of a queue's items: see [`Contended::table`](super::contended::Contended).
 ///
 /// It says itself how it is shown, so that whoever shows one shows all.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

@@ -13,6 +13,8 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::store_options;
 use crate::storage::{StorageError, StoreOptions};
 use crate::types::error::Result;
+#[cfg(doc)]
+use crate::types::start_error::StartError;
 
 /// Reads and founds while no instance runs. Its settings are the keys of what is encrypted, and where logs are; most
 /// need none.

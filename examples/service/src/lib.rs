@@ -12,8 +12,8 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use quorate::recipes::{
-    Config, Counter, Instance, NewItem, Partition, Partitions, Queue, RateLimiter,
-    Registry, Schedule, Timer,
+    Config, Counter, Instance, NewItem, Partition, Partitions, Queue, RateLimiter, Registry,
+    Schedule, Timer,
 };
 use quorate::{Coordinator, CreateMode, Error, Result, Session};
 use serde::{Deserialize, Serialize};

@@ -5,9 +5,9 @@ use loom::sync::Mutex;
 use loom::thread;
 
 use crate::every_schedule;
-use crate::types::session::SessionState;
 use crate::sync::prim::TryRecvError;
 use crate::sync::states::States;
+use crate::types::session::SessionState;
 
 #[test]
 fn the_last_state_is_never_lost() {

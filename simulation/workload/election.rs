@@ -168,7 +168,9 @@ async fn select(client: &Client, handle: &Handle) {
 async fn leader(handle: &Handle, seen: Zxid) -> Option<Option<Zxid>> {
     let snapshot = handle.view(PATH).await.ok()?;
     let Ok(children) = snapshot.children(PATH) else { return Some(None) };
-    let first = children.iter().min_by_key(|name| order(name));
+    // A call to a candidate may outlive all of them.
+    let candidates = children.iter().filter(|name| !name.starts_with("call-"));
+    let first = candidates.min_by_key(|name| order(name));
     let stat = first.and_then(|name| snapshot.exists(&format!("{PATH}/{name}")).ok()?);
     Some(stat.map(|stat| stat.czxid).filter(|token| *token >= seen))
 }

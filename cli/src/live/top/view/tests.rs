@@ -53,8 +53,8 @@ fn members_at_80_columns() {
 #[test]
 fn members_on_a_wide_and_on_a_small_screen() {
     let wide = lines(&showing(ScreenView::Members), at(1), (120, 24));
-    assert!(wide[3].ends_with("WATCHES      LOG       CHECKPOINT"), "{wide:#?}");
-    assert!(wide[4].ends_with("0  3.0 MiB  12.0 MiB, 3 min"), "{wide:#?}");
+    assert!(wide[3].ends_with("WATCHES      LOG           CHECKPOINT"), "{wide:#?}");
+    assert!(wide[4].ends_with("0  3.0 MiB  12.0 MiB, 3 min ago"), "{wide:#?}");
     let small = lines(&showing(ScreenView::Members), at(1), (40, 10));
     let expected = [
         " 1 Members  2  3  4  5",

@@ -76,8 +76,8 @@ pub struct Group {
 pub struct Member {
     /// Its data.
     pub data: Arc<[u8]>,
-    /// The zxid of the write by which it joined: the [`Held::fencing_token`] of its membership. A member that leaves and joins again is another
-    /// member of the same name.
+    /// The zxid of the write by which it joined: the [`Held::fencing_token`] of its membership. A member that leaves
+    /// and joins again is another member of the same name.
     pub joined: Zxid,
     /// The zxid of the write that last set its data; at first, of the one by which it joined.
     pub updated: Zxid,

@@ -418,6 +418,7 @@ impl World {
         };
         let is_unwanted = self.is_unwanted(place, peer);
         let reaches = self.network.is_open(place, peer) && runs && !is_unwanted;
+        let clings = planted!(ClientClings) && self.client_at(place).is_some();
         let Some((host, connected)) = self.host_at(place) else {
             return;
         };
@@ -428,7 +429,9 @@ impl World {
         }
         if !reaches || lost != node {
             connected.remove(&peer);
-            host.input(World::unreachable(lost));
+            if !clings {
+                host.input(World::unreachable(lost));
+            }
         }
         if reaches {
             connected.insert(peer, node);

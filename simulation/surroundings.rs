@@ -6,10 +6,12 @@ use bytes::Bytes;
 
 use crate::node::Node;
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::{DiskOp, WatchId};
+use crate::node::io::{Answered, DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::query::Answer;
 use crate::runtime::host::{HandleEffects, Host};
 use crate::simulation::clock::{Nanos, SECOND};
+use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::watch::{EventKind, WatchEvent};
 
@@ -36,13 +38,43 @@ pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &
     }
 }
 
-/// Marks some events as gaps or as net changes.
+/// Changes the events and the replies of a step.
 pub(super) fn misreport(of_step: &mut HandleEffects) {
-    for (_, event) in of_step.events_mut() {
+    let replies = of_step.replies_mut();
+    replies.retain(|_| !strikes!(OutcomeLost, 97));
+    for Answered { answer, .. } in replies {
+        if matches!(answer, Ok(Answer::Reply(_))) && strikes!(AnswerMixed, 53) {
+            *answer = Err(Error::NoNode { path: String::new() });
+        }
+    }
+    let events = of_step.events_mut();
+    if planted!(EventsOutOfOrder) {
+        events.reverse();
+    }
+    if planted!(EventTwice) {
+        *events = events.iter().flat_map(|event| [event.clone(), event.clone()]).collect();
+    }
+    events.retain(|(_, event)| {
+        let lost = planted!(EventLostOnDelete) && event.kind == EventKind::Deleted
+            || planted!(EventsLostAtSnapshot) && event.net;
+        !lost
+    });
+    for (_, event) in events {
         if strikes!(GapForNothing, 50) {
             event.kind = EventKind::Gap;
         }
         event.net |= strikes!(NetForNothing, 50);
+        if planted!(PositionForgotten) {
+            event.position = 0;
+        }
+        if planted!(BeforeIsAfter) {
+            event.before.clone_from(&event.znode);
+        }
+        if planted!(EventDataLate)
+            && let Some(znode) = &mut event.znode
+        {
+            znode.stat.version += 1;
+        }
     }
 }
 
@@ -56,12 +88,17 @@ pub(super) fn extra_step_time() -> Nanos {
     if strikes!(StepDawdles, 5_000) { SECOND } else { 0 }
 }
 
-/// Truncates the log beyond its checkpoint.
-pub(super) fn truncate_too_far(op: &mut DiskOp) {
-    if let DiskOp::Checkpoint { meta, keep_from, .. } = op
-        && planted!(CompactedTooFar)
-    {
-        *keep_from = meta.index + 2;
+/// Truncates the log beyond its checkpoint, or writes less than a node has asked for.
+pub(super) fn spoil(op: &mut DiskOp) {
+    match op {
+        DiskOp::Checkpoint { meta, keep_from, .. } if planted!(CompactedTooFar) => {
+            *keep_from = meta.index + 2;
+        }
+        DiskOp::Checkpoint { meta, .. } if planted!(LearnersForgotten) => {
+            meta.voting.learners.clear();
+        }
+        DiskOp::Install { hard_state, .. } if planted!(VoteLostAtInstall) => hard_state.vote = 0,
+        _ => {}
     }
 }
 
@@ -93,12 +130,19 @@ pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
     }
 }
 
-/// Empties an entry on its way to a follower.
+/// Empties an entry on its way to a follower, or labels a snapshot with another index.
 pub(super) fn alter(message: &mut PeerMessage) {
-    if let PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } = message {
-        for entry in entries.iter_mut().filter(|_| strikes!(EntryAltered, 500)) {
-            entry.data = Bytes::default();
+    match message {
+        PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } => {
+            for entry in entries.iter_mut().filter(|_| strikes!(EntryAltered, 500)) {
+                entry.data = Bytes::default();
+            }
         }
+        PeerMessage::Raft { body: RaftBody::Snapshot { meta, .. }, .. } => {
+            meta.index -= u64::from(planted!(SnapshotMislabelled));
+            meta.index += u64::from(planted!(SnapshotAhead));
+        }
+        _ => {}
     }
 }
 

@@ -26,7 +26,7 @@ impl World {
     }
 
     pub(super) fn submit(&mut self, place: usize, life: &mut Life, mut op: DiskOp) {
-        surroundings::truncate_too_far(&mut op);
+        surroundings::spoil(&mut op);
         life.disk.submit(op);
         let at = self.now().max(self.processes[place].busy_until);
         self.disk_goes_on(place, life, at);

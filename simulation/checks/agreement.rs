@@ -39,7 +39,7 @@ impl Agreement {
         disks: &BTreeMap<NodeId, Durable>,
     ) -> Result<bool, Violation> {
         let (term, _, leads) = node.leadership();
-        if leads {
+        if leads || strikes!(FollowerLeads, 1_000) {
             let leader = *self.leaders.entry(term).or_insert(node.id());
             require(leader == node.id(), "I11 one leader a term", || {
                 format!("nodes {leader} and {} both lead in term {term}", node.id())

@@ -141,6 +141,11 @@ impl Timers {
         Ok(())
     }
 
+    /// Whether a run has lost its runner.
+    pub(crate) fn has_orphan(&self) -> bool {
+        self.orphans.keys().any(|timer| path::is_below(timer, RUN))
+    }
+
     /// One who waits takes a run whose runner was lost, while nothing is wrong.
     pub(crate) fn waited_too_long(&self, since: Nanos) -> Result<(), Violation> {
         let mut orphans = self.orphans.iter().filter(|(timer, _)| path::is_below(timer, RUN));

@@ -254,52 +254,28 @@ fn run_planted(
 pub fn kind_of(bug: Bug) -> Kind {
     match bug {
         Bug::ReadyBeforePlace
-        | Bug::ClosesWithoutHandover
         | Bug::NewcomersUnready
-        | Bug::ClosersLead
         | Bug::CloserLeavesOthers
         | Bug::CloseLingers => Kind::Rolled,
         Bug::AnswersAwaitDisk
         | Bug::CutUnderTransfer
-        | Bug::LeaderAwaitsDisk
         | Bug::LevelByEntries
         | Bug::LogUntrimmed
         | Bug::SlowLeaderStays
         | Bug::FullDisksIgnored
         | Bug::StepDawdles
         | Bug::UrgentWaits => Kind::Loaded,
-        Bug::ClientDialsAll
-        | Bug::ClientsAnywhere
-        | Bug::ClientClings
+        Bug::ClientClings
         | Bug::ElectionMovesClients
         | Bug::SessionsDieWithConnection
         | Bug::ChangeUntold => Kind::FanOut(CLIENTS),
         Bug::StartTrustsRead
-        | Bug::TornRecordAccepted
         | Bug::RotAccepted
-        | Bug::PartOfNoTerm
         | Bug::AppendUnsynced
-        | Bug::SegmentEndUnsynced
-        | Bug::SegmentNameUnsynced
-        | Bug::FrameUnsynced
-        | Bug::FrameNameUnsynced
+        | Bug::NamesUnsynced
         | Bug::FailedSyncIgnored
-        | Bug::CheckpointUnsynced
-        | Bug::PlacesUnsynced
-        | Bug::FinishedUnsynced
         | Bug::CurrentEarly
-        | Bug::ReadErrorIsDamage
-        | Bug::SpareDamageCounts
-        | Bug::ReadUnverified
-        | Bug::RotStops
-        | Bug::LimitIsFailure
-        | Bug::ChangeNotRetried
-        | Bug::CheckpointNotRetried
-        | Bug::InstallBesideCheckpoint
-        | Bug::MergeForgetsHardState
-        | Bug::MergeKeepsReplaced
-        | Bug::WitnessOneSlot
-        | Bug::WitnessStays => Kind::Disk,
+        | Bug::MergeForgetsHardState => Kind::Disk,
         _ => Kind::Usual,
     }
 }

@@ -1,6 +1,7 @@
 //! An election with several candidates and observers, a group, and ephemerals that outlive their
 //! sessions.
 
+use std::future::pending;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -191,11 +192,15 @@ async fn observe(client: &Client, handle: &Handle) {
         let calm = kernel.phase.get() == Phase::Calm;
         let before = leader(handle, notifications.token()).await;
         match first(changes.recv(), kernel.sleep(GRACE)).await {
+            Ok(Ok(_)) if strikes!(LeaderChangeMissed, 3) => {}
             Ok(Ok(now)) => {
                 let now = now.and_then(|leader| leader.fencing_token());
                 kernel.count("leader reported");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(notifications.record(now));
+                if strikes!(LeaderToldAgain, 3) {
+                    kernel.check(notifications.record(now));
+                }
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let seen = notifications.token();
@@ -235,7 +240,9 @@ async fn join_group(client: &Client, handle: &Handle) {
     kernel.count("join");
     let seen = match handle.session().has_replica() {
         true => group.members().wait().is_ok_and(|members| {
-            members.get(&name).is_some_and(|member| member.joined == membership.fencing_token())
+            members.get(&name).is_some_and(|member| {
+                member.joined + u64::from(planted!(JoinMisnumbered)) == membership.fencing_token()
+            })
         }),
         false => {
             let stat = handle.stat_seen(membership.path()).await;
@@ -247,7 +254,10 @@ async fn join_group(client: &Client, handle: &Handle) {
     }));
     for round in 0..client.random.below(3) {
         client.think().await;
-        let updated = membership.update(round.to_string()).await;
+        let updated = match planted!(UpdateRefused) {
+            true => Err(Error::NoNode { path: GROUP.to_owned() }),
+            false => membership.update(round.to_string()).await,
+        };
         let full = matches!(updated, Err(Error::Busy { .. }));
         kernel.check(require(
             updated.is_ok() || full || handle.is_over() || kernel.phase.get() != Phase::Calm,
@@ -282,9 +292,15 @@ async fn observe_group(client: &Client, handle: &Handle) {
         match first(changes.recv(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members reported");
-                let notified = Some(
-                    members.iter().map(|(name, member)| (name.clone(), member.updated)).collect(),
-                );
+                let mut notified: Vec<(String, Zxid)> =
+                    members.iter().map(|(name, member)| (name.clone(), member.updated)).collect();
+                if planted!(GoneMemberShown) {
+                    notified.push(("gone".to_owned(), 1));
+                }
+                let notified = Some(notified);
+                if strikes!(MembersToldAgain, 3) {
+                    last.clone_from(&notified);
+                }
                 kernel.check(require(notified != last, "groups: reported once", || {
                     format!("{notified:?}")
                 }));
@@ -330,7 +346,13 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
             // It may open a session, find the parent there, and create the znode: three writes, each of them behind
             // those of others, on slow disks.
             let grace = GRACE + 90 * kernel.plan.sync;
-            let present = first(stays.wait_present(), kernel.sleep(grace)).await;
+            let present = async {
+                if planted!(EphemeralAsleep) {
+                    pending::<()>().await;
+                }
+                stays.wait_present().await
+            };
+            let present = first(present, kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
             // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;

@@ -1,9 +1,10 @@
 //! Read-write locks, semaphores, multi-locks, reentrant locks, fencing tokens, revocation and
 //! lock-delay.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::recipes::revocation::REVOKE;
@@ -62,7 +63,11 @@ async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             return Ok(());
         };
         client.think().await;
+        let path = guard.path().to_owned();
         drop(guard);
+        if planted!(ReleasedByPath) {
+            handle.session().delete(&path).await?;
+        }
         return Ok(());
     }
     let Some(guard) = with_patience(client, "taken lock", lock.write()).await else {
@@ -231,6 +236,13 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let twin = lock.clone();
     let acquiring = async {
         let (one, other) = both(lock.acquire(), twin.acquire()).await;
+        if planted!(WaitSpins) {
+            poll_fn(|context| {
+                context.waker().wake_by_ref();
+                Poll::<()>::Pending
+            })
+            .await;
+        }
         Ok(vec![one?, other?])
     };
     let Some(guards) = with_patience(client, "reentrant lock", acquiring).await else {
@@ -294,13 +306,15 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     client.think().await;
     let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| data.ends_with(REVOKE));
     let revocations = guard.revocations().await?;
-    kernel.check(require(!asked || !revocations.events().is_empty(), "I24 revocation", || {
+    let told = !revocations.events().is_empty() && !planted!(RevocationLost);
+    kernel.check(require(!asked || told, "I24 revocation", || {
         "somebody asked for a lock, and its holder is not notified".to_owned()
     }));
     // The holder does not check whether it still has the lock: fencing must.
     for _ in 0..4 {
         let token = guard.fencing_token();
-        let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).commit().await?;
+        let multi = unless!(FenceUnchecked, guard.fenced(), session.multi());
+        let results = multi.set("/fenced-data", token.to_be_bytes()).commit().await?;
         kernel.count("fenced write");
         if let Some(OpResult::Set(stat)) = results.last() {
             let shares = &mut kernel.checks.borrow_mut().shares;

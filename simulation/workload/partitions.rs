@@ -53,10 +53,11 @@ pub(crate) async fn run(client: Client) {
 async fn take_part(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (kernel, random) = (&client.kernel, &client.random);
     let limit = Duration::from_nanos(random.within(SECOND..10 * SECOND));
+    let silence = limits(kernel).0.filter(|_| !planted!(SilentKeeps));
     let partitions = Partitions::new(handle.session(), PATH, COUNT)?
-        .with_moves_max(MOVES)?
+        .with_moves_max(unless!(MovesUnbounded, MOVES, COUNT))?
         .with_drain_limit(limit)
-        .with_max_silence(limits(kernel).0.map(Duration::from_nanos))
+        .with_max_silence(silence.map(Duration::from_nanos))
         .with_turn(Duration::from_nanos(limits(kernel).1));
     let member = PartitionMember::new(format!("{}-{}", client.place, random.below(100_000)))
         .weight(random.within(1..4) as u32)
@@ -103,7 +104,8 @@ async fn work(
         }
         if let Ok(taken) = first(share.take(), kernel.sleep(random.around(pause))).await {
             let partition = Rc::new(taken?);
-            let count = partition.position().and_then(parse_position).map_or(0, |it| it.1);
+            let position = partition.position().filter(|_| !planted!(PositionUnread));
+            let count = position.and_then(parse_position).map_or(0, |it| it.1);
             kernel.count("partition taken");
             kernel.trace.note([13, partition.number() as u64, partition.fencing_token()]);
             kernel.trace.log(format_args!(

@@ -1,5 +1,6 @@
 //! Queues with producers and consumers, and barriers.
 
+use std::future::pending;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,6 +32,10 @@ pub(crate) async fn run(client: Client) {
                 6 => pop(&client, handle).await,
                 7..9 => use_double_barrier(&client, handle).await,
                 _ => use_barrier(&client, handle).await,
+            };
+            let done = match strikes!(OvertakenShown, 50) {
+                true => Err(Error::NoNode { path: LEASED.to_owned() }),
+                false => done,
             };
             kernel.check(is_expected(&done));
         })
@@ -90,7 +95,12 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let patience = patience(client);
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
     let waits = kernel.wait("take", client.place);
-    let mut taking = pin!(queue.take());
+    let mut taking = pin!(async {
+        if planted!(QueueDueUnnoticed) {
+            pending::<()>().await;
+        }
+        queue.take().await
+    });
     let item = loop {
         match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(item) => break Rc::new(item?),
@@ -156,7 +166,8 @@ async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 /// Enters a double barrier and leaves it.
 async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
-    let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS)?;
+    let few = usize::from(planted!(DoubleBarrierOpensEarly));
+    let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS - few)?;
     let waits = kernel.wait("enter", client.place);
     let entered = first(barrier.enter(), kernel.sleep(patience(client))).await;
     drop(waits);
@@ -169,7 +180,10 @@ async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> 
     }));
     client.think().await;
     let waits = kernel.wait("leave", client.place);
-    let left = first(inside.leave(), kernel.sleep(patience(client))).await;
+    let left = match planted!(DoubleBarrierLeavesEarly) {
+        true => Ok(Ok(())),
+        false => first(inside.leave(), kernel.sleep(patience(client))).await,
+    };
     drop(waits);
     kernel.count("leave");
     if let Ok(left) = left {
@@ -197,8 +211,11 @@ async fn use_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             let waited = first(barrier.wait_removed(), kernel.sleep(patience(client))).await;
             drop(waits);
             kernel.count("barrier");
-            let Ok(passed) = waited else { return Ok(()) };
-            passed?;
+            match waited {
+                Ok(passed) => passed?,
+                Err(()) if planted!(BarrierOpensEarly) => {}
+                Err(()) => return Ok(()),
+            }
             let to = handle.shown();
             kernel.check(Queues::passed(&kernel.checks.borrow().oracle, (from, to)));
             Ok(())

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::{
-    Cache, Config, ConfigUpdate, Counter, IdGenerator, Instance, Phase, Registration, Registry,
-    TwoPhaseCommit, Updates, Vote,
+    Cache, Change, Config, ConfigUpdate, Counter, IdGenerator, Instance, Phase, Registration,
+    Registry, TwoPhaseCommit, Updates, Versioned, Vote,
 };
 use crate::simulation::checks::require;
 use crate::simulation::checks::state::{Mirror, Transaction};
@@ -112,17 +112,23 @@ impl State {
                 continue;
             }
             let Followed { cache, mirror, updates, .. } = &mut followed;
-            if let Some(ConfigUpdate::Value(value)) = updates.try_recv().wait()? {
-                kernel.check(require(value.version > received, "versions grow", || {
-                    format!("a follower received {received}, and then {}", value.version)
+            let update = updates.try_recv().wait()?.filter(|_| !strikes!(ConfigMissed, 3));
+            if let Some(ConfigUpdate::Value(value)) = update {
+                let version = if strikes!(ValueMisnumbered, 3) { 1 } else { value.version };
+                kernel.check(require(version > received, "versions grow", || {
+                    format!("a follower received {received}, and then {version}")
                 }));
-                received = value.version;
+                received = version;
             }
             let shown = self.config.get().wait()?.map_or(received, |shown| shown.version);
             kernel.check(require(shown == received, "a follower receives the last value", || {
                 format!("it received {received}, and there is {shown}")
             }));
-            kernel.check(mirror.follow(&cache.try_recv().wait()?));
+            let mut changes = cache.try_recv().wait()?;
+            changes.retain(|it| {
+                !planted!(CacheMissesRemoval) || !matches!(it, Change::Removed { .. })
+            });
+            kernel.check(mirror.follow(&changes));
             kernel.check(mirror.shows(&self.session().snapshot().wait()?, ROOT));
         }
         Ok(())
@@ -188,7 +194,8 @@ impl State {
             false => None,
         };
         let before = Mirror::new(&self.handle.view(SERVICE).await?, SERVICE);
-        if let Some(set) = instances.latest().await?.or(set) {
+        let set = instances.latest().await?.or(set);
+        if let Some(set) = set.filter(|_| !strikes!(InstancesMissed, 3)) {
             *ids = set.into_iter().map(|instance| instance.id).collect();
         }
         let after = self.handle.view(SERVICE).await?;
@@ -257,14 +264,22 @@ impl State {
         }
         for _ in 0..3 {
             let number = self.client.random.below(1 << 40);
-            let updated = self.config.update(|numbers| {
+            let with = |numbers: Option<Vec<u64>>| {
                 let mut numbers = numbers.unwrap_or_default();
                 numbers.push(number);
                 if numbers.len() > 5 {
                     numbers.remove(0);
                 }
                 numbers
-            });
+            };
+            let updated = async {
+                if planted!(UpdateLost) {
+                    let value = with(self.config.get().await?.map(|now| now.value));
+                    let version = self.config.set(&value).await?;
+                    return Ok(Versioned { value, version });
+                }
+                self.config.update(with).await
+            };
             if let Some(updated) = self.with_patience("configure", updated).await? {
                 let checked = self.client.kernel.checks.borrow_mut().state.updated(&updated.value);
                 self.client.kernel.check(checked);

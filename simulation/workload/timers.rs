@@ -1,5 +1,6 @@
 //! Timers whose fires are handed over in their write, and timers whose fires run under a token.
 
+use std::future::pending;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -43,6 +44,8 @@ pub(crate) async fn run(client: Client) {
 
 fn missed(name: &str) -> Missed {
     match name {
+        _ if planted!(MissedForgotten) => Missed::All,
+        _ if planted!(FireLost) => Missed::Skip,
         "skip" => Missed::Skip,
         "once" => Missed::Once,
         _ => Missed::All,
@@ -67,6 +70,9 @@ async fn fire(client: &Client, handle: &Handle) -> Result<()> {
     let schedule = schedule(client, handle, FIRED).await?;
     let waits = kernel.wait("timer", client.place);
     let firing = schedule.fire(|fire, multi| {
+        if planted!(WorkForgotten) {
+            return multi;
+        }
         let path = format!("{HANDED}{}", fire.timer());
         multi.create_or_set(&path, fire.number().to_string(), CreateMode::Persistent)
     });
@@ -87,7 +93,12 @@ async fn take(client: &Client, handle: &Handle) -> Result<()> {
     let (mut calm, patience) = (is_well(), patience(client));
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
     let waits = kernel.wait("run", client.place);
-    let mut taking = pin!(schedule.take());
+    let mut taking = pin!(async {
+        if planted!(RunForgotten) && kernel.checks.borrow().timers.has_orphan() {
+            pending::<()>().await;
+        }
+        schedule.take().await
+    });
     let run = loop {
         match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(run) => break Rc::new(run?),

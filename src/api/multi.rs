@@ -505,7 +505,7 @@ impl Fence {
     /// Requires that the session's znode at this path is the one created by the write `czxid`.
     pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
         let check = (session.root.full(path).into_owned(), Condition::Czxid(czxid));
-        Fence { checks: unless!(FenceUnchecked, vec![check], Vec::new()) }
+        Fence { checks: vec![check] }
     }
 
     /// Requires all of these fences.

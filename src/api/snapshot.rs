@@ -126,8 +126,7 @@ impl Snapshot {
         limit: usize,
     ) -> Result<Vec<String>> {
         let names = self.znode(path)?.children_after(after.unwrap_or_default());
-        let skipped = usize::from(planted!(PageSkips) && after.is_some());
-        Ok(names.skip(skipped).take(limit).map(str::to_owned).collect())
+        Ok(names.take(limit).map(str::to_owned).collect())
     }
 
     /// Returns the number of znodes below a path, without the znode itself. Counts them one by one.

@@ -78,7 +78,7 @@ impl DataKeys {
     /// behind them.
     pub(crate) fn seal(&self, context: &AssociatedData, buffer: &mut Vec<u8>, start: usize) {
         let (head, text) = buffer[start..].split_at_mut(HEAD_BYTES);
-        let number = unless!(NonceReused, self.counter.fetch_add(1, Ordering::Relaxed), 0);
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let mut nonce = [0; 24];
         nonce[..16].copy_from_slice(&self.prefix);
         nonce[16..].copy_from_slice(&number.to_le_bytes());

@@ -29,7 +29,6 @@ impl Events {
         let place = |of: &SharedEvent| (of.zxid, of.position);
         let later = self.queue.iter().rev();
         let later = later.take_while(|(_, queued)| place(queued) > place(&event)).count();
-        let later = unless!(MissedUnordered, later, 0);
         self.queue.insert(self.queue.len() - later, (watch, event));
     }
 

@@ -179,9 +179,7 @@ impl ClientConnection {
                         | (OneShot::Child, Err(Error::NoNode { .. })) => {
                             Some(EventType::NodeDeleted)
                         }
-                        (OneShot::Data, Ok(Answer::Exists(Some(stat))))
-                            if stat.mzxid > from && !planted!(MissedUnsent) =>
-                        {
+                        (OneShot::Data, Ok(Answer::Exists(Some(stat)))) if stat.mzxid > from => {
                             Some(EventType::NodeDataChanged)
                         }
                         (OneShot::Exist, Ok(Answer::Exists(Some(_)))) => {

@@ -314,10 +314,8 @@ impl ClientConnection {
             own.session.end();
             own.close(Ending::SessionClosed);
             own.succeed(xid, &());
-            if !planted!(EventAfterClose) {
-                // A client is not notified of changes after that.
-                own.events.clear();
-            }
+            // A client is not notified of changes after that.
+            own.events.clear();
         });
         self.close(Ending::SessionClosed);
     }
@@ -435,8 +433,7 @@ impl ClientConnection {
             for path in named(list).filter(valid) {
                 let path: Arc<str> = path.into();
                 let (watch, again) = (self.shared.next_watch(), self.shared.next_watch());
-                let since = unless!(WatchesFromNow, Some(from), None);
-                for (watch, from) in [(watch, since), (again, None)] {
+                for (watch, from) in [(watch, Some(from)), (again, None)] {
                     let (path, data) = (Arc::clone(&path), EventData::None);
                     let query = Query::Watch { watch, path, recursive, from, data };
                     left.push_back(Some(RequestBody::Query(query)));

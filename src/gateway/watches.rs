@@ -82,11 +82,7 @@ impl Watches {
             EventKind::ChildrenChanged => EventType::NodeChildrenChanged,
             // It is removed here when the request to remove it is replied to, since earlier requests may still
             // wait for their replies.
-            _ if !planted!(RemovedEarly) => return None,
-            _ => {
-                self.forget(watch);
-                return None;
-            }
+            _ => return None,
         };
         if fires_once {
             self.forget(watch);

@@ -517,7 +517,6 @@ impl OpError {
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
             OpError::Unsupported { what, needs, cluster } => {
-                let cluster = cluster - u16::from(planted!(VersionMistold));
                 Error::Unsupported { what, needs, cluster }
             }
             OpError::Multi { index, error } => {

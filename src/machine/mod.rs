@@ -276,9 +276,6 @@ impl Machine {
     /// The changes since the last call. They grow with the number of znodes written, so this must
     /// be called regularly.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
-        if planted!(CheckpointLosesSessions) {
-            self.dirty.sessions.clear();
-        }
         let mark = self.state.dirty_epoch;
         self.state.dirty_epoch += 1;
         Dirty { mark, ..std::mem::take(&mut self.dirty) }
@@ -552,7 +549,7 @@ impl Machine {
                 for (index, op) in ops.iter().enumerate() {
                     let done = write.execute(tree, op).and_then(|result| {
                         bytes += result.size();
-                        if bytes <= RESULTS_BYTES_MAX || planted!(ResultsUnbounded) {
+                        if bytes <= RESULTS_BYTES_MAX {
                             return Ok(result);
                         }
                         let (size, limit) = (bytes as u64, RESULTS_BYTES_MAX as u64);

@@ -103,15 +103,7 @@ impl WriteInProgress {
                 // The parent is looked up before the number is known, since the name may consist of
                 // the number alone.
                 let znode = find(tree, path::parent(path).unwrap_or("/"))?;
-                let mut number = znode.fields().creates;
-                if planted!(SequenceFromChildren) {
-                    number = znode.children().count() as u64;
-                }
-                let is_there = |last: u64| tree.get(&format!("{path}{last:010}")).is_some();
-                if planted!(SequenceTwice) {
-                    number -= u64::from(number > 0 && !is_there(number - 1))
-                }
-                let path = Arc::from(format!("{path}{number:010}"));
+                let path = Arc::from(format!("{path}{:010}", znode.fields().creates));
                 // With a number of more than ten digits, the path may be too long.
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, kind, acl)
@@ -227,8 +219,8 @@ impl WriteInProgress {
         let before = form.decode(znode.data()).ok();
         let now = i64::try_from(self.time.saturating_mul(NANOS_PER_MS)).unwrap_or(i64::MAX);
         let from = match within {
-            Some(_) if !planted!(TimeUnbounded) => before.map(|before| before.max(now)),
-            _ => before,
+            Some(_) => before.map(|before| before.max(now)),
+            None => before,
         };
         let after = from.and_then(|from| from.checked_add(number));
         let Some((after, data)) = after.and_then(|after| Some((after, form.encode(after)?))) else {
@@ -358,7 +350,7 @@ impl WriteInProgress {
             return self.execute(tree, &Op::Set { path, data, version });
         }
         self.check_size(op)?;
-        if !owner.is_some_and(|owner| owner == from || planted!(TakenFromAnybody)) {
+        if owner != Some(from) {
             return Err(OpError::NodeExists { path: path.to_string() });
         }
         // Everything that could make the create fail is checked before the delete.
@@ -460,7 +452,6 @@ impl WriteInProgress {
     fn check_quota(&self, tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
-            let exceeded = exceeded.filter(|_| !planted!(QuotaIgnored));
             if let Some((bytes, limit, needed)) = exceeded {
                 return Err(OpError::QuotaExceeded { path: of.to_owned(), bytes, limit, needed });
             }
@@ -562,11 +553,7 @@ fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
         Condition::Aversion(aversion) => fields.aversion == aversion,
         Condition::Usage { znodes, bytes } => Usage::parse(znode.data()) == Usage { znodes, bytes },
     };
-    if holds || planted!(ConditionIgnored) {
-        Ok(())
-    } else {
-        Err(OpError::Unmet { path: path.to_owned(), condition })
-    }
+    if holds { Ok(()) } else { Err(OpError::Unmet { path: path.to_owned(), condition }) }
 }
 
 pub(super) fn find<'a>(tree: &'a Tree, path: &str) -> Result<&'a Znode, OpError> {

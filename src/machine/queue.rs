@@ -140,12 +140,6 @@ impl WriteInProgress {
     /// Moves items that no consumer has any more to those that may be taken.
     fn free_unclaimed(&mut self, tree: &mut Tree, queue: &str) -> Result<(), OpError> {
         let [items, taken] = [ITEMS, TAKEN].map(|name| path::join(queue, name));
-        if planted!(QueueClaimsCounted) {
-            let count = |part| tree.get(&path::join(queue, part)).map_or(0, Znode::child_count);
-            if count(TAKEN) == count(CLAIMS) {
-                return Ok(());
-            }
-        }
         let free = tree.unclaimed(&taken).take(SEEN_MAX);
         let free = free.map(|name| (join(&taken, name), join(&items, name))).collect();
         self.rename_all(tree, &items, free)

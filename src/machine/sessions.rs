@@ -113,7 +113,7 @@ impl SessionRecord {
         self.owner = owner;
         self.holder = holder;
         self.last_seq = 0;
-        self.ids = unless!(IdsStay, Arc::default(), Arc::clone(&self.ids));
+        self.ids = Arc::default();
         self.results.clear();
         self.results_hash = 0;
     }
@@ -139,7 +139,7 @@ impl SessionRecord {
 
     /// Decides what to do with a request. If the request is out of order, its `acked` has no effect either.
     pub(super) fn admit(&mut self, seq: u64, acked: u64) -> DuplicateCheck {
-        if seq > self.last_seq && seq - self.last_seq > 1 && !planted!(OrderIgnored) {
+        if seq > self.last_seq && seq - self.last_seq > 1 {
             return DuplicateCheck::OutOfOrder;
         }
         while !self.results.is_empty() && self.first_kept() < acked {

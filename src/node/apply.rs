@@ -118,9 +118,6 @@ impl Node {
         let mut hard_state = hard_state.unwrap_or_else(|| self.raft.hard_state());
         // Entries of the same step, which may be committed, are written after the state.
         hard_state.commit = position.index;
-        if planted!(VoteLostAtInstall) {
-            hard_state.vote = 0;
-        }
         let state = self.machine.state();
         self.cx.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)
@@ -312,7 +309,7 @@ impl Node {
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
         // Needed so that an event brings the znode as its write has left it.
-        let brings = self.replica.watches.bring_any_data() && !planted!(EventDataLate);
+        let brings = self.replica.watches.bring_any_data();
         let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
@@ -368,7 +365,7 @@ impl Node {
         }
         self.deliver(fired, before);
         self.replica.history.note(applied.changes);
-        for outcome in applied.outcomes.into_iter().filter(|_| !strikes!(OutcomeLost, 97)) {
+        for outcome in applied.outcomes.into_iter() {
             let session = outcome.session;
             // Only on the leader, so once in the cluster: other members may apply it much later, or
             // again after a restart.
@@ -440,9 +437,6 @@ impl Node {
         };
         let tree = || self.machine.tree();
         self.replica.watches.add_data(&mut fired.events, before, tree, may_read);
-        if planted!(EventsOutOfOrder) {
-            fired.events.reverse();
-        }
         fired.add_to(&mut self.cx.effects);
     }
 }

@@ -268,7 +268,7 @@ impl Node {
             leading.clock.advance(now);
             // The process was stopped for a while, and messages that sessions' nodes sent during
             // that time are still unread. So their silence proves nothing.
-            if paused > self.cx.config.timings().election() && !planted!(PausedLeaderExpires) {
+            if paused > self.cx.config.timings().election() {
                 leading.renew_all(&self.machine, now.mono);
             }
         }

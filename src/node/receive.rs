@@ -15,7 +15,6 @@ use crate::node::raft::snapshot_transfer::ReceivedSnapshot;
 use crate::node::replica::server::serve::{AskedOfLeader, Attaching, ClientRead};
 use crate::node::request::{ClientRequest, RequestBody};
 use crate::node::{FORWARD_BYTES_MAX, versions};
-use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId, is_name};
 use crate::types::version;
 use crate::types::znode::SessionId;
@@ -164,9 +163,6 @@ impl Node {
     fn take_request(&mut self, request: ClientRequest) {
         let ClientRequest { id, session, body } = request;
         match body {
-            RequestBody::Command(_) if strikes!(RefusedUnasked, 97) => {
-                self.cx.effects.reply(id, Err(Error::NoNode { path: String::new() }));
-            }
             RequestBody::Query(query) => {
                 let zxid = self.machine.zxid();
                 self.local.query(id, session, query, zxid, &mut self.cx.effects);

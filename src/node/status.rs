@@ -14,7 +14,6 @@ use crate::node::clocks;
 use crate::node::io::{NodeStatus, QuorumState, Time, WatchId};
 use crate::node::leader;
 use crate::node::leader::expired::{Holder, host_of};
-use crate::node::raft::state::RaftRole;
 use crate::node::reason::is_fresh;
 use crate::node::sessions::audit::{AdminLine, Origin};
 use crate::node::stored::Identity;
@@ -127,8 +126,7 @@ impl Node {
     /// The term, the leader (0: none known) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
         let raft = &self.raft;
-        let wrong = planted!(PreCandidateLeads) && raft.role() == RaftRole::PreCandidate;
-        (raft.term(), raft.leader(), raft.leads() || wrong)
+        (raft.term(), raft.leader(), raft.leads())
     }
 
     /// Whether it has a leader, as far as it knows.

@@ -79,7 +79,7 @@ impl AtomicValue {
     }
 
     async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
-        let seen = unless!(UpdateLost, Condition::Mzxid(seen), Condition::Exists);
+        let seen = Condition::Mzxid(seen);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
         Ok(stat_of_set(inner(multi.commit().await)?)?.mzxid)
     }

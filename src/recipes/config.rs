@@ -270,8 +270,7 @@ impl<T, C: Codec<T>> Following<T, C> {
     /// Returns the update, if the data that was read differs from the last report.
     fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
         let now = Some(content.as_ref().map(|content| content.zxid));
-        let missed = self.reported == Some(None) && planted!(ConfigMissed);
-        if now == self.reported || missed {
+        if now == self.reported {
             return None;
         }
         self.reported = now;
@@ -279,7 +278,7 @@ impl<T, C: Codec<T>> Following<T, C> {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
                 Ok(value) => {
-                    let version = if strikes!(ValueMisnumbered, 3) { 1 } else { content.zxid };
+                    let version = content.zxid;
                     ConfigUpdate::Value(Versioned { value, version })
                 }
                 Err(reason) => ConfigUpdate::Invalid { version: content.zxid, reason },

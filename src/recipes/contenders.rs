@@ -306,7 +306,7 @@ impl Contenders {
         let listed = self.sorted(children);
         let path = contender.path();
         match listed.iter().position(|contender| contender.path == path) {
-            Some(1) if planted!(LockEarly) || planted!(CloneHoldsApart) => Ok(None),
+            Some(1) if planted!(LockEarly) => Ok(None),
             Some(at) => Ok(blocked_by(&listed, at).map(|before| listed[before].path.clone())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         }

@@ -131,7 +131,6 @@ impl DoubleBarrier {
             if !round.is_empty() {
                 return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
-            let missing = usize::from(planted!(DoubleBarrierOpensEarly));
             // Nothing is set if another znode is at this participant's path.
             let mut multi = contender.multi();
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
@@ -139,7 +138,7 @@ impl DoubleBarrier {
                 // joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
                 multi.set_if(contender.path(), &inside.round, 0).commit()
-            } else if all.len() + missing >= self.participants {
+            } else if all.len() >= self.participants {
                 let name = path::name(contender.path());
                 for one in &all {
                     // Requires that the participant exists and still waits.
@@ -252,9 +251,6 @@ impl Inside {
                 // Joining a round requires a participant inside it, so nobody can join any more.
                 [] => {
                     contender.forget();
-                    return Ok(());
-                }
-                [first, _, ..] if first.is(&contender) && planted!(DoubleBarrierLeavesEarly) => {
                     return Ok(());
                 }
                 [first, .., last] if first.is(&contender) => &last.path,

@@ -378,10 +378,7 @@ impl Following {
         self.token_max = self.token_max.max(token.unwrap_or_default());
         let now = leader.map(|leader| leader.czxid);
         let before = self.reported.replace(now);
-        before.is_none_or(|reported| {
-            let again = strikes!(LeaderToldAgain, 3);
-            (reported != now || again) && !strikes!(LeaderChangeMissed, 3)
-        })
+        before.is_none_or(|reported| reported != now)
     }
 
     async fn until_some(&self) -> Result<()> {

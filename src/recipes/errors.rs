@@ -84,7 +84,7 @@ pub(super) fn missing_nanos(error: &Error) -> Option<i64> {
 pub(super) fn is_overtaken(error: &Error) -> bool {
     let others =
         matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. });
-    others && !is_root_missing(error) && !planted!(OvertakenShown)
+    others && !is_root_missing(error)
 }
 
 /// Whether the root of the session's chroot is missing, so that no new attempt can help.

@@ -183,7 +183,7 @@ impl Group {
         let names = children_or_none(snapshot.children(&self.path))?;
         let member = |name: String| {
             let (data, stat) = snapshot.get(&path::join(&self.path, &name))?;
-            let joined = stat.czxid + u64::from(planted!(JoinMisnumbered));
+            let joined = stat.czxid;
             let updated = stat.mzxid;
             Ok((name, Member { data, joined, updated, session: stat.ephemeral_owner }))
         };
@@ -212,14 +212,10 @@ impl Source<BTreeMap<String, Member>> for Following {
 
 /// Returns the members, if they differ from those last reported.
 fn report(
-    mut now: BTreeMap<String, Member>,
+    now: BTreeMap<String, Member>,
     reported: &mut Option<BTreeMap<String, Member>>,
 ) -> Option<BTreeMap<String, Member>> {
-    let gone = reported.iter().flatten().find(|(name, _)| !now.contains_key(*name));
-    if let Some((name, gone)) = gone.filter(|_| planted!(GoneMemberShown)) {
-        now.insert(name.clone(), gone.clone());
-    }
-    if reported.as_ref() == Some(&now) && !strikes!(MembersToldAgain, 3) {
+    if reported.as_ref() == Some(&now) {
         return None;
     }
     *reported = Some(now.clone());
@@ -266,7 +262,7 @@ impl Membership {
     }
 
     async fn updating(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        let bytes = unless!(UpdateRefused, data.as_ref().len(), usize::MAX);
+        let bytes = data.as_ref().len();
         check_data(self.path(), bytes)?;
         self.ephemeral.set(data.as_ref()).await.map(drop)
     }

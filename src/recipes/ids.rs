@@ -101,7 +101,7 @@ impl IdGenerator {
         // What somebody else has written may be negative.
         let before = u64::try_from(last.wrapping_sub(self.block)).map_err(negative)?;
         let last = u64::try_from(last).map_err(negative)?;
-        let first = if planted!(IdTwice) { before.max(1) } else { before + 1 };
+        let first = before + 1;
         let mut range = first..last + 1;
         // The range has at least one number: an empty block is refused.
         let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;

@@ -3,7 +3,6 @@
 //! Source: Curator, `InterProcessMultiLock`, which acquires them in the caller's order, each with
 //! the whole timeout.
 
-use std::cmp::Ordering;
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -54,7 +53,7 @@ impl MultiLock {
         let mut locks = locks.collect::<Result<Vec<Lock>>>()?;
         // All locks are below the same root, so this is also their order in the whole tree.
         let order = |one: &Lock, other: &Lock| one.path().cmp(other.path());
-        locks.sort_by(|one, other| unless!(MultiLockUnordered, order(one, other), Ordering::Equal));
+        locks.sort_by(order);
         locks.dedup_by(|one, other| one.path() == other.path());
         if locks.is_empty() {
             let reason = "at least one is needed".to_owned();

@@ -284,10 +284,7 @@ impl PersistentEphemeral {
             recover(ephemeral.session(), error).await?;
         }
         handle.set_state(ZnodeState::Missing);
-        if planted!(EphemeralAsleep) {
-            std::future::pending::<()>().await;
-        }
-        if !self.again || planted!(EphemeralStaysGone) {
+        if !self.again {
             return Err(Error::NoNode { path: handle.path.to_string() });
         }
         Ok(())

@@ -90,7 +90,7 @@ impl SharedLock {
         if let Some(guard) = holding.held.upgrade().filter(is_ours) {
             return Some(Acquisition::Held(guard));
         }
-        if holding.acquiring && !planted!(CloneQueues) && !planted!(CloneHoldsApart) {
+        if holding.acquiring && !planted!(CloneQueues) {
             return None;
         }
         holding.acquiring = true;
@@ -134,13 +134,7 @@ impl ReentrantLock {
 
     async fn acquiring(&self) -> Result<ReentrantGuard> {
         let mut place = Place::new(Arc::clone(&self.owner.waiting));
-        let turn = poll_fn(|context| {
-            let turn = place.poll(context.waker(), || self.owner.turn());
-            if turn.is_pending() && planted!(WaitSpins) {
-                context.waker().wake_by_ref();
-            }
-            turn
-        });
+        let turn = poll_fn(|context| place.poll(context.waker(), || self.owner.turn()));
         match turn.await {
             Acquisition::Held(guard) => Ok(ReentrantGuard { guard }),
             Acquisition::Acquire(acquiring) => {

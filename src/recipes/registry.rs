@@ -235,7 +235,7 @@ impl Registry {
         let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
         let data = self.form.encode(&path, instance)?;
-        let mode = unless!(InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
+        let mode = CreateMode::Ephemeral;
         let create = || create_or_take_over(&self.session, &path, &data, mode);
         let ephemeral = create_below(&self.session, &parent, create).await?;
         Ok(Registration { held: Held::new(ephemeral).await?, form: self.form })

@@ -220,7 +220,7 @@ impl Host {
         let is_held = held.is_some_and(|held| !held.state().is_final());
         record.is_some_and(|record| {
             let was_own = record.owner == self.engine.id() && holder::is_instance(record.holder);
-            was_own && !is_held || planted!(TakenFromLiving)
+            was_own && !is_held
         })
     }
 
@@ -339,7 +339,7 @@ impl Host {
             }
             closing.done = self.sessions.is_empty();
             // The node resigns at once: the next leader closes the sessions.
-            let resigns = !closing.stays && !planted!(ClosesWithoutHandover);
+            let resigns = !closing.stays;
             self.inputs.push(Input::Closing { done: closing.done, resigns });
         }
         let mut effects = self.engine.step(now, self.inputs.drain(..));
@@ -557,6 +557,11 @@ impl Host {
 
 #[cfg(any(test, feature = "simulator"))]
 impl HandleEffects {
+    /// The replies to the requests of handles.
+    pub(crate) fn replies_mut(&mut self) -> &mut Vec<Answered> {
+        &mut self.effects.replies
+    }
+
     /// The events for the watches.
     pub(crate) fn events_mut(&mut self) -> &mut Vec<(WatchId, crate::types::watch::WatchEvent)> {
         &mut self.effects.events

@@ -147,7 +147,7 @@ pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy 
 fn is_limit_of_open_files(error: &io::Error) -> bool {
     // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
     let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };
-    error.raw_os_error().is_some_and(|code| codes.contains(&code) && !planted!(LimitIsFailure))
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// Converts a panic to an error: sled panics as often as it fails.

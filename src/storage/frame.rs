@@ -35,9 +35,9 @@ pub(super) fn write_file(dir: &FsPath, name: &str, bytes: &[u8]) -> Result<()> {
     let names = dir.open_directory().map_err(failed)?;
     let file = created.create_file()?;
     file.write_at(bytes, 0)
-        .and_then(|()| if planted!(FrameUnsynced) { Ok(()) } else { file.sync_all() })
+        .and_then(|()| file.sync_all())
         .and_then(|()| created.rename(&dir.join(name)))
-        .and_then(|()| if planted!(FrameNameUnsynced) { Ok(()) } else { names.sync() })
+        .and_then(|()| names.sync())
         // Windows has no sync of names: that of the file has its new one in the journal.
         .and_then(|()| if cfg!(unix) { Ok(()) } else { file.sync_all() })
         .map_err(failed)

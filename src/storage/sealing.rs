@@ -57,7 +57,7 @@ pub(super) struct Sealing {
 /// The error of a key.
 fn key_error(error: KeyError) -> StorageError {
     let KeyError(what) = error;
-    unless!(KeyErrorIsDamage, StorageError::Key { what }, StorageError::Corrupt { what })
+    StorageError::Key { what }
 }
 
 impl Sealing {

@@ -1,5 +1,5 @@
-//! Bugs that are planted against what others do for a member that hangs. Worlds of the simulator seldom let one hang for
-//! that long, or go on just when another one ends its claims.
+//! What others do for a member that hangs. Worlds of the simulator seldom let one hang for that long, or go on just when
+//! another one ends its claims.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::Cluster;
 use crate::Coordinator;
-use crate::planted::{Bug, plant};
 use crate::recipes::{Partition, Partitions, Share};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -39,30 +38,21 @@ fn go_on(cluster: &Cluster, member: &mut Member, seconds: u32) {
     }
 }
 
-/// Whether a member gets all that the oldest one does not work on.
-fn is_taken() -> bool {
+/// A member gets all that the oldest one does not work on.
+#[test]
+fn a_member_that_hangs_is_not_waited_for() {
     let cluster = Cluster::with_settings(2, Coordinator::builder().session_timeout(60 * SECOND));
     let mut hung = join(&cluster, 0, "hung");
     go_on(&cluster, &mut hung, 1);
     let mut next = join(&cluster, 1, "next");
     go_on(&cluster, &mut next, 60);
-    next.1.len() == 2
+    assert_eq!(next.1.len(), 2);
 }
 
+/// A member keeps what another one, which has hung, has handed over to it, although a third one ends the claims of that
+/// one by what it had seen before.
 #[test]
-fn a_member_that_hangs_is_not_waited_for() {
-    assert!(is_taken());
-    for bug in [Bug::OldestPlansAlone, Bug::HungBlocks] {
-        plant(Some(bug));
-        let is_taken = is_taken();
-        plant(None);
-        assert!(!is_taken, "{bug:?} has an effect");
-    }
-}
-
-/// Whether a member keeps what another one, which has hung, has handed over to it, although a third one ends the claims of
-/// that one by what it had seen before.
-fn is_kept() -> bool {
+fn claims_that_others_have_now_are_not_ended() {
     let settings = Coordinator::builder().session_timeout(60 * SECOND);
     let cluster = Cluster::with_settings(3, settings);
     let join = |node, name| join(&cluster, node, name);
@@ -83,14 +73,5 @@ fn is_kept() -> bool {
     go_on(&mut stale, 10);
     cluster.node(1).session().sync().wait().unwrap();
     assert_eq!((hung.1.len(), next.1.len()), (1, 1));
-    hung.1[0].is_held() && next.1[0].is_held()
-}
-
-#[test]
-fn claims_that_others_have_now_are_not_ended() {
-    assert!(is_kept());
-    plant(Some(Bug::EndedUnfenced));
-    let is_kept = is_kept();
-    plant(None);
-    assert!(!is_kept, "the bug has an effect");
+    assert!(hung.1[0].is_held() && next.1[0].is_held());
 }

@@ -49,7 +49,7 @@ impl Session {
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
 fn deletion(path: Arc<str>, czxid: Zxid, other: Option<Arc<str>>) -> Ask<Vec<OpResult>> {
-    let own = unless!(ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
+    let own = Condition::Czxid(czxid);
     let check = Op::Check { path: Arc::clone(&path), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });

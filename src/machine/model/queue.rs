@@ -133,9 +133,6 @@ impl Model {
     fn free_unclaimed(&mut self, by: (SessionId, u64), queue: &str) -> Result<(), OpError> {
         let (mut of_items, of_claims) = (self.names(queue, "taken"), self.names(queue, "claims"));
         of_items.sort();
-        if planted!(QueueClaimsCounted) && of_items.len() == of_claims.len() {
-            return Ok(());
-        }
         of_items.retain(|name| !of_claims.contains(name) && ItemName::parse(name).is_some());
         of_items.truncate(SEEN_MAX);
         let path = |name: &String| format!("{}/{name}", below(queue, "taken"));

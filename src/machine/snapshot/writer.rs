@@ -9,7 +9,6 @@ use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
 use crate::types::encoding::append_to;
-use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
 /// About as many bytes as a znode takes beside its path, its data and its access list.
@@ -88,7 +87,7 @@ impl ChunkWriter {
         self.step = match step {
             WriterStep::Begin => {
                 let full = self.dirty.is_none();
-                let version = unless!(VersionLostAtSnapshot, self.state.version, FIRST);
+                let version = self.state.version;
                 append_to(pending, &SnapshotItem::Begin { full, version });
                 if full { WriterStep::Znodes(None) } else { WriterStep::ZnodesGone }
             }
@@ -223,7 +222,7 @@ fn with_hash(tree: &Tree, hash: u64, mark: u32) -> vec::IntoIter<Znode> {
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
-    let acl = znode.acl().filter(|_| !planted!(AclLostAtSnapshot));
+    let acl = znode.acl();
     let acl = acl.map(|acl| acl.entries().to_vec());
     buffer.reserve(path.len() + znode.data().len() + FIELDS_BYTES);
     append_to(

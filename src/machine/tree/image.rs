@@ -129,6 +129,5 @@ impl Image {
 
 /// The share of a znode that was read.
 fn share(znode: &Znode) -> ZnodeTotals {
-    let share = ZnodeTotals::of(znode);
-    ZnodeTotals { due: share.due.filter(|_| !planted!(DueForgottenAtSnapshot)), ..share }
+    ZnodeTotals::of(znode)
 }

@@ -275,8 +275,7 @@ impl Tree {
     pub(super) fn set(&mut self, path: &str, data: &Data, zxid: Zxid, time: u64) -> Option<Stat> {
         self.update(path, |znode| {
             znode.set_data(data, |fields| {
-                let more = if planted!(VersionStands) { 0 } else { 1 };
-                fields.version = fields.version.wrapping_add(more);
+                fields.version = fields.version.wrapping_add(1);
                 fields.mzxid = zxid;
                 fields.mtime = time;
                 fields.is_null = data.is_null();

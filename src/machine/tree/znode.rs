@@ -302,15 +302,11 @@ impl Znode {
     /// The earliest time at which the leader may delete the znode: at once for a container.
     pub(in crate::machine) fn due(&self) -> Option<u64> {
         let More { kind, creates, .. } = **self.head().more.as_ref()?;
-        let touched = match planted!(TtlIgnoresTouch) {
-            true => self.head().ctime,
-            false => self.head().mtime,
-        };
         match kind {
             ZnodeKind::Persistent | ZnodeKind::Ephemeral(_) => None,
             _ if self.has_children() => None,
             ZnodeKind::Container => (creates > 0).then_some(0),
-            ZnodeKind::Ttl(ms) => Some(touched.saturating_add(ms)),
+            ZnodeKind::Ttl(ms) => Some(self.head().mtime.saturating_add(ms)),
         }
     }
 

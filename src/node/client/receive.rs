@@ -21,7 +21,6 @@ impl Client {
                 self.lose_member(peer, Time::ZERO);
                 self.members.connected(peer, version);
             }
-            Input::Unreachable { .. } if planted!(ClientClings) => {}
             Input::Unreachable { peer, problem } => {
                 self.lose_member(peer, Time::ZERO);
                 self.members.missed(peer, problem, &self.cx);

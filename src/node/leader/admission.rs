@@ -162,9 +162,8 @@ impl Admission {
         let next = held.map_or(0, |(_, seq)| seq + 1);
         let late =
             || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
-        let skips = request.seq > next && planted!(OrderIgnored);
         let repeats = request.seq < next && planted!(RunAgain);
-        if (request.seq == next || skips || repeats) && !late() {
+        if (request.seq == next || repeats) && !late() {
             self.proposed.insert(request.session, (request.holder, request.seq));
             self.bytes += size;
             self.push(request);

@@ -274,8 +274,7 @@ impl Leading {
         let (received, seen) = (membership.contacts.last_received(node), &self.members);
         let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > cx.patience() { silent } else { Duration::ZERO };
-        let sends =
-            received.is_some_and(|at| since(&at) <= cx.patience()) || planted!(PresumedAlive);
+        let sends = received.is_some_and(|at| since(&at) <= cx.patience());
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
         let answers = membership.answers(node, cx);
         PeerHealth {

@@ -232,7 +232,7 @@ impl Leading {
         record: &SessionRecord,
         now: Time,
     ) {
-        if self.serves() && !planted!(SessionNotGranted) {
+        if self.serves() {
             self.grant(session, record, now);
         }
         self.expiring.remove(&session);

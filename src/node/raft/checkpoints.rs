@@ -249,13 +249,7 @@ impl Raft {
     /// The metadata of a snapshot or a checkpoint of the present state.
     pub(in crate::node) fn snapshot_meta(&self, machine: &Machine) -> SnapshotMeta {
         let Position { index, term } = self.log().applied();
-        let mut voting = self.log().voting().clone();
-        if planted!(LearnersForgotten) {
-            voting.learners.clear();
-        }
-        if planted!(JointForgotten) {
-            voting.voters_outgoing.clear();
-        }
+        let voting = self.log().voting().clone();
         SnapshotMeta { index, term, zxid: machine.zxid(), hash: machine.hash(), voting }
     }
 }

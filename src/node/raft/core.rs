@@ -383,13 +383,9 @@ fn start(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
         applied: boot.checkpoint.index,
         max_size_per_msg: MESSAGE_ENTRIES_BYTES,
         max_inflight_msgs: VOTER_WINDOW,
-        check_quorum: !planted!(LeaderStaysAlone),
+        check_quorum: true,
         pre_vote: true,
-        read_only_option: unless!(
-            ReadWithoutQuorum,
-            ReadOnlyOption::Safe,
-            ReadOnlyOption::LeaseBased,
-        ),
+        read_only_option: ReadOnlyOption::Safe,
         max_uncommitted_size: 64 << 20,
         max_committed_size_per_ready: 4 << 20,
         ..raft::Config::default()

@@ -51,7 +51,6 @@ impl Raft {
     /// Whether this node has long received nothing from a leader. A removed node receives nothing
     /// any more. A removed learner does not stand for election, so no member notices it either.
     pub(in crate::node) fn lacks_leader(&self, cx: &Context) -> bool {
-        !planted!(RemovedUnaware)
-            && cx.now.mono.saturating_sub(self.elections.led_at) >= cx.patience()
+        cx.now.mono.saturating_sub(self.elections.led_at) >= cx.patience()
     }
 }

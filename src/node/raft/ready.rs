@@ -20,11 +20,7 @@ use crate::node::raft::snapshot_transfer::OutgoingSnapshots;
 use crate::node::stored::{HardState, LogEntry, LogWrite, Voting};
 
 /// What raft-rs wants done.
-pub(in crate::node) struct Ready {
-    ready: raft::Ready,
-    /// Messages that wait for what this stores.
-    after_disk: Vec<eraftpb::Message>,
-}
+pub(in crate::node) struct Ready(raft::Ready);
 
 /// A leader's state that raft-rs has taken.
 pub(in crate::node) struct TakenState {
@@ -49,13 +45,13 @@ pub(in crate::node) struct Sender<'a> {
 impl Ready {
     /// The answers to [`Raft::read_index`]: the context of each, and the index.
     pub(in crate::node) fn take_reads(&mut self) -> impl Iterator<Item = (Vec<u8>, u64)> + use<> {
-        let reads = self.ready.take_read_states();
+        let reads = self.0.take_read_states();
         reads.into_iter().map(|read| (read.request_ctx, read.index))
     }
 
     /// The state to install, before the rest is stored.
     pub(in crate::node) fn state(&self) -> Option<TakenState> {
-        let snapshot = self.ready.snapshot();
+        let snapshot = self.0.snapshot();
         if *snapshot == eraftpb::Snapshot::default() {
             return None;
         }
@@ -63,7 +59,7 @@ impl Ready {
         Some(TakenState {
             position: Position { index: meta.index, term: meta.term },
             voting: Voting::from(meta.get_conf_state()),
-            hard_state: self.ready.hs().map(HardState::from),
+            hard_state: self.0.hs().map(HardState::from),
         })
     }
 }
@@ -96,22 +92,18 @@ impl Raft {
     /// What raft-rs wants done now. Sends the messages that need not wait.
     pub(in crate::node) fn ready(&mut self, sender: &mut Sender<'_>) -> Ready {
         let mut ready = self.raw.ready();
-        let mut messages = ready.take_messages();
-        let waits = |_: &mut eraftpb::Message| planted!(LeaderAwaitsDisk);
-        let after_disk = messages.extract_if(.., waits).collect();
-        self.post(messages, sender);
-        Ready { ready, after_disk }
+        self.post(ready.take_messages(), sender);
+        Ready(ready)
     }
 
     /// Stores what is in a `Ready`, and takes the entries that it commits. `installs`: the disk operation by
     /// which its state was installed.
     pub(in crate::node) fn store(
         &mut self,
-        ready: Ready,
+        Ready(mut ready): Ready,
         installs: Option<u64>,
         sender: &mut Sender<'_>,
     ) {
-        let Ready { mut ready, after_disk } = ready;
         let (mut disk, mut write_at) = (installs, None);
         let snapshot = disk.map(|_| ready.snapshot().get_metadata().index);
         let store = self.log_mut();
@@ -131,7 +123,6 @@ impl Raft {
         }
         let mut messages = ready.take_persisted_messages();
         let free = messages.extract_if(.., |message| !rests_on_disk(message)).collect();
-        messages.extend(after_disk);
         self.post(free, sender);
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
@@ -182,7 +173,7 @@ impl Raft {
     /// Raft wants to send a peer a snapshot: the state is sent in chunks.
     fn post_snapshot(&mut self, message: &eraftpb::Message, sender: &mut Sender<'_>) {
         let Sender { replication, machine, membership, cx } = sender;
-        let mut meta = self.snapshot_meta(machine);
+        let meta = self.snapshot_meta(machine);
         let current = self.leads() && message.get_snapshot().get_metadata().index == meta.index;
         let (is_voter, to) = (self.is_voter(message.to), membership.named(message.to));
         let outgoing = replication.as_mut().map(|replication| &mut replication.outgoing);
@@ -193,8 +184,6 @@ impl Raft {
             self.failed_transfers.push(message.to);
             return;
         };
-        meta.index -= u64::from(planted!(SnapshotMislabelled));
-        meta.index += u64::from(planted!(SnapshotAhead));
         let (term, state) = (message.term, machine.state());
         let znodes = machine.tree().len();
         tracing::info!(to = %to, index = meta.index, znodes, "sending the state");

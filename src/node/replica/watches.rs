@@ -266,7 +266,6 @@ impl WatchTable {
             return;
         }
         let tree = tree();
-        let before = if planted!(BeforeIsAfter) { Some(&tree) } else { before };
         for (id, event) in events.iter_mut().filter(|(id, _)| self.with_data.contains(id)) {
             if event.kind == EventKind::Gap || event.kind.is_removal() {
                 continue;
@@ -362,8 +361,7 @@ impl WatchTable {
             let is_of_children = |kind| kind == WatchKind::Children;
             self.fire_at(path, is_of_children, notification, &may_read, fired);
         }
-        let lost = deleted && planted!(EventLostOnDelete);
-        if let Some(parent) = path::parent(path).filter(|_| !lost) {
+        if let Some(parent) = path::parent(path) {
             let notification = of_parent(change, parent);
             self.fire_at(parent, WatchKind::is_child, notification, &may_read, fired);
         }
@@ -388,9 +386,6 @@ impl WatchTable {
             if matches(kind) {
                 let may_see = |watcher: &Watcher| may_read(watcher.session, notification.acl);
                 if self.watchers.get(&id).is_some_and(may_see) || planted!(EventsUnfiltered) {
-                    fired.events.push((id, notification.event()));
-                }
-                if planted!(EventTwice) {
                     fired.events.push((id, notification.event()));
                 }
                 if kind.fires_once() && !planted!(OneShotStays) {
@@ -429,7 +424,7 @@ impl WatchTable {
             }
         }
         net.subtrees(&roots, changed);
-        let mut events = unless!(EventsLostAtSnapshot, net.events, Vec::new());
+        let mut events = net.events;
         events.sort_by_key(|(_, event)| (event.zxid, event.position));
         let mut once = BTreeSet::new();
         for (id, event) in events {

@@ -211,7 +211,7 @@ impl LocalSessions {
     fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let (sessions, mut lost) = (&mut self.sessions, Vec::new());
         self.deadlines.take_due(now, |session| {
-            let held = sessions.get_mut(&session).filter(|_| !planted!(LossUnreported))?;
+            let held = sessions.get_mut(&session)?;
             if now >= held.lease.lost_at {
                 lost.push(session);
                 return None;

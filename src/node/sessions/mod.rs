@@ -293,7 +293,6 @@ impl LocalSessions {
         let answer = match result {
             Ok(reply) => match write.refused {
                 Some(refused) => Err(refused.into_error(session)),
-                None if strikes!(AnswerMixed, 53) => Err(Error::NoNode { path: String::new() }),
                 None => Ok(Answer::Reply(reply.clone())),
             },
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),

@@ -186,7 +186,7 @@ impl Answering<'_> {
                 let watches = &mut *self.watches;
                 let some =
                     watches.remove_watches(session, path, *which, of_client, zxid, self.fired);
-                if some && !planted!(RemovalDenied) {
+                if some {
                     Ok(Answer::Reply(Reply::Done))
                 } else {
                     Err(Error::NoWatch { path: path.to_string() })
@@ -398,10 +398,7 @@ pub(crate) fn answer_read(
             Answer::Acl(acl::shown(acl, &**path == CONFIG, viewer.ids), znode.stat())
         }
         Read::Ids => Answer::Ids((**viewer.ids).clone()),
-        Read::Ephemerals => {
-            let forgotten = usize::from(planted!(EphemeralForgotten));
-            Answer::Children(ephemerals().into_iter().skip(forgotten).collect(), None)
-        }
+        Read::Ephemerals => Answer::Children(ephemerals(), None),
         Read::Tree => Answer::Tree(tree.clone()),
         Read::Below { path } => read_below(tree, path, viewer)?,
         Read::Count { path } => {

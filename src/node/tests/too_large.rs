@@ -8,7 +8,6 @@ use crate::node::client_message::{FromClient, ToClient};
 use crate::node::message::{COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
-use crate::planted::{Bug, claims};
 use crate::types::error::Error;
 use crate::types::path::PATH_BYTES_MAX;
 use crate::types::queue::QueueOrder;
@@ -92,38 +91,35 @@ fn a_leader_takes_in_nothing_that_no_append_could_carry() {
 /// the state that had it to a new member.
 #[test]
 fn results_that_no_message_could_carry_are_refused() {
-    let claim = || {
-        let mut cluster = Cluster::new(3);
-        let leader = cluster.elect();
-        let session = cluster.open(leader, 1, TIMEOUT * 10);
-        cluster.create(leader, session, "/q", CreateMode::Persistent).unwrap();
-        for _ in 0..5 {
-            let order = QueueOrder { priority: 0, delay_ms: 0, id: String::new(), max: None };
-            let (path, data) = ("/q".into(), vec![7; 900_000].into());
-            let put = Op::Put { path, data, order: Box::new(order) };
-            let put = cluster.write(leader, session, Command::Op(put));
-            cluster.answer(put).unwrap();
-        }
-        let takes = |count| vec![Op::Take { path: "/q".into(), claims: false }; count];
-        let refused = cluster.write(leader, session, Command::Multi(takes(5)));
-        let refused = cluster.answer(refused);
-        // The result of this one stays in the state: nothing acknowledges it.
-        let taken = cluster.write(leader, session, Command::Multi(takes(3)));
-        let taken = cluster.answer(taken);
-        // A new member needs the state. The harness sends nothing that is too long.
-        cluster.add(4);
-        cluster.advance(HEARTBEAT * 50);
-        assert_eq!(cluster.node(4).metrics().snapshots_installed, 1);
-        cluster.check_equal();
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT * 10);
+    cluster.create(leader, session, "/q", CreateMode::Persistent).unwrap();
+    for _ in 0..5 {
+        let order = QueueOrder { priority: 0, delay_ms: 0, id: String::new(), max: None };
+        let (path, data) = ("/q".into(), vec![7; 900_000].into());
+        let put = Op::Put { path, data, order: Box::new(order) };
+        let put = cluster.write(leader, session, Command::Op(put));
+        cluster.answer(put).unwrap();
+    }
+    let takes = |count| vec![Op::Take { path: "/q".into(), claims: false }; count];
+    let refused = cluster.write(leader, session, Command::Multi(takes(5)));
+    let refused = cluster.answer(refused);
+    // The result of this one stays in the state: nothing acknowledges it.
+    let taken = cluster.write(leader, session, Command::Multi(takes(3)));
+    let taken = cluster.answer(taken);
+    // A new member needs the state. The harness sends nothing that is too long.
+    cluster.add(4);
+    cluster.advance(HEARTBEAT * 50);
+    assert_eq!(cluster.node(4).metrics().snapshots_installed, 1);
+    cluster.check_equal();
 
-        let Err(Error::Multi { index: 3, error }) = refused else { panic!("{refused:?}") };
-        let Error::TooLarge { size, limit, .. } = *error else { panic!("{error:?}") };
-        assert_eq!(limit, RESULTS_BYTES_MAX as u64);
-        assert!(size > limit);
-        let Ok(Answer::Reply(Reply::Multi(results))) = taken else { panic!("{taken:?}") };
-        assert_eq!(results.len(), 3);
-    };
-    claims(claim, Bug::ResultsUnbounded);
+    let Err(Error::Multi { index: 3, error }) = refused else { panic!("{refused:?}") };
+    let Error::TooLarge { size, limit, .. } = *error else { panic!("{error:?}") };
+    assert_eq!(limit, RESULTS_BYTES_MAX as u64);
+    assert!(size > limit);
+    let Ok(Answer::Reply(Reply::Multi(results))) = taken else { panic!("{taken:?}") };
+    assert_eq!(results.len(), 3);
 }
 
 /// The results of a request have room in a message, whatever they are.

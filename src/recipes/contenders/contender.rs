@@ -94,10 +94,8 @@ pub(in crate::recipes) async fn change(
     let number = name::digits(held.path()).ok_or_else(lost)?;
     let name = name::new(kind, naming, entropy::number()?, "");
     let path = format!("{parent}/{name}{number}");
-    let sequential = planted!(DowngradeLetsGo);
-    let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
     let leaving = held.ephemeral.leave_in(held.session().multi());
-    let changing = leaving.create(&path, b"", mode).commit();
+    let changing = leaving.create(&path, b"", CreateMode::Ephemeral).commit();
     // If this ends early, both znodes are given up and deleted.
     let changed = created_in_multi(held.session(), changing).await;
     let changed = inner(changed).map_err(gone)?;

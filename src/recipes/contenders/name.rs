@@ -141,10 +141,7 @@ pub(super) fn new(kind: &ContenderKind, naming: Naming, random: u64, data: &str)
 
 /// A name and its number; `None` if it has none that the cluster gave.
 fn split(name: &str) -> Option<(&str, &str)> {
-    let is_kazoos = |name: &str| name.find("__lock__").is_some_and(|end| end == 32);
-    if (planted!(CuratorsIgnored) && name.starts_with("_c_"))
-        || (planted!(KazoosIgnored) && is_kazoos(name))
-    {
+    if planted!(CuratorsIgnored) && name.starts_with("_c_") {
         return None;
     }
     let rest = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
@@ -164,7 +161,7 @@ pub(in crate::recipes) fn parse<'a>(
 ) -> Option<((usize, &'a str), &'static ContenderKind)> {
     let (rest, number) = split(name)?;
     let kind = kinds.iter().find(|kind| kind.includes(rest))?;
-    Some((unless!(OrderedByName, sequence::number(number)?, (0, name)), kind))
+    Some((sequence::number(number)?, kind))
 }
 
 /// Whether the session that has given this name may pass our contenders without seeing them: the name is

@@ -54,10 +54,7 @@ struct CandidatePlace {
 
 impl CandidatePlace {
     fn require_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
-        match planted!(PlacedBehindNobody) {
-            true => multi,
-            false => multi.require(&self.behind, Condition::Czxid(self.czxid)),
-        }
+        multi.require(&self.behind, Condition::Czxid(self.czxid))
     }
 }
 
@@ -81,7 +78,6 @@ impl LeaderLatch {
     async fn joined(&self) -> Result<Contender> {
         // Without a priority, few have to come in front of anybody. These find out when they wait.
         if self.priority != 0
-            && !planted!(PriorityIgnored)
             && let Some(ephemeral) = self.joined_in_front().await?
         {
             return Ok(Contender::new(ephemeral));
@@ -150,8 +146,7 @@ impl LeaderLatch {
                 continue;
             };
             let standing = Standing::of(path::name(candidate.path())).unwrap_or_default();
-            if let Some(at) =
-                behind(names(&listed[..own]), standing).filter(|_| !planted!(PriorityIgnored))
+            if let Some(at) = behind(names(&listed[..own]), standing)
                 && self.moved(&mut candidate, &election, &listed, own, at..own - 1, false).await?
             {
                 called = None;
@@ -216,7 +211,7 @@ impl LeaderLatch {
     /// Makes sure that the token of the first candidate is larger than those of all that have led. False if another
     /// write came first.
     async fn has_its_token(&self, candidate: &mut Contender, election: &Election) -> Result<bool> {
-        if candidate.czxid() >= election.placed || planted!(TokenKept) {
+        if candidate.czxid() >= election.placed {
             return Ok(true);
         }
         // The first one stays the first, so nobody can lead in the meantime.

@@ -171,7 +171,7 @@ impl Leadership {
         }
         let election = Election::new(snapshot.get(self.contenders.path())?);
         let is_ready = at == next && (!successor.is_ours() || successor.czxid >= election.placed);
-        if is_ready || planted!(HandOverBlind) {
+        if is_ready {
             return self.commit(successor, election.placed, giving_up).await;
         }
         if successor.is_ours() && !self.calls(snapshot, &successor, call).await? {
@@ -209,15 +209,13 @@ impl Leadership {
         giving_up: &mut Option<GivingUp<'a>>,
     ) -> Result<HandOverStep> {
         // No longer held from here on, so that two do not lead when the write takes effect.
-        if giving_up.is_none() && !planted!(HandOverHeld) {
+        if giving_up.is_none() {
             *giving_up = Some(self.held.ephemeral.give_up());
         }
-        let mut multi = self.held.ephemeral.multi();
-        if !planted!(HandOverBlind) {
-            multi = multi
-                .require(&successor.path, Condition::Czxid(successor.czxid))
-                .require(self.contenders.path(), Condition::Mzxid(placed));
-        }
+        let multi = self.held.ephemeral.multi();
+        let multi = multi
+            .require(&successor.path, Condition::Czxid(successor.czxid))
+            .require(self.contenders.path(), Condition::Mzxid(placed));
         let committed = multi.delete(self.path()).commit().await;
         if unless_overtaken(committed)?.is_none() {
             return Ok(HandOverStep::LookAgain);

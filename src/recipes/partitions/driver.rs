@@ -253,7 +253,7 @@ impl ShareDriver {
         let path = self.partitions.position_path(number);
         let position = if_exists(self.partitions.session.get(&path).await)?;
         let name = self.partitions.settings.name_of(number);
-        let position = position.map(|(data, _)| data).filter(|_| !planted!(PositionUnread));
+        let position = position.map(|(data, _)| data);
         Ok(OwnedPartition::new((number, name), held, path, position))
     }
 

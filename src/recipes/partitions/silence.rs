@@ -67,9 +67,6 @@ impl Holdings {
     }
 
     fn fall_silent(self: &Arc<Self>, due: Duration) {
-        if planted!(SilentKeeps) {
-            return;
-        }
         let given_up = self.change(|state| {
             // It has gone on just now.
             if self.max_silence.is_none_or(|max| state.turned_at.saturating_add(max) > due) {

@@ -71,9 +71,6 @@ impl ShareDriver {
         }
         let due = self.upkeep.plan_due.filter(|(of, _)| *of == version).map_or(now, |due| due.1);
         self.upkeep.plan_due = Some((version, due));
-        if planted!(OldestPlansAlone) && members.rank > 0 {
-            return Ok(());
-        }
         let at = due.saturating_add(turn_limit.saturating_mul(members.rank));
         if now < at {
             turn.wake(at);
@@ -81,7 +78,7 @@ impl ShareDriver {
         }
         let (taken, max) =
             (plan.taken(&next, &members.members), self.partitions.settings.moves_max);
-        let next = if taken == 0 || planted!(MovesUnbounded) {
+        let next = if taken == 0 {
             next
         } else {
             let moving = self.moving(plan, &members.members).await?;
@@ -190,10 +187,8 @@ impl ShareDriver {
         self.upkeep.look_at = Some(next);
         turn.wake(next);
         match overdue {
-            Some((number, claim, name)) if !planted!(HungBlocks) => {
-                self.end_claims(&name, (number, claim), &snapshot).await
-            }
-            _ => Ok(()),
+            Some((number, claim, name)) => self.end_claims(&name, (number, claim), &snapshot).await,
+            None => Ok(()),
         }
     }
 
@@ -221,7 +216,7 @@ impl ShareDriver {
         for path in (0..plan.partitions()).map(|number| self.partitions.owner_path(number)) {
             let Some((owner, stat)) = if_exists(snapshot.get(&path))? else { continue };
             if *owner == *name.as_bytes() && ended < ENDED_MAX {
-                let same = unless!(EndedUnfenced, Condition::Czxid(stat.czxid), Condition::Exists);
+                let same = Condition::Czxid(stat.czxid);
                 multi = multi.require(&path, same).delete(&path);
                 ended += 1;
             }

@@ -208,7 +208,7 @@ impl Queue {
                 return Ok(Some(taken));
             }
             // Another consumer may have been faster. Then this one still waits for the delayed ones.
-            let Some(due) = unless!(QueueDueUnnoticed, head.due, None) else {
+            let Some(due) = head.due else {
                 if !self.changed(watch).await {
                     return Ok(None);
                 }
@@ -252,7 +252,6 @@ impl Queue {
         let is_in = |part| path::is_below(&event.path, &self.part(part));
         match event.kind {
             EventKind::Created => is_in(ITEMS) || is_in(DELAYED),
-            EventKind::Deleted if planted!(QueueReturnUnnoticed) => false,
             EventKind::Deleted if is_in(CLAIMS) => {
                 // The claim of an item that is done goes with it.
                 let item = path::join(&self.part(TAKEN), path::name(&event.path));

@@ -50,7 +50,6 @@ impl Agreement {
     pub(super) fn new(path: &str, limit: Limit) -> Result<Agreement> {
         // No grant moves the time further than that after the log's time, so it has passed by then.
         let full = Duration::from_nanos(limit.time_of(limit.burst)) + RESERVED_MAX;
-        let full = unless!(KeyForgotten, full, RESERVED_MAX / 2);
         // In whole milliseconds.
         let time_to_live = full + Duration::from_millis(1);
         if time_to_live > CreateMode::TTL_MAX {

@@ -111,26 +111,22 @@ impl LimiterState {
         (now, by): (Duration, Option<Duration>),
         block_max: u32,
     ) -> CallerStep {
-        if !planted!(PermitsKept) {
-            let next = &mut self.next;
-            self.blocks.retain(|block| {
-                let is_void = now > block.until;
-                if is_void {
-                    // It was too large: the next one has as many as were used.
-                    *next = block.size - block.left;
-                }
-                !is_void
-            });
-        }
+        let next = &mut self.next;
+        self.blocks.retain(|block| {
+            let is_void = now > block.until;
+            if is_void {
+                // It was too large: the next one has as many as were used.
+                *next = block.size - block.left;
+            }
+            !is_void
+        });
         let enough = self.blocks.iter_mut().find(|block| block.left >= permits);
         if let Some(block) = enough {
             if now < block.from {
                 return CallerStep::Wait(block.from);
             }
             let grant = Grant { at: block.granted };
-            let twice = planted!(PermitTwice) && block.left == permits && block.size > 1;
-            block.size = if twice { 1 } else { block.size };
-            block.left -= if twice { 0 } else { permits };
+            block.left -= permits;
             if block.left == 0 {
                 let quick = now < block.from + QUICK;
                 let size = block.size;

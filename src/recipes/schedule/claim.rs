@@ -121,7 +121,7 @@ impl Schedule {
             let multi = multi.require(&self.part(&fire.timer, RUN), Condition::Absent);
             let own = multi.len();
             let work = Part::of(Ok(hand_over(&fire, self.session.multi())));
-            let multi = unless!(WorkForgotten, multi.with(&work), multi);
+            let multi = multi.with(&work);
             let done = match multi.commit().await {
                 Err(Error::Multi { index, error }) if index >= own => {
                     return Err(Error::Multi { index: index - own, error });
@@ -158,8 +158,7 @@ impl Schedule {
 
     /// The znode that says who runs a fire of this timer.
     fn runner(&self, timer: &str) -> String {
-        let runner = self.part(timer, RUNNER);
-        unless!(RunShared, runner, format!("{runner}-{}", self.session.id()))
+        self.part(timer, RUNNER)
     }
 
     /// Waits until there is something to claim.
@@ -205,7 +204,7 @@ impl Schedule {
         let mut now = None;
         for seen in self.all_seen().await? {
             if let Some((fire, czxid)) = &seen.running {
-                let is_orphan = seen.runner.is_none() && !planted!(RunForgotten);
+                let is_orphan = seen.runner.is_none();
                 if takes && is_orphan {
                     let record = self.part(&seen.name, RUN);
                     let multi = self.session.multi().require(&record, Condition::Czxid(*czxid));
@@ -309,7 +308,7 @@ impl Schedule {
         };
         let unchanged = unless!(FireTwice, Condition::Mzxid(seen.moved), Condition::Exists);
         let multi = self.session.multi().require(&next, unchanged);
-        let multi = multi.set(&next, written(unless!(FireEarly, plan.from, 0)));
+        let multi = multi.set(&next, written(plan.from));
         multi.require_time(&next, until).set(&next, written(plan.following))
     }
 

@@ -256,10 +256,10 @@ impl Timer {
 
     fn plan_of(&self, times: &Times, next: i64, now: i64) -> FirePlan {
         let late = next.saturating_add(IN_TIME).min(NEVER);
-        let missed = unless!(MissedForgotten, self.missed, Missed::All);
+        let missed = self.missed;
         if now <= late || missed == Missed::All {
             let until = if missed == Missed::All { NEVER } else { late };
-            let following = times.after(unless!(FireLost, next, next.max(now)));
+            let following = times.after(next);
             return FirePlan { fires: Some(next), since: None, from: next, until, following };
         }
         let from = late + 1;

@@ -153,7 +153,7 @@ impl DiskChange {
             other => return other,
         };
         self.failures += 1;
-        if is_closing || self.failures > unless!(ChangeNotRetried, AGAIN_MAX, 0) {
+        if is_closing || self.failures > AGAIN_MAX {
             return Err(error);
         }
         if self.failures == 1 {

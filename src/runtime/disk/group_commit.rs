@@ -17,7 +17,7 @@ pub(super) fn merge(write: &mut LogWrite, more: LogWrite) {
         write.hard_state = more.hard_state;
     }
     if let Some(first) = more.entries.first() {
-        write.entries.retain(|entry| entry.index < first.index || planted!(MergeKeepsReplaced));
+        write.entries.retain(|entry| entry.index < first.index);
         write.entries.extend(more.entries);
     }
 }
@@ -50,5 +50,5 @@ pub(crate) fn take_part(write: &mut LogWrite, entries: usize) -> LogWrite {
     let hard_state = write
         .hard_state
         .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
-    LogWrite { hard_state: hard_state.filter(|_| !planted!(PartOfNoTerm)), entries }
+    LogWrite { hard_state, entries }
 }

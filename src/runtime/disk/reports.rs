@@ -32,10 +32,6 @@ impl Reports {
     }
 
     pub(super) fn rotten(&self, Rot { what, below }: Rot) {
-        if planted!(RotStops) {
-            return self
-                .send(Input::Failed { reason: format!("the disk failed: damaged: {what}") });
-        }
         self.send(Input::Rotten { what, below });
     }
 

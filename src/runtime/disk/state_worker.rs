@@ -196,7 +196,7 @@ impl StateWorker {
                 (self.checkpoint, self.pause) = (None, AGAIN_PAUSE);
                 self.outcomes.push_back(CheckpointOutcome::Written(number));
             }
-            Err(error @ StorageError::Again { .. }) if !planted!(CheckpointNotRetried) => {
+            Err(error @ StorageError::Again { .. }) => {
                 tracing::warn!(%error, "cannot write a checkpoint; trying again");
                 self.reports.send(Input::CheckpointDelayed { reason: error.to_string() });
                 checkpoint.again_after(self.pause);

@@ -293,7 +293,7 @@ impl Writer {
             DiskOp::Install { number, hard_state, meta, state } => {
                 self.change = Some(DiskChange::install(number, hard_state, meta, state));
                 // The installed state replaces everything, including a checkpoint in progress.
-                let current = self.checkpoint.take_if(|_| !planted!(InstallBesideCheckpoint));
+                let current = self.checkpoint.take();
                 let stops = current.map(|_| Next::Send(StateOrder::Stop));
                 self.is_stopping = stops.is_some();
                 return Ok(stops);

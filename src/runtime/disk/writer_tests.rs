@@ -18,7 +18,6 @@ use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{DiskOp, Input, Time};
 use crate::node::stored::{Boot, HardState, LogWrite};
-use crate::planted::{Bug, plant};
 use crate::storage::{LogStore, MemoryDisk};
 use crate::types::membership::{Ballot, Promise};
 use crate::types::znode::{CreateMode, SessionId};
@@ -333,10 +332,6 @@ fn cut_between_parts() -> Result<usize, String> {
 #[test]
 fn each_part_of_a_large_write_knows_the_term_of_its_entries() {
     assert!(cut_between_parts().unwrap() > 3);
-    plant(Some(Bug::PartOfNoTerm));
-    let found = cut_between_parts();
-    plant(None);
-    assert!(found.is_err(), "the planted bug");
 }
 
 /// The watchdog took the installation of a large state from a leader for one write, and stopped the node

@@ -320,7 +320,7 @@ impl Generation {
     }
 
     fn sync_chunks(&mut self) -> Result<()> {
-        if self.unsynced_bytes > 0 && !planted!(CheckpointUnsynced) {
+        if self.unsynced_bytes > 0 {
             let syncing = io_error("syncing chunks");
             self.chunks.sync_data().map_err(|error| syncing(error).later())?;
         }
@@ -336,9 +336,7 @@ impl Generation {
             self.holds_written = true;
         }
         self.db()?.flush()?;
-        if !planted!(PlacesUnsynced) {
-            self.file.sync_data().map_err(io_error("syncing the database"))?;
-        }
+        self.file.sync_data().map_err(io_error("syncing the database"))?;
         self.unsynced_keys = 0;
         Ok(())
     }

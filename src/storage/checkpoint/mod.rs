@@ -186,9 +186,7 @@ impl Checkpoints {
     }
 
     fn finish(&mut self) -> Result<()> {
-        if !planted!(FinishedUnsynced) {
-            self.write(|_, generation| generation.sync())?;
-        }
+        self.write(|_, generation| generation.sync())?;
         self.pending()?.is_finished = true;
         Ok(())
     }

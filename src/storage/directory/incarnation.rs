@@ -341,11 +341,7 @@ impl Incarnation {
         let promise = Promise::default();
         PROMISE.write(&self.path, &promise)?;
         let origin = encoding::append(identity, Vec::new());
-        let owner = Owner { identity: identity.clone(), origin };
-        match planted!(ClusterForgotten) {
-            true => self.owner = Some(owner),
-            false => self.write_owner(owner)?,
-        }
+        self.write_owner(Owner { identity: identity.clone(), origin })?;
         self.promise = promise;
         Ok(())
     }

@@ -80,11 +80,6 @@ impl Directory {
             place::check(&place::canonical(&path.at(log_dir.to_owned()))?, path)?;
         }
         let mut directory = Directory::lock(path, log_dir)?;
-        if planted!(MarkBelieved)
-            && let Some(what) = directory.quarantined()?
-        {
-            return corrupt(what);
-        }
         match directory.open_current() {
             Ok(()) => Ok(directory),
             Err(error) => Err(directory.quarantine_if_corrupt(error)),

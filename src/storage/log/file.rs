@@ -183,12 +183,7 @@ impl LogFile {
     fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<()> {
         let io = io_error("appending to the log");
         self.segment.file.write_at(record, self.offset as u64).map_err(io)?;
-        let is_end = record[4] == RecordKind::End as u8;
-        let is_left = planted!(AppendUnsynced) || (is_end && planted!(SegmentEndUnsynced));
-        if !is_left {
-            let synced = self.segment.file.sync_data().map_err(io);
-            unless!(FailedSyncIgnored, synced, Ok(()))?;
-        }
+        self.segment.file.sync_data().map_err(io)?;
         self.last = at;
         self.offset += record.len();
         Ok(())

@@ -141,12 +141,6 @@ impl ReadLog {
 
     /// What a node starts from with this checkpoint, besides the chunks. Moves the entries out.
     pub(in crate::storage) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
-        if planted!(VoteForgotten) {
-            self.hard_state.vote = 0;
-        }
-        if planted!(LogTailForgotten) {
-            self.entries.pop_if(|last| last.index > self.checkpoint);
-        }
         Boot {
             hard_state: self.hard_state,
             checkpoint: checkpoint.meta.clone(),

@@ -115,7 +115,7 @@ pub(in crate::storage) fn find_needed(dir: &FsPath, id: u64, sealing: &Sealing) 
         let segment = SegmentId { log: id, number };
         // Another format must not look like damage. Damage is reported if the segment is needed.
         if let Err(error) = check_header(&bytes, segment)
-            && (matches!(error, StorageError::Version { .. }) || planted!(SpareDamageCounts))
+            && matches!(error, StorageError::Version { .. })
         {
             return Err(error);
         }
@@ -171,10 +171,7 @@ pub(in crate::storage) fn scan(
     let mut end = (from.offset as usize, true);
     let present = numbers(dir).map_err(io)?;
     for number in present.into_iter().filter(|number| *number >= from.segment) {
-        let mut bytes = path(dir, number).read().map_err(|error| {
-            let what = error.to_string();
-            unless!(ReadErrorIsDamage, io(error), StorageError::Corrupt { what })
-        })?;
+        let mut bytes = path(dir, number).read().map_err(io)?;
         let segment = SegmentId { log: id, number };
         let mut reader = SegmentReader::new(segment, &bytes);
         if !end.1 {

@@ -150,7 +150,7 @@ impl Segment {
         file.write_at(&header(id, length), 0)
             .and_then(|()| fill(&*file, HEADER_BYTES as u64, length))
             .and_then(|()| file.sync_all())
-            .and_then(|()| if planted!(SegmentNameUnsynced) { Ok(()) } else { dir.sync_names() })
+            .and_then(|()| dir.sync_names())
             .map_err(io_error("making a segment of the log"))?;
         Ok(Segment { number: id.number, file, length })
     }

@@ -583,7 +583,6 @@ impl DialledPeer {
             // A name may stand for another node later.
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
-        let pause = pause.filter(|_| !planted!(DialsNoMore));
         self.arm(context, pause.map(|pause| context.now + pause));
         if failure.kind == FailureKind::Itself {
             tracing::debug!(address = self.address, "the address is this node's own");

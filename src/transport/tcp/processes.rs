@@ -47,7 +47,7 @@ impl Outgoing {
         node: NodeId,
         run: &ProcessRun,
     ) -> Dialled {
-        let Some(peer) = self.peers.get_mut(&node).filter(|_| !planted!(CopyWelcomed)) else {
+        let Some(peer) = self.peers.get_mut(&node) else {
             return Dialled::Nobody;
         };
         let (target, later) = (Target::Node(node), context.now + transit(&context.options));

@@ -117,7 +117,7 @@ impl State {
     /// Syncs a file. An error of writing is reported once by each file that is open.
     pub(super) fn sync_content(&mut self, id: HandleId, node: NodeId) -> io::Result<()> {
         self.usage.syncs += 1;
-        if self.faults.strikes(FaultKind::LyingSync) {
+        if self.faults.strikes(FaultKind::LyingSync) || planted!(AppendUnsynced) {
             return Ok(());
         }
         if self.faults.strikes(FaultKind::FailedSync) {
@@ -131,7 +131,7 @@ impl State {
             .handles
             .get_mut(&id)
             .map_or(errors, |handle| std::mem::replace(&mut handle.errors_seen, errors));
-        if seen < errors {
+        if seen < errors && !planted!(FailedSyncIgnored) {
             self.content(node)?.write_errors_reported = errors;
             return Err(device_error());
         }
@@ -209,7 +209,7 @@ impl State {
 
     pub(super) fn sync_names(&mut self, directory: NodeId) -> io::Result<()> {
         self.usage.syncs += 1;
-        if self.faults.strikes(FaultKind::LyingSync) {
+        if self.faults.strikes(FaultKind::LyingSync) || planted!(NamesUnsynced) {
             return Ok(());
         }
         // The journal keeps the names, and the next sync tries again.

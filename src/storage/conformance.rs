@@ -7,9 +7,12 @@ use super::model::{
     Model, Op, Random, apply, draw, entry, found, hard_state, identity, meta, promise,
 };
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{
-    CheckpointKind, DiskStore, FsPath, LogAfter, LogStore, MemoryDisk, StorageError, StoreOptions,
-};
+use crate::storage::contract::{CheckpointKind, LogAfter, LogStore};
+use crate::storage::error::StorageError;
+use crate::storage::file_system::FsPath;
+use crate::storage::memory::MemoryDisk;
+use crate::storage::options::StoreOptions;
+use crate::storage::store::DiskStore;
 use crate::types::membership::Promise;
 
 /// Opens a store; reopens the same one after it was dropped.

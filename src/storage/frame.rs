@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{io_error, refuse};
 use super::file_system::FsPath;
-use super::{Result, StorageError};
+use crate::storage::error::{Result, StorageError};
 use crate::types::encoding;
 
 /// No frame is longer; a longer file is not read into memory.

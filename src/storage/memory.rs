@@ -11,10 +11,11 @@ use super::log::body::size;
 use super::rules::{Bounds, check_successor, has_voted, is_voter};
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
-use crate::storage::{
-    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Space,
-    StorageError,
+use crate::storage::contract::{
+    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone,
 };
+use crate::storage::error::{Result, StorageError};
+use crate::storage::file_system::Space;
 use crate::types::membership::Promise;
 
 /// A disk of one node; a clone is the same disk.

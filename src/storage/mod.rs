@@ -57,14 +57,16 @@ mod crash_tests;
 #[cfg(test)]
 mod model;
 
-pub(crate) use self::contract::{
-    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Rot, ScrubDone,
-};
+pub(crate) use self::contract::{CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, Rot};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::contract::{ReadDone, ScrubDone};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::directory::incarnation::log_of;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::directory::{current_name, spare_segments};
-pub(crate) use self::error::{Result, StorageError};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::error::Result;
+pub(crate) use self::error::StorageError;
 #[cfg(feature = "admin")]
 pub(crate) use self::file_system::space;
 #[cfg(any(test, feature = "simulator"))]
@@ -72,7 +74,9 @@ pub(crate) use self::file_system::{Access, simulated};
 pub(crate) use self::file_system::{FsPath, Space};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::log::witness::witnessed;
-pub(crate) use self::memory::{MemoryDisk, MemoryStore};
+pub(crate) use self::memory::MemoryDisk;
+#[cfg(test)]
+pub(crate) use self::memory::MemoryStore;
 pub(crate) use self::options::StoreOptions;
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};

@@ -7,7 +7,8 @@ use super::error::refuse;
 use crate::node::stored::{
     Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta, Voting,
 };
-use crate::storage::{CheckpointKind, LogAfter, LogStore, Result, Rot, StorageError};
+use crate::storage::contract::{CheckpointKind, LogAfter, LogStore, Rot};
+use crate::storage::error::{Result, StorageError};
 use crate::types::membership::{Ballot, Genesis, Member, Pledge, Promise};
 
 /// One change to a store, as its caller sees it.

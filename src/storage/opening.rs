@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::file_system::FsPath;
-use super::{Result, StorageError};
+use crate::storage::error::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -110,8 +110,10 @@ mod tests {
 
         use crate::machine::snapshot::ChunkWriter;
         use crate::node::stored::Identity;
+        use crate::storage::contract::LogStore;
         use crate::storage::directory::current_incarnation;
-        use crate::storage::{DiskStore, LogStore, StoreOptions};
+        use crate::storage::options::StoreOptions;
+        use crate::storage::store::DiskStore;
 
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();

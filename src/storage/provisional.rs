@@ -12,10 +12,10 @@ use super::error::refuse;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
-    ScrubDone, Space, StorageError,
-};
+use crate::storage::contract::{Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, ScrubDone};
+use crate::storage::error::{Result, StorageError};
+use crate::storage::file_system::Space;
+use crate::storage::memory::{MemoryDisk, MemoryStore};
 use crate::types::membership::Promise;
 
 /// Replaces the damaged directory by a store of this identity. The store is loaded, and has no

@@ -12,7 +12,9 @@ use super::file_system::FsPath;
 use super::sealing::Sealing;
 use super::store::Live;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::storage::{DiskStore, Result, StorageError, StoreOptions};
+use crate::storage::error::{Result, StorageError};
+use crate::storage::options::StoreOptions;
+use crate::storage::store::DiskStore;
 
 /// The marks of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,8 +195,9 @@ mod tests {
     use super::super::model::{Model, apply, entry, found, identity, promise};
     use super::*;
     use crate::node::stored::{LogWrite, Voting};
+    use crate::storage::contract::LogStore;
+    use crate::storage::model;
     use crate::storage::simulated::{Device, Fault, FaultKind, ProcessFiles};
-    use crate::storage::{LogStore, model};
 
     fn nothing() -> SnapshotMeta {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }

@@ -4,8 +4,9 @@
 //! fails while the log on disk is still sound. All stores share these checks.
 
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::storage::contract::LogAfter;
+use crate::storage::error::Result;
 use crate::storage::error::refuse;
-use crate::storage::{LogAfter, Result};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

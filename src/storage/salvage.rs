@@ -13,7 +13,9 @@ use super::log::replay::salvage_log;
 use super::opening;
 use super::sealing::Sealing;
 use crate::node::stored::Boot;
-use crate::storage::{DiskStore, Result, StoreOptions};
+use crate::storage::error::Result;
+use crate::storage::options::StoreOptions;
+use crate::storage::store::DiskStore;
 
 /// The undamaged part of a store.
 #[derive(Debug)]

@@ -32,11 +32,11 @@ use serde::{Deserialize, Serialize};
 use super::error::corrupt;
 use super::file_system::FsPath;
 use super::frame::Format;
-use super::{Result, StorageError};
 use crate::encryption::{
     AssociatedData, DataKeys, GIVE_KEYS, HEAD_BYTES, KeyError, KeyRing, TAG_BYTES, WrappedKey,
     no_keys,
 };
+use crate::storage::error::{Result, StorageError};
 
 pub(super) const KEYS: Format = Format { name: "KEYS", magic: b"qrdkeys\n", number: 1 };
 

@@ -37,9 +37,9 @@ use super::options::StoreOptions;
 use super::rules::{has_voted, is_alone, is_voter};
 use super::sealing::Sealing;
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space, StorageError,
-};
+use crate::storage::contract::{Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, ScrubDone};
+use crate::storage::error::{Result, StorageError};
+use crate::storage::file_system::Space;
 use crate::types::membership::Promise;
 
 /// A node's store in a data directory.

@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::encryption::AssociatedData;
 use crate::storage::bytes::{array, hash};
 use crate::storage::error::corrupt;
-use crate::storage::{Result, StorageError};
+use crate::storage::error::{Result, StorageError};
 
 /// What the body of a chunk is. Its tag is the format of the chunk: this version reads no other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use super::chunk::{ChunkId, Encoded, Key, Reader, VALUE_BYTES_MAX};
 use crate::storage::bytes::array;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error};
 use crate::storage::file_system::{Access, Database, File, FsPath, Pair};
-use crate::storage::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 3 << 20;

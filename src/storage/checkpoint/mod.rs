@@ -34,10 +34,11 @@ use self::chunk::{ChunkId, first_chunk_chain};
 use self::generation::Generation;
 use self::part::{CheckpointPart, empty_part, put_chunk};
 use self::paths::{FIRST_GENERATION, GenerationPaths};
+use crate::storage::contract::{CheckpointKind, Checkpointer};
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, guarded, refuse};
 use crate::storage::options::StoreOptions;
 use crate::storage::sealing::Sealing;
-use crate::storage::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// The files of a generation may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;

@@ -24,8 +24,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::node::stored::Identity;
 use crate::storage::checkpoint::paths::{GenerationPaths, generation_number};
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error, refuse};
 use crate::storage::file_system::FsPath;
+use crate::storage::file_system::Space;
 use crate::storage::frame::{self, Format, TMP};
 use crate::storage::log::place::{self, FoundLog, LogPlace};
 use crate::storage::log::record::RecordPosition;
@@ -35,7 +37,6 @@ use crate::storage::log::scan::find_needed;
 use crate::storage::log::segments::{numbers, path};
 use crate::storage::rules::check_successor;
 use crate::storage::sealing::{KEYS, Sealing};
-use crate::storage::{Result, Space, StorageError};
 use crate::types::encoding;
 use crate::types::membership::Promise;
 

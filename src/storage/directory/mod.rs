@@ -40,12 +40,12 @@ use std::path::Path;
 use self::incarnation::{Incarnation, Sound};
 use crate::node::stored::Identity;
 use crate::storage::checkpoint::generation::Generation;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error, refuse};
 use crate::storage::file_system::{FsPath, Lock};
 use crate::storage::frame::{self, Format};
 use crate::storage::log::place;
 use crate::storage::rules::drops_former;
-use crate::storage::{Result, StorageError};
 use crate::types::membership::{Ballot, Promise};
 use crate::types::version::FORMATS;
 

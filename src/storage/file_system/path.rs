@@ -7,8 +7,9 @@ use std::path::{Component, Path, PathBuf};
 
 use super::system::SystemFiles;
 use super::{Access, Database, Directory, File, Lock, NameKind, SharedFileSystem};
+use crate::storage::error::Result;
 use crate::storage::error::io_error;
-use crate::storage::{Result, Space};
+use crate::storage::file_system::Space;
 
 /// The size of the pieces in which a file is copied.
 const COPIED_BYTES: usize = 1 << 20;

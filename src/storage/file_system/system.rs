@@ -15,8 +15,9 @@ use super::space::space;
 use super::{
     Access, Database, Directory, File, FileSystem, Lock, NameKind, Pair, SharedFileSystem,
 };
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error, panic_text};
-use crate::storage::{Result, Space, StorageError};
+use crate::storage::file_system::Space;
 
 /// How long a lock may outlive its last user: a child process holds a copy of it until it runs its
 /// own program, and threads of sled hold that of the database.

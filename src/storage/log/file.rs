@@ -23,9 +23,9 @@ use crate::storage::checkpoint::SharedCheckpoints;
 use crate::storage::checkpoint::generation::Generation;
 use crate::storage::error::corrupt;
 use crate::storage::error::io_error;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::file_system::FsPath;
 use crate::storage::sealing::Sealing;
-use crate::storage::{Result, StorageError};
 use crate::types::encoding;
 
 /// Space left in each segment for the record that ends it.

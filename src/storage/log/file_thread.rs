@@ -16,10 +16,10 @@ use crate::node::stored::LogEntry;
 use crate::storage::checkpoint::SharedCheckpoints;
 use crate::storage::checkpoint::generation::Generation;
 use crate::storage::error::io_error;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::file_system::{Access, FsPath, Space};
 use crate::storage::frame::TMP;
 use crate::storage::sealing::Sealing;
-use crate::storage::{Result, StorageError};
 
 /// How many unused segments are kept for reuse, besides the one that is created ahead: all that a checkpoint frees
 /// at once, since the log needs as many until the next one. A new one is written twice, at first with zeros.

@@ -37,9 +37,9 @@ use super::record::RecordPosition;
 use super::segments::{self, numbers};
 use super::witness::Witness;
 use crate::storage::error::io_error;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::file_system::{Access, FsPath, Lock};
 use crate::storage::frame::Format;
-use crate::storage::{Result, StorageError};
 use crate::types::encoding;
 
 const LOG_DIR: Format = Format { name: "LOG_DIR", magic: b"qrlogdr\n", number: 1 };

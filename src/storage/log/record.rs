@@ -27,8 +27,8 @@ use super::segments::{HEADER_BYTES, SegmentId};
 use crate::encryption::AssociatedData;
 use crate::storage::bytes::{hash, u64_at};
 use crate::storage::error::corrupt;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::sealing::Sealing;
-use crate::storage::{Result, StorageError};
 
 pub(in crate::storage) const MAGIC: &[u8; 4] = b"qrec";
 pub(super) const PREFIX_BYTES: usize = 32;

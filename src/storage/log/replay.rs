@@ -15,10 +15,10 @@ use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
 use crate::storage::error::corrupt;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::file_system::FsPath;
 use crate::storage::rules::Bounds;
 use crate::storage::sealing::Sealing;
-use crate::storage::{Result, StorageError};
 
 /// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]

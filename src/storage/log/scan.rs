@@ -12,10 +12,10 @@ use super::index::{SegmentRange, Span};
 use super::record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
 use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
 use crate::node::stored::LogEntry;
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error};
 use crate::storage::file_system::FsPath;
 use crate::storage::sealing::Sealing;
-use crate::storage::{Result, StorageError};
 
 /// A segment of the log.
 #[derive(Clone, Copy, Debug)]

@@ -30,8 +30,8 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::storage::Result;
 use crate::storage::bytes::u64_at;
+use crate::storage::error::Result;
 use crate::storage::error::{check_format, corrupt, io_error};
 use crate::storage::file_system::{Access, File, FsPath};
 

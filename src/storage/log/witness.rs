@@ -30,8 +30,8 @@ use std::io;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::node::stored::HardState;
-use crate::storage::Result;
 use crate::storage::bytes::u64_at;
+use crate::storage::error::Result;
 use crate::storage::error::{check_format, corrupt, io_error};
 use crate::storage::file_system::{Access, File, FsPath};
 
@@ -191,7 +191,7 @@ pub(in crate::storage) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::StorageError;
+    use crate::storage::error::StorageError;
 
     fn record(seq: u64) -> WitnessRecord {
         WitnessRecord {

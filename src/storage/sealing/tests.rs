@@ -4,10 +4,13 @@ use std::path::Path;
 use super::*;
 use crate::encryption::KeyRing;
 use crate::node::stored::LogWrite;
+use crate::storage::contract::LogAfter;
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::directory::{Directory, current_incarnation};
+use crate::storage::file_system::FsPath;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
-use crate::storage::{DiskStore, FsPath, LogAfter, StoreOptions};
+use crate::storage::options::StoreOptions;
+use crate::storage::store::DiskStore;
 
 fn ring(ids: &[&str]) -> Option<Arc<KeyRing>> {
     Some(Arc::new(KeyRing::for_tests(ids)))

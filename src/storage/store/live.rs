@@ -6,7 +6,9 @@ use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::checkpoint::part::read_chunks;
 use crate::storage::checkpoint::paths::FIRST_GENERATION;
 use crate::storage::checkpoint::{Finished, SharedCheckpoints, write_first};
+use crate::storage::contract::{ChunkSink, LogAfter, ReadDone, Rot, ScrubDone};
 use crate::storage::directory::incarnation::{FOUNDING_SEQ, Incarnation};
+use crate::storage::error::Result;
 use crate::storage::error::io_error;
 use crate::storage::file_system::FsPath;
 use crate::storage::log::body::{CheckpointBody, LogBodyRef};
@@ -20,7 +22,6 @@ use crate::storage::log::witness::{Witness, WitnessRecord};
 use crate::storage::options::StoreOptions;
 use crate::storage::rules::Bounds;
 use crate::storage::sealing::Sealing;
-use crate::storage::{ChunkSink, LogAfter, ReadDone, Result, Rot, ScrubDone};
 
 /// A store that can be written.
 #[derive(Debug)]

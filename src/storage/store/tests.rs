@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use super::live::UNWITNESSED_MAX;
 use super::*;
 use crate::node::stored::LogEntry;
+use crate::storage::contract::{CheckpointKind, Rot};
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::directory::current_incarnation;
 use crate::storage::log::index::SegmentRange;
 use crate::storage::log::segments;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
 use crate::storage::simulated::{Device, PowerCut, ProcessFiles};
-use crate::storage::{CheckpointKind, Rot};
 
 /// Short segments, so that a log has several.
 fn open(dir: &Path) -> Result<DiskStore> {

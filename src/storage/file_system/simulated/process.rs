@@ -10,8 +10,9 @@ use super::page::PAGE_BYTES;
 use super::state::{HandleId, Inode, ProcessId, device_error, ended};
 use super::{Shared, locked};
 use crate::storage::error::io_error;
+use crate::storage::error::{Result, StorageError};
+use crate::storage::file_system::Space;
 use crate::storage::file_system::{Access, Database, Directory, File, FileSystem, Lock, NameKind};
-use crate::storage::{Result, Space, StorageError};
 
 /// The file system of one process. Every call fails once the process has ended.
 #[derive(Clone)]

@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::node::stored::{HardState, LogWrite, SnapshotMeta, Voting};
+use crate::storage::contract::LogStore;
 use crate::storage::crash_tests::copy_directory;
 use crate::storage::model::{self, Model, apply, entry, found, identity};
+use crate::storage::options::StoreOptions;
+use crate::storage::replacement::copy_store;
 use crate::storage::simulated::{Device, ProcessFiles};
-use crate::storage::{DiskStore, LogStore, StoreOptions, copy_store};
+use crate::storage::store::DiskStore;
 
 /// The number in the names of the first incarnation.
 fn first() -> u64 {

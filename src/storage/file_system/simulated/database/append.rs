@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::log::{DatabaseRecord, Kind, RecordLocation, SEGMENT_HEADER_BYTES, segment_header};
 use super::{DatabaseSegment, OpenDatabase};
-use crate::storage::Result;
+use crate::storage::error::Result;
 use crate::storage::error::{corrupt, io_error};
 use crate::storage::file_system::Access;
 use crate::storage::file_system::simulated::random::mix;

@@ -26,9 +26,9 @@ use sled::IVec;
 
 use self::log::{FoundRecord, Kind, RecordLocation, Replay, decode, replay};
 use self::snapshot::{read_snapshot, snapshots};
+use crate::storage::error::{Result, StorageError};
 use crate::storage::error::{corrupt, io_error};
 use crate::storage::file_system::{Access, Database, File, FileSystem, Lock, Pair};
-use crate::storage::{Result, StorageError};
 
 const CONF: &[u8] = b"simulated database, format 1";
 

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::log::RecordLocation;
 use super::{OpenDatabase, Stored};
-use crate::storage::Result;
+use crate::storage::error::Result;
 use crate::storage::error::{corrupt, io_error};
 use crate::storage::file_system::{Access, FileSystem};
 

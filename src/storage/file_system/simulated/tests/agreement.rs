@@ -85,7 +85,7 @@ fn databases_make_what_is_missing() {
 
 #[test]
 fn databases_refuse_an_unfinished_snapshot() {
-    use crate::storage::StorageError;
+    use crate::storage::error::StorageError;
     let temporary = TempDir::new().unwrap();
     let device = Device::new(1);
     let files = device.process();
@@ -250,7 +250,7 @@ fn file_systems_agree() {
 
 #[test]
 fn locks_agree() {
-    use crate::storage::StorageError;
+    use crate::storage::error::StorageError;
     let temporary = TempDir::new().unwrap();
     let device = Device::new(1);
     let files = device.process();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::storage::StorageError;
+use crate::storage::error::StorageError;
 use crate::storage::file_system::Database;
 use crate::storage::file_system::simulated::{
     DatabaseOptions, Fault, FaultKind, PowerCut, Survivors,

@@ -11,10 +11,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
+use hdrhistogram::Histogram;
 use quorate::{Error, Pending, Result, Session};
 
 use super::super::system;
-use super::histogram::FineHistogram;
 
 /// How often a measurement checks whether it was interrupted.
 const CHECK: Duration = Duration::from_millis(100);
@@ -55,19 +55,29 @@ pub(super) struct Load<'a> {
     pub(super) is_shown: bool,
 }
 
+/// The longest time that is told from longer ones.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// An empty histogram, with two significant figures.
+fn nanoseconds() -> Histogram<u64> {
+    Histogram::new_with_max(LONGEST.as_nanos() as u64, 2)
+        .expect("a range and figures that are allowed")
+}
+
 /// The result of a measurement.
 #[derive(Debug)]
 pub(super) struct Measurement {
     pub(super) name: &'static str,
     pub(super) depth: usize,
-    pub(super) times: FineHistogram,
+    /// In nanoseconds.
+    pub(super) times: Histogram<u64>,
     /// The duration of the measurement.
     pub(super) elapsed: Duration,
 }
 
 impl Measurement {
     pub(super) fn per_second(&self) -> f64 {
-        self.times.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+        self.times.len() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
@@ -138,13 +148,13 @@ impl Load<'_> {
                 }
             }
             is_up.store(true, Ordering::Relaxed);
-            let mut all = FineHistogram::new();
+            let mut all = nanoseconds();
             for thread in threads {
                 let panicked = |_| Error::System {
                     what: "measuring",
                     reason: "a thread has panicked".to_owned(),
                 };
-                all.add(&thread.join().map_err(panicked)??);
+                all.add(&thread.join().map_err(panicked)??).expect("all have the same bounds");
             }
             Ok(all)
         });
@@ -157,9 +167,9 @@ impl Load<'_> {
     }
 
     #[expect(clippy::disallowed_methods, reason = "it measures time")]
-    fn call(&self, client: &BenchClient, is_up: &AtomicBool) -> Result<FineHistogram> {
+    fn call(&self, client: &BenchClient, is_up: &AtomicBool) -> Result<Histogram<u64>> {
         let calls = &client.session.in_turn();
-        let mut times = FineHistogram::new();
+        let mut times = nanoseconds();
         let mut under_way: VecDeque<(Instant, Call)> = VecDeque::new();
         let mut number = 0_u64;
         loop {
@@ -196,7 +206,7 @@ impl Load<'_> {
                 }
             };
             answer?;
-            times.record(begun.elapsed());
+            times.saturating_record(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
     }
 

@@ -1,6 +1,5 @@
 //! `bench`: measures the performance of a cluster for a client on this machine.
 
-mod histogram;
 mod load;
 
 use std::fmt::Write;
@@ -171,7 +170,7 @@ impl BenchArgs {
                 let mut result = json!({
                     "operation": of.name,
                     "depth": of.depth,
-                    "calls": of.times.count(),
+                    "calls": of.times.len(),
                     "seconds": of.elapsed.as_secs_f64(),
                     "calls_per_second": of.per_second(),
                 });
@@ -194,13 +193,8 @@ impl BenchArgs {
 
 /// Quantiles in milliseconds.
 fn quantiles(of: &Measurement) -> [(&'static str, f64); 4] {
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    [
-        ("p50_ms", ms(of.times.permille(500))),
-        ("p99_ms", ms(of.times.permille(990))),
-        ("p999_ms", ms(of.times.permille(999))),
-        ("max_ms", ms(of.times.max())),
-    ]
+    let at = |quantile| of.times.value_at_quantile(quantile) as f64 / 1e6;
+    [("p50_ms", at(0.5)), ("p99_ms", at(0.99)), ("p999_ms", at(0.999)), ("max_ms", at(1.0))]
 }
 
 /// Removes the created znodes, and nothing that others have created below them.

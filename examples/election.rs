@@ -19,11 +19,11 @@ fn main() -> Result<()> {
     for place in 0..3 {
         let path = format!("/instances/host-{place}");
         let here = PersistentEphemeral::new(&cluster.node(place).session(), &path, "up")?;
-        let handle = here.handle();
+        let run = here.run();
         let thread = std::thread::Builder::new().name(path);
-        let running = thread.spawn(move || here.run().wait()).expect("a thread can be had");
-        instances.push((handle.clone(), running));
-        assert!(handle.wait_present().timeout(PATIENCE).wait() == Ok(true));
+        let running = thread.spawn(move || run.wait()).expect("a thread can be had");
+        instances.push((here.clone(), running));
+        assert!(here.wait_present().timeout(PATIENCE).wait() == Ok(true));
     }
     let session = cluster.node(2).session();
     let group = Group::new(&session, "/instances")?;
@@ -64,8 +64,8 @@ fn main() -> Result<()> {
     assert!(refused.wait().is_err_and(|error| error.is_session_lost() || is_fenced(&error)));
     assert_eq!(&session.get("/plan").wait()?.0[..], b"by host-1");
 
-    for (handle, running) in instances {
-        handle.close().wait()?;
+    for (here, running) in instances {
+        here.close().wait()?;
         running.join().expect("an instance panicked")?;
     }
     Ok(())

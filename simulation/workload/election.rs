@@ -336,7 +336,6 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
         Ok(session)
     };
     let Ok(znode) = PersistentEphemeral::with_sessions(sessions, &path, b"0") else { return };
-    let stays = znode.handle();
     let live = async {
         for round in 1..client.random.within(2..6) {
             if kernel.is_stopping() {
@@ -350,7 +349,7 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
                 if planted!(EphemeralAsleep) {
                     pending::<()>().await;
                 }
-                stays.wait_present().await
+                znode.wait_present().await
             };
             let present = first(present, kernel.sleep(grace)).await;
             kernel.count("ephemeral stays");
@@ -362,7 +361,7 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
                 || format!("{path} is not there, and nothing is wrong"),
             ));
             if client.random.percent(50) {
-                let _ = stays.set(round.to_string());
+                let _ = znode.set(round.to_string());
             }
             if client.random.percent(40) {
                 drop(handle.session().delete(&path));
@@ -377,7 +376,7 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
         let stopped = ended.as_ref().is_err_and(crate::types::error::Error::is_session_lost);
         kernel.check(require(stopped, "ephemerals: it goes on", || format!("{path}: {ended:?}")));
     }
-    if closes && stays.close().await.is_err() {
+    if closes && znode.close().await.is_err() {
         return;
     }
     let calls = &handle.session().in_turn();

@@ -134,7 +134,7 @@ pub use participant::Participant;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use partitions::is_silent;
 pub use partitions::{Partition, PartitionMember, PartitionPlan, Partitions, Share};
-pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
+pub use persistent_ephemeral::PersistentEphemeral;
 pub use queue::{Item, NewItem, Queue};
 pub use rate_limiter::{KeyedRateLimiter, RateLimiter};
 pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};

@@ -1,46 +1,40 @@
 //! An ephemeral znode that outlives its session: it is created again in the next one.
 //!
-//! The state of the znode is shared by the handles and the one future that drives it. So closing is
+//! The state of the znode is shared by the clones and the one future that drives it. So closing is
 //! exact at any moment: an existing znode is deleted at once, and a znode that is being created is
 //! deleted as soon as the reply comes, whether or not anybody still polls the future.
 //!
 //! Source: Curator, `PersistentNode` (once `PersistentEphemeralNode`).
 
-mod handle;
+mod create;
+mod running;
 
-use crate::runtime::pending::Pending;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use self::handle::EphemeralHandle;
-use self::handle::{PendingCreate, ZnodeState};
-use crate::api::ops::check_create;
+use self::create::{ZnodeState, lock};
+use self::running::{Running, Sessions, recover};
+use crate::api::ops::{check_create, check_data};
 use crate::api::session::Session;
-use crate::api::watch::Watch;
-use crate::recipes::Lost;
-use crate::recipes::errors::{if_exists, unless_overtaken};
-use crate::recipes::former_run::FormerEphemeral;
-use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::parents::Parents;
-use crate::recipes::waiting::until_changed;
 use crate::runtime::either::{Either, either};
-use crate::types::error::{Error, Result};
-use crate::types::path;
+use crate::runtime::pending::Pending;
+use crate::runtime::shared::NodeShared;
+use crate::sync::wakers::{Place, Wakers};
+#[cfg(doc)]
+use crate::types::error::Error;
+use crate::types::error::Result;
 use crate::types::znode::CreateMode;
-
-/// The pause before a write is tried again that was refused because disks are nearly full.
-const ROOM_PAUSE: Duration = Duration::from_secs(1);
-
-/// Never locked; the mutex only makes a reference to it `Send`.
-type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 
 /// An ephemeral znode that is created again, in a new session, when its session is over, and also
 /// when somebody has deleted it. It announces an instance for as long as the instance exists.
 ///
-/// It has no thread of its own and must be driven: by [`PersistentEphemeral::run`] on a thread, or
-/// by [`PersistentEphemeral::run`] as a task. Both continue until it is closed through an
-/// [`EphemeralHandle`], or dropped. The znode is then deleted, even if a request is in flight.
+/// It has no thread of its own and must be driven: by waiting for [`PersistentEphemeral::run`] on a thread, or in a
+/// task. That continues until it is closed, or the call is dropped. The znode is then deleted, even if a request is in
+/// flight.
+///
+/// Clones are the same one. They may be used at any time, connected or not, running or not; dropping them does
+/// nothing.
 ///
 /// If its instance is disconnected for longer than the session's timeout, the znode is deleted with
 /// its session; it is created again once the cluster can be reached. If another instance's znode is at
@@ -57,34 +51,54 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 ///
 /// let cluster = Cluster::new(3);
 /// let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/host-0", b"starting")?;
-/// let handle = here.handle();
-/// let running = std::thread::spawn(move || here.run().wait());
-/// assert!(handle.wait_present().wait()?);
+/// let run = here.run();
+/// let running = std::thread::spawn(move || run.wait());
+/// assert!(here.wait_present().wait()?);
 ///
 /// // The session is lost; the znode is created again in the next one.
 /// cluster.expire(&cluster.node(0).session());
-/// handle.set(b"ready")?;
-/// assert!(handle.wait_present().wait()?);
+/// here.set(b"ready")?;
+/// assert!(here.wait_present().wait()?);
 /// let session = cluster.node(0).session();
 /// assert_eq!(&session.get("/up/host-0").wait()?.0[..], b"ready");
 ///
-/// handle.close().wait()?;
+/// here.close().wait()?;
 /// assert!(session.exists("/up/host-0").wait()?.is_none());
 /// running.join().expect("it does not panic")?;
 /// # Ok::<(), quorate::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct PersistentEphemeral {
-    handle: EphemeralHandle,
-    sessions: Sessions,
-    /// The first session.
-    first: Option<Session>,
+    path: Arc<str>,
+    shared: Arc<NodeShared>,
+    state: Arc<Mutex<EphemeralState>>,
+    /// Tasks that wait for any change of the state.
+    waiting: Arc<Wakers>,
+    /// Taken by the call that runs it.
+    sessions: Arc<Mutex<Option<Sessions>>>,
     again: bool,
+}
+
+struct EphemeralState {
+    data: Arc<[u8]>,
+    /// The number of the data to write; each new data gets the next number.
+    wanted: u64,
+    /// The number of the data that the znode has.
+    written: u64,
+    closed: bool,
+    znode: ZnodeState,
+}
+
+impl EphemeralState {
+    fn is_present(&self) -> bool {
+        matches!(&self.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
+    }
 }
 
 impl fmt::Debug for PersistentEphemeral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PersistentEphemeral")
-            .field("handle", &self.handle)
+            .field("path", &self.path)
             .field("again", &self.again)
             .finish_non_exhaustive()
     }
@@ -101,14 +115,12 @@ impl PersistentEphemeral {
         path: &str,
         data: impl AsRef<[u8]>,
     ) -> Result<PersistentEphemeral> {
-        let (mut last, mut is_first) = (session.clone(), true);
-        let sessions = move || {
-            if !std::mem::take(&mut is_first) {
-                last = last.open_another()?;
-            }
+        let mut last = session.clone();
+        let another = move || {
+            last = last.open_another()?;
             Ok(last.clone())
         };
-        PersistentEphemeral::with_sessions(sessions, path, data)
+        PersistentEphemeral::of(session.clone(), another, path, data.as_ref())
     }
 
     /// As [`PersistentEphemeral::new`], in sessions that `sessions` returns: it is called now, and
@@ -123,7 +135,8 @@ impl PersistentEphemeral {
     /// let coordinator = cluster.node(0);
     /// let sessions = move || Ok(coordinator.session());
     /// let here = PersistentEphemeral::with_sessions(sessions, "/up", b"")?;
-    /// assert_eq!(here.handle().path(), "/up");
+    /// here.set(b"1")?;
+    /// assert!(!here.is_present(), "it does not run yet");
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
@@ -134,12 +147,35 @@ impl PersistentEphemeral {
         path: &str,
         data: impl AsRef<[u8]>,
     ) -> Result<PersistentEphemeral> {
-        let data = data.as_ref();
-        check_create(path, data, CreateMode::Ephemeral)?;
         let first = sessions()?;
-        let handle = EphemeralHandle::new(path, data, first.shared());
-        let sessions: Sessions = Mutex::new(Box::new(sessions));
-        Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
+        PersistentEphemeral::of(first, sessions, path, data.as_ref())
+    }
+
+    fn of(
+        first: Session,
+        mut others: impl FnMut() -> Result<Session> + Send + 'static,
+        path: &str,
+        data: &[u8],
+    ) -> Result<PersistentEphemeral> {
+        check_create(path, data, CreateMode::Ephemeral)?;
+        let shared = Arc::clone(first.shared());
+        let mut first = Some(first);
+        let sessions: Sessions = Box::new(move || first.take().map_or_else(&mut others, Ok));
+        let state = EphemeralState {
+            data: data.into(),
+            wanted: 1,
+            written: 0,
+            closed: false,
+            znode: ZnodeState::Missing,
+        };
+        Ok(PersistentEphemeral {
+            path: path.into(),
+            shared,
+            state: Arc::new(Mutex::new(state)),
+            waiting: Arc::default(),
+            sessions: Arc::new(Mutex::new(Some(sessions))),
+            again: true,
+        })
     }
 
     /// Sets whether the znode is created again when somebody has deleted it: `true` by default.
@@ -149,180 +185,134 @@ impl PersistentEphemeral {
         self
     }
 
-    /// Returns a handle to set the data, to check whether the znode exists, and to close it.
-    pub fn handle(&self) -> EphemeralHandle {
-        self.handle.clone()
-    }
-
-    /// Maintains the znode. Waits until it is closed through a handle.
+    /// Maintains the znode, and waits until it is closed. The first call does so; further ones, also of clones, only
+    /// wait.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the node has stopped; the errors of `sessions`; [`Error::NoNode`] if
     /// the znode was deleted and is not to be created again, or of `/` if the root of its sessions
     /// does not exist; and other errors that waiting does not cure, such as [`Error::NoAuth`] and
     /// [`Error::QuotaExceeded`]. After an error the znode is not left behind.
-    pub fn run(self) -> Pending<'static, ()> {
-        let (shared, path) = (Arc::clone(&self.handle.shared), self.handle.path.clone());
-        Pending::steps(&shared, "run", &path, self.running()).unlimited()
+    pub fn run(&self) -> Pending<'static, ()> {
+        let sessions = lock(&self.sessions).take();
+        let running = sessions.map(|sessions| Running { ephemeral: self.clone(), sessions });
+        Pending::steps(&self.shared, "run", &self.path, self.clone().running(running)).unlimited()
     }
 
-    async fn running(mut self) -> Result<()> {
-        let handle = self.handle.clone();
-        let closed = handle.until(|state| state.closed.then_some(()));
-        match either(closed, self.run_sessions()).await {
-            Either::One(()) => Ok(()),
-            Either::Other(ended) => ended,
-        }
-    }
-
-    /// Runs in one session after the other.
-    async fn run_sessions(&mut self) -> Result<()> {
-        loop {
-            let session = match self.first.take() {
-                Some(session) => session,
-                None => self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner)()?,
-            };
-            let Err(error) = self.run_in(&session.for_recipe()).await;
-            self.handle.set_state(ZnodeState::Missing);
-            match error {
-                Error::Stopped { .. } => return Err(error),
-                error if error.is_session_lost() => {}
-                error => return Err(error),
-            }
-            // Opening sessions may fail immediately each time.
-            session.sleep(session.shared().limits.tick).await?;
+    async fn running(self, running: Option<Running>) -> Result<()> {
+        let closed = self.until(|state| state.closed.then_some(Ok(())));
+        let Some(running) = running else { return closed.await };
+        match either(closed, running.run()).await {
+            Either::One(ended) | Either::Other(ended) => ended,
         }
     }
 
-    async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
-        let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
-        let mut left = None;
-        loop {
-            if let Err(error) = parents.make().await {
-                recover(session, error).await?;
-                continue;
-            }
-            let ended = match self.create(session, left.take()).await {
-                Ok(Some(ephemeral)) => self.maintain(&ephemeral).await,
-                // Another write came first, perhaps the end of the former run's session.
-                Ok(None) => self.find_left(session).await.map(|found| left = found),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = ended {
-                recover(session, error).await?;
-            }
-        }
-    }
-
-    /// Returns the znode at the path if a former run of this instance has left it. Otherwise waits until
-    /// the znode there, if there is one, is changed or deleted.
-    async fn find_left(&self, session: &Session) -> Result<Option<FormerEphemeral>> {
-        let left = FormerEphemeral::at(session, &self.handle.path).await?;
-        if left.is_none() {
-            until_changed(session, &self.handle.path).await?;
-        }
-        Ok(left)
-    }
-
-    /// Creates the znode, or takes over the one that was left. `None` if another write came first.
-    async fn create(
-        &self,
-        session: &Session,
-        left: Option<FormerEphemeral>,
-    ) -> Result<Option<Arc<OwnedEphemeral>>> {
-        let handle = &self.handle;
-        let creating = {
-            let mut state = handle.state();
-            // If it was closed just now, the next poll notices that.
-            (!state.closed).then(|| {
-                state.written = state.wanted;
-                let creating =
-                    PendingCreate::begin(session, &handle.path, &state.data, left.as_ref());
-                state.znode = ZnodeState::Creating(session.clone(), Arc::clone(&creating));
-                creating
-            })
-        };
-        let Some(creating) = creating else { return std::future::pending().await };
-        let answer = creating.answer().await;
-        let Some(stat) = unless_overtaken(answer)? else { return Ok(None) };
-        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
-        // If it was closed in the meantime, this deletes the znode once more.
-        handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
-        Ok(Some(ephemeral))
-    }
-
-    /// Writes the latest data to the znode while it exists. Returns when somebody has deleted it.
-    async fn maintain(&self, ephemeral: &Arc<OwnedEphemeral>) -> Result<()> {
-        let handle = &self.handle;
-        let mut watch = follow(ephemeral).await?;
-        // The session is known to be alive now.
-        handle.change(|_| {});
-        while let (Some(following), None) = (&watch, ephemeral.loss()) {
-            let (data, wanted, written) = {
-                let state = handle.state();
-                (Arc::clone(&state.data), state.wanted, state.written)
-            };
-            if wanted == written {
-                if !self.changed(ephemeral, following, written).await {
-                    // The application has removed the session's watches of this path.
-                    watch = follow(ephemeral).await?;
-                }
-                continue;
-            }
-            match ephemeral.set(&data).await {
-                Ok(_) => handle.change(|state| state.written = wanted),
-                Err(Error::NoNode { .. }) => break,
-                Err(error) => recover(ephemeral.session(), error).await?,
-            }
-        }
-        if ephemeral.loss() == Some(Lost::SessionOver) {
-            ephemeral.session().check_alive()?;
-        }
-        // The tree shows deletions by the end of a session before the session's handles see that
-        // end. A request is answered after it.
-        while let Err(error) = ephemeral.session().in_turn().exists(&handle.path).await {
-            recover(ephemeral.session(), error).await?;
-        }
-        handle.set_state(ZnodeState::Missing);
-        if !self.again {
-            return Err(Error::NoNode { path: handle.path.to_string() });
-        }
+    /// Sets the znode's data. It is written as soon as possible, and again each time the znode is
+    /// created. Does not block. Only the latest data counts: earlier data may never be written.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more than 1 MiB.
+    pub fn set(&self, data: impl AsRef<[u8]>) -> Result<()> {
+        let data = data.as_ref();
+        check_data(&self.path, data.len())?;
+        self.change(|state| {
+            state.data = data.into();
+            state.wanted += 1;
+        });
         Ok(())
     }
 
-    /// Waits until the znode has changed, or the data to write differs from the written one.
-    /// `false` if the watch is over.
-    async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
-        let wanted = self.handle.until(|state| (state.wanted != written).then_some(()));
-        match either(wanted, ephemeral.next(watch)).await {
-            Either::One(()) => true,
-            Either::Other(event) => event.is_some(),
+    /// Whether the znode exists at this moment, in a session that is certainly alive, as this
+    /// replica has it. Does not block.
+    pub fn is_present(&self) -> bool {
+        self.state().is_present()
+    }
+
+    /// Waits until the znode exists with the data that was set last; `false` if it is closed.
+    pub fn wait_present(&self) -> Pending<'_, bool> {
+        let is_written = |state: &EphemeralState| state.wanted == state.written;
+        let present = self.until(move |state| match state.closed {
+            true => Some(Ok(false)),
+            false => (state.is_present() && is_written(state)).then_some(Ok(true)),
+        });
+        Pending::steps(&self.shared, "wait_present", &self.path, present).unlimited()
+    }
+
+    /// Closes it for good, and waits until the znode is gone. Running it ends; the session
+    /// continues. If it was closed before, that is not an error, and this waits, too.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], after which the znode is deleted as soon as possible. Not an error if
+    /// the session, and the znode with it, is over.
+    pub fn close(&self) -> Pending<'_, ()> {
+        let closing = async {
+            let znode = self.end();
+            self.until_deleted(&znode).await
+        };
+        Pending::steps(&self.shared, "close", &self.path, closing)
+    }
+
+    fn state(&self) -> MutexGuard<'_, EphemeralState> {
+        lock(&self.state)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut EphemeralState) -> T) -> T {
+        let changed = change(&mut self.state());
+        self.waiting.wake();
+        changed
+    }
+
+    /// Waits until `look` finds something in the state.
+    async fn until<T>(&self, look: impl Fn(&EphemeralState) -> Option<T>) -> T {
+        let mut place = Place::new(Arc::clone(&self.waiting));
+        poll_fn(|context| place.poll(context.waker(), || look(&self.state()))).await
+    }
+
+    fn set_state(&self, znode: ZnodeState) {
+        let former = self
+            .change(|state| (!state.closed).then(|| std::mem::replace(&mut state.znode, znode)));
+        // Not under the lock: this may drop the session.
+        drop(former);
+    }
+
+    /// Closes it, and deletes the znode. Returns the state whose end has to be awaited; it also
+    /// stays in place for the next caller.
+    fn end(&self) -> ZnodeState {
+        let unused = lock(&self.sessions).take();
+        let znode = self.change(|state| {
+            state.closed = true;
+            state.znode.clone()
+        });
+        // Not under the lock: this may drop its session.
+        drop(unused);
+        match &znode {
+            ZnodeState::Missing => {}
+            ZnodeState::Creating(session, creating) => creating.give_up(session, &self.path),
+            ZnodeState::Exists(ephemeral) => ephemeral.discard(),
         }
+        znode
     }
-}
 
-impl Drop for PersistentEphemeral {
-    fn drop(&mut self) {
-        self.handle.end();
-    }
-}
-
-/// Watches the znode; `None` if it is already gone.
-async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
-    loop {
-        match if_exists(ephemeral.watch().await) {
-            Err(error) => recover(ephemeral.session(), error).await?,
-            watch => return watch,
+    async fn until_deleted(&self, znode: &ZnodeState) -> Result<()> {
+        let session = match znode {
+            ZnodeState::Missing => return Ok(()),
+            ZnodeState::Creating(session, creating) => {
+                // A failed create has created nothing.
+                let _ = creating.answer().await;
+                session
+            }
+            ZnodeState::Exists(ephemeral) => ephemeral.session(),
+        };
+        // The deletion was sent before this request, so this is answered after it.
+        while let Err(error) = session.in_turn().exists(&self.path).await {
+            if error.is_session_lost() {
+                break;
+            }
+            recover(session, error).await?;
         }
-    }
-}
-
-/// Waits a while if that may help.
-async fn recover(session: &Session, error: Error) -> Result<()> {
-    match error {
-        Error::Busy { .. } => session.sleep(session.shared().limits.tick).await,
-        // An operator has to make room.
-        Error::DiskLow { .. } => session.sleep(ROOM_PAUSE).await,
-        error => Err(error),
+        let former = std::mem::replace(&mut self.state().znode, ZnodeState::Missing);
+        // Not under the lock: this may drop the session.
+        drop(former);
+        Ok(())
     }
 }

@@ -294,9 +294,8 @@ fn futures_may_go_from_thread_to_thread() {
         }));
         is_send(watch.recv());
         is_send(async { Cache::new(session, "").await?.recv().await });
-        let handle = own.handle();
-        is_send(handle.wait_present());
-        is_send(handle.close());
+        is_send(own.wait_present());
+        is_send(own.close());
         is_send(own.run());
     }
 

@@ -31,9 +31,9 @@ fn worker() {
     let session = coordinator.session();
     let member = Group::new(&session, "/group").unwrap().join("victim", b"here").wait().unwrap();
     let up = PersistentEphemeral::new(&coordinator.session(), "/up/victim", b"up").unwrap();
-    let handle = up.handle();
-    let running = std::thread::Builder::new().spawn(move || up.run().wait()).unwrap();
-    assert!(handle.wait_present().timeout(PATIENCE).wait() == Ok(true));
+    let run = up.run();
+    let running = std::thread::Builder::new().spawn(move || run.wait()).unwrap();
+    assert!(up.wait_present().timeout(PATIENCE).wait() == Ok(true));
     let supervised = coordinator.supervise(|session| {
         let here = Instance::new("victim", "10.0.0.7", 80);
         let here = Registry::new(&session, "/services")?.register("web", &here).wait()?;

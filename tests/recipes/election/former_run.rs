@@ -86,9 +86,9 @@ fn a_restarted_instance_has_its_persistent_ephemeral_at_once() {
     let cluster = Cluster::new(3);
     let run = |data: &str| {
         let here = PersistentEphemeral::new(&cluster.node(0).session(), "/up/zero", data).unwrap();
-        let handle = here.handle();
-        std::thread::spawn(move || here.run().wait());
-        assert!(handle.wait_present().timeout(Duration::from_secs(10)).wait() == Ok(true));
+        let run = here.run();
+        std::thread::spawn(move || run.wait());
+        assert!(here.wait_present().timeout(Duration::from_secs(10)).wait() == Ok(true));
     };
     run("1");
     let watch = cluster.node(1).session().watch("/up/zero", WatchMode::Persistent).wait().unwrap();

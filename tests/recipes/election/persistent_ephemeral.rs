@@ -23,19 +23,22 @@ fn up(cluster: &Cluster, node: usize) -> PersistentEphemeral {
 fn it_is_there_again_after_its_session_and_after_its_deletion() {
     let cluster = Cluster::new(3);
     let znode = up(&cluster, 0);
-    let handle = znode.handle();
     let other = cluster.node(1).session();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| znode.run().wait());
+        assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
+        // A further call only waits for the end.
+        let (clone, other_call) = (znode.clone(), scope.spawn(|| znode.clone().run().wait()));
+        drop(clone.run().timeout(MOMENT).wait());
         let mut last = 0;
         for round in 0..6 {
-            assert!(handle.wait_present().timeout(LONG).wait() == Ok(true), "round {round}");
+            assert!(znode.wait_present().timeout(LONG).wait() == Ok(true), "round {round}");
             other.sync().wait().unwrap();
             let (data, stat) = other.get(UP).wait().unwrap();
             assert!(stat.czxid > last && stat.ephemeral_owner.is_some());
             assert_eq!(data[..], *round.to_string().as_bytes());
             last = stat.czxid;
-            handle.set((round + 1).to_string()).unwrap();
+            znode.set((round + 1).to_string()).unwrap();
             match round % 2 {
                 0 => cluster.expire(&cluster.node(0).session()),
                 _ => other.delete(UP).wait().unwrap(),
@@ -45,13 +48,14 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
                 cluster.advance(MOMENT);
             }
         }
-        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
-        handle.close().wait().unwrap();
-        assert!(!handle.is_present() && handle.wait_present().timeout(LONG).wait() != Ok(true));
+        assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
+        znode.close().wait().unwrap();
+        assert!(!znode.is_present() && znode.wait_present().timeout(LONG).wait() != Ok(true));
         assert!(cluster.node(0).session().exists(UP).wait().unwrap().is_none());
-        assert_eq!(running.join().unwrap(), Ok(()));
+        assert_eq!((running.join().unwrap(), other_call.join().unwrap()), (Ok(()), Ok(())));
     });
-    assert_eq!(handle.close().wait(), Ok(()), "twice is no error");
+    assert_eq!(znode.close().wait(), Ok(()), "twice is no error");
+    assert_eq!(znode.run().wait(), Ok(()), "it is over");
 }
 
 /// A request that is refused because there are too many is repeated. The future used to end with
@@ -60,7 +64,6 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
 fn a_busy_node_does_not_end_it() {
     let cluster = Cluster::with_settings(1, Coordinator::builder().pending_requests_max(3));
     let (znode, session) = (up(&cluster, 0), cluster.node(0).session());
-    let handle = znode.handle();
     let mut running = Box::pin(znode.run());
     let mut context = Context::from_waker(Waker::noop());
     let mut deleted = 0;
@@ -71,7 +74,7 @@ fn a_busy_node_does_not_end_it() {
         assert!(running.as_mut().poll(&mut context).is_pending(), "turn {turn}");
         // Not in step with the retries, or each retry would meet the limit again.
         cluster.advance((7 + turn % 5) * MOMENT);
-        if handle.is_present() && session.delete(UP).wait().is_ok() {
+        if znode.is_present() && session.delete(UP).wait().is_ok() {
             deleted += 1;
         }
         if deleted == 20 {
@@ -88,11 +91,11 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
     let other = cluster.node(1).session();
     for node in [0, cluster.add_client()] {
         let znode = up(&cluster, node);
-        let (handle, session) = (znode.handle(), cluster.node(node).session());
+        let session = cluster.node(node).session();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| znode.run().wait());
             for _ in 0..3 {
-                assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
+                assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
                 // It exists a moment before it is watched.
                 while session.remove_watches(UP, WatcherType::Any).wait().is_err() {
                     cluster.advance(MOMENT);
@@ -105,7 +108,7 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
                     cluster.advance(MOMENT);
                 }
             }
-            handle.close().wait().unwrap();
+            znode.close().wait().unwrap();
             assert_eq!(running.join().unwrap(), Ok(()));
         });
     }
@@ -115,22 +118,21 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
 fn data_set_during_a_partition_is_written_afterwards() {
     let cluster = Cluster::new(3);
     let znode = up(&cluster, 0);
-    let handle = znode.handle();
     let other = cluster.node(1).session();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| znode.run().wait());
-        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
+        assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
         cluster.isolate(0);
-        handle.set(b"1").unwrap();
+        znode.set(b"1").unwrap();
         cluster.advance(LONG);
-        assert!(!handle.is_present());
+        assert!(!znode.is_present());
         assert!(other.exists(UP).wait().unwrap().is_none(), "gone with its session");
-        handle.set(b"2").unwrap();
+        znode.set(b"2").unwrap();
         cluster.heal();
-        assert!(handle.wait_present().timeout(LONG * 10).wait() == Ok(true));
+        assert!(znode.wait_present().timeout(LONG * 10).wait() == Ok(true));
         other.sync().wait().unwrap();
         assert_eq!(other.get(UP).wait().unwrap().0[..], *b"2");
-        handle.close().wait().unwrap();
+        znode.close().wait().unwrap();
         assert_eq!(running.join().unwrap(), Ok(()));
     });
 }
@@ -139,41 +141,39 @@ fn data_set_during_a_partition_is_written_afterwards() {
 fn a_deleted_one_ends_if_it_is_not_to_be_created_again() {
     let cluster = Cluster::new(3);
     let znode = up(&cluster, 0).recreate_deleted(false);
-    let handle = znode.handle();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| znode.run().wait());
-        assert!(handle.wait_present().timeout(LONG).wait() == Ok(true));
+        assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
         cluster.expire(&cluster.node(0).session());
-        while handle.is_present() {
+        while znode.is_present() {
             cluster.advance(MOMENT);
         }
         assert!(
-            handle.wait_present().timeout(LONG).wait() == Ok(true),
+            znode.wait_present().timeout(LONG).wait() == Ok(true),
             "the end of a session is no deletion"
         );
         cluster.node(1).session().delete(UP).wait().unwrap();
         assert_eq!(running.join().unwrap(), Err(Error::NoNode { path: UP.to_owned() }));
     });
-    assert!(!handle.is_present() && handle.wait_present().timeout(LONG).wait() != Ok(true));
+    assert!(!znode.is_present() && znode.wait_present().timeout(LONG).wait() != Ok(true));
 }
 
 #[test]
 fn it_waits_for_its_path_and_takes_nothing_from_others() {
     let cluster = Cluster::new(3);
     let former = up(&cluster, 1);
-    let (first, znode) = (former.handle(), up(&cluster, 0));
-    let second = znode.handle();
+    let znode = up(&cluster, 0);
     std::thread::scope(|scope| {
         let one = scope.spawn(|| former.run().wait());
-        assert!(first.wait_present().timeout(LONG).wait() == Ok(true));
+        assert!(former.wait_present().timeout(LONG).wait() == Ok(true));
         let two = scope.spawn(|| znode.run().wait());
-        assert!(second.wait_present().timeout(Duration::from_millis(50)).wait() != Ok(true));
-        first.close().wait().unwrap();
-        assert!(second.wait_present().timeout(LONG).wait() == Ok(true));
-        assert_eq!(first.close().wait(), Ok(()));
+        assert!(znode.wait_present().timeout(Duration::from_millis(50)).wait() != Ok(true));
+        former.close().wait().unwrap();
+        assert!(znode.wait_present().timeout(LONG).wait() == Ok(true));
+        assert_eq!(former.close().wait(), Ok(()));
         cluster.node(1).session().sync().wait().unwrap();
-        assert!(second.is_present());
-        second.close().wait().unwrap();
+        assert!(znode.is_present());
+        znode.close().wait().unwrap();
         assert_eq!((one.join().unwrap(), two.join().unwrap()), (Ok(()), Ok(())));
     });
 }
@@ -187,7 +187,6 @@ fn closing_at_any_moment_leaves_nothing() {
     for closed in [true, false] {
         for polls in 0..25 {
             let znode = up(&cluster, 0);
-            let handle = znode.handle();
             let mut running = Box::pin(znode.run());
             for poll in 0..polls {
                 assert!(running.as_mut().poll(&mut context).is_pending());
@@ -197,7 +196,7 @@ fn closing_at_any_moment_leaves_nothing() {
             }
             if closed {
                 // It is neither polled nor dropped any more: closing is enough.
-                handle.close().wait().unwrap();
+                znode.close().wait().unwrap();
             } else {
                 drop(running);
                 session.sync().wait().unwrap();
@@ -227,11 +226,10 @@ fn it_ends_with_its_node_and_lives_in_a_chroot() {
         move || coordinator.session().chroot("/root")
     };
     let znode = PersistentEphemeral::with_sessions(sessions, UP, b"1").unwrap();
-    let handle = znode.handle();
     std::thread::scope(|scope| {
         let mut running = is_send(Box::pin(znode.run()));
         let mut context = Context::from_waker(Waker::noop());
-        while !handle.is_present() {
+        while !znode.is_present() {
             assert!(running.as_mut().poll(&mut context).is_pending());
             cluster.advance(MOMENT);
         }

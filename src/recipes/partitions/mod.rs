@@ -290,17 +290,7 @@ impl Partitions {
     }
 
     /// Returns the plan, as this replica has it. For most of the time it says who owns what; while partitions move,
-    /// it is ahead of that.
-    ///
-    /// # Errors
-    /// [`Error::InvalidData`] if the znode has no plan of these partitions; the errors of a session that is over;
-    /// [`Error::NoAuth`].
-    pub fn plan(&self) -> Pending<'_, PartitionPlan> {
-        self.session().steps("plan", self.path(), self.reading_plan())
-    }
-
-    /// Returns the plan that would follow with these members, all moves at once: see [`PartitionPlan::next`]. With
-    /// the result of [`PartitionPlan::moves_to`], it tells what it costs that a member comes or goes.
+    /// it is ahead of that. [`PartitionPlan::next`] tells what it costs that a member comes or goes.
     ///
     /// ```
     /// use quorate::recipes::Partitions;
@@ -309,17 +299,17 @@ impl Partitions {
     /// let partitions = Partitions::new(&session, "/mails", 8)?;
     /// let mut share = partitions.join("a").wait()?;
     /// let _partition = share.take().wait()?;
-    /// let mut members = partitions.members().wait()?;
+    /// let (plan, mut members) = (partitions.plan().wait()?, partitions.members().wait()?);
     /// members.push("b".into());
-    /// let moves = partitions.plan().wait()?.moves_to(&partitions.preview(&members).wait()?);
-    /// assert_eq!(moves, 4);
+    /// assert_eq!(plan.moves_to(&plan.next(&members, usize::MAX)), 4);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Partitions::plan`].
-    pub fn preview<'a>(&'a self, members: &'a [PartitionMember]) -> Pending<'a, PartitionPlan> {
-        self.session().steps("preview", self.path(), self.previewing(members))
+    /// [`Error::InvalidData`] if the znode has no plan of these partitions; the errors of a session that is over;
+    /// [`Error::NoAuth`].
+    pub fn plan(&self) -> Pending<'_, PartitionPlan> {
+        self.session().steps("plan", self.path(), self.reading_plan())
     }
 
     /// Returns the members, as this replica has them, sorted by name.
@@ -363,10 +353,6 @@ impl Partitions {
     fn parse_plan(&self, data: &[u8]) -> Result<PartitionPlan> {
         let plan = PartitionPlan::decoded(data, self.settings.partitions());
         plan.map_err(|reason| Error::InvalidData { path: self.part(PLAN), reason })
-    }
-
-    async fn previewing(&self, members: &[PartitionMember]) -> Result<PartitionPlan> {
-        Ok(self.reading_plan().await?.next(members, usize::MAX))
     }
 
     async fn reading_members(&self) -> Result<Vec<PartitionMember>> {

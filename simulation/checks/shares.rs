@@ -7,9 +7,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
-use crate::recipes::{
-    Held, LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard,
-};
+use crate::recipes::{Held, LockGuard, MultiLockGuard, Permits, ReentrantGuard, WriteGuard};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
@@ -29,7 +27,7 @@ macro_rules! holding {
     )* };
 }
 
-holding! { LockGuard Permits ReadGuard WriteGuard }
+holding! { LockGuard Permits WriteGuard }
 
 impl Holding for MultiLockGuard {
     fn is_held(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::api::session::Session;
+pub use crate::recipes::contenders::Contending;
 use crate::recipes::contenders::{
     ContenderKind, Contenders, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ,
     TAKER, WRITE, is_random, parse,
@@ -15,7 +16,6 @@ use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::recipes::RecipeFigures;
 use crate::types::path;
-use crate::types::znode::SessionId;
 
 /// The most reads in flight.
 const READS_MAX: usize = 256;
@@ -57,24 +57,6 @@ pub struct Contended {
     pub waiters: Vec<Contending>,
     /// The state of a recipe that shares work, which has neither holders nor waiters in the lists above.
     pub table: Option<RecipeTable>,
-}
-
-/// A holder or a waiter: see [`contended`].
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Contending {
-    /// The path of its znode.
-    pub path: String,
-    /// What it holds or waits for: `lock`, `read`, `write`, `lease`, `candidate`, `participant`, `take` or
-    /// `put`.
-    pub kind: &'static str,
-    /// Its session; `None` if somebody has created the znode by hand.
-    pub session: Option<SessionId>,
-    /// When it arrived: milliseconds since the Unix epoch, by the leader's clock.
-    pub since: u64,
-    /// The data of its znode as text: the id of a candidate, for example. Empty if there is none, or
-    /// if the session may not read it.
-    pub label: String,
 }
 
 /// Returns all locks, read-write locks, semaphores, elections, double barriers and queues at a path or below
@@ -293,13 +275,7 @@ async fn read(
             Err(Error::NoAuth { .. }) => None,
             stat => stat?,
         };
-        let one = Contending {
-            path: contender.path,
-            kind: contender.kind,
-            session: stat.as_ref().and_then(|stat| stat.ephemeral_owner),
-            since: stat.map_or(0, |stat| stat.ctime),
-            label: String::from_utf8_lossy(&data).into_owned(),
-        };
+        let one = Contending::new(contender.path, contender.kind, &data, stat.as_ref());
         if place < holding { &mut holders } else { &mut waiters }.push(one);
     }
     let gone = holders.is_empty() && waiters.is_empty();

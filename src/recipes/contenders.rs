@@ -41,11 +41,11 @@ use crate::api::snapshot::Snapshot;
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
-use crate::recipes::{Held, LockContender, delay};
+use crate::recipes::{Held, delay};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::CreateMode;
+use crate::types::znode::{CreateMode, SessionId, Stat};
 
 /// The most children that are examined because their names are unknown. So many are no contenders.
 const UNKNOWN_MAX: usize = 64;
@@ -67,6 +67,55 @@ pub(super) struct ListedContender {
     pub(super) path: String,
     /// The name of one of the kinds given to [`Contenders::new`].
     pub(super) kind: &'static str,
+}
+
+/// A holder of a lock or of another recipe, or a waiter: see [`contended`](crate::operate::contended) and
+/// [`Lock::contenders`](crate::recipes::Lock::contenders).
+///
+/// ```
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// let lock = session.lock("/lock")?;
+/// let guard = lock.acquire().wait()?;
+/// let contenders = lock.contenders().wait()?;
+/// assert_eq!((&*contenders[0].path, contenders[0].kind), (guard.path(), "lock"));
+/// assert_eq!(contenders[0].session, Some(session.id()));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Contending {
+    /// The path of its znode.
+    pub path: String,
+    /// What it holds or waits for: `lock`, `read`, `write`, `lease`, `candidate`, `participant`, `take` or
+    /// `put`.
+    pub kind: &'static str,
+    /// Its session; `None` if somebody has created the znode by hand.
+    pub session: Option<SessionId>,
+    /// When it arrived: milliseconds since the Unix epoch, by the leader's clock.
+    pub since: u64,
+    /// The data of its znode as text: the id of a candidate, for example. Empty if there is none, or
+    /// if the session may not read it.
+    pub label: String,
+}
+
+impl Contending {
+    pub(super) fn new(
+        path: String,
+        kind: &'static str,
+        data: &[u8],
+        stat: Option<&Stat>,
+    ) -> Contending {
+        Contending {
+            path,
+            kind,
+            session: stat.and_then(|stat| stat.ephemeral_owner),
+            since: stat.map_or(0, |stat| stat.ctime),
+            label: String::from_utf8_lossy(data).into_owned(),
+        }
+    }
 }
 
 /// Receives the contenders in order and the index of one of them, and returns the index of the
@@ -171,16 +220,13 @@ impl Contenders {
     }
 
     /// All contenders in order, with their sessions, as this replica has them. Does not wait for the session.
-    pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
-        self.list_with_sessions_in(&self.session.snapshot_of(&self.path).await?)
-    }
-
-    fn list_with_sessions_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
-        let contender = |listed: ListedContender| {
-            let session = snapshot.exists(&listed.path)?.and_then(|stat| stat.ephemeral_owner);
-            Ok(LockContender { path: listed.path, kind: listed.kind, session })
+    pub(super) async fn contending(&self) -> Result<Vec<Contending>> {
+        let snapshot = self.session.snapshot_of(&self.path).await?;
+        let contending = |listed: ListedContender| {
+            let (data, stat) = snapshot.get(&listed.path)?;
+            Ok(Contending::new(listed.path, listed.kind, &data, Some(&stat)))
         };
-        self.list_in(snapshot)?.into_iter().map(contender).collect()
+        self.list_in(&snapshot)?.into_iter().map(contending).collect()
     }
 
     /// All contenders in order, as a snapshot has them.

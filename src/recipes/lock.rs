@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contender, Contenders, LOCK, Naming, predecessor};
+use crate::recipes::contenders::{Contender, Contenders, Contending, LOCK, Naming, predecessor};
 use crate::recipes::delay;
 use crate::recipes::held::{Held, guard};
 use crate::recipes::revocation::{self, Revocations};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Result, invalid_ttl};
-use crate::types::znode::{CreateMode, SessionId};
+use crate::types::znode::CreateMode;
 
 /// A lock with one holder at a time in the whole cluster.
 ///
@@ -214,7 +214,7 @@ impl Lock {
         Ok(LockGuard { held: contender.held().await? })
     }
 
-    /// Returns the holder and the waiters in order, as this replica has them: see [`LockContender`].
+    /// Returns the holder and the waiters in order, as this replica has them.
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -227,8 +227,8 @@ impl Lock {
     /// assert_eq!(lock.contenders().wait()?[0].path, guard.path());
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
-        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
+    pub fn contenders(&self) -> Pending<'_, Vec<Contending>> {
+        self.session().steps("contenders", self.path(), self.contenders.contending())
     }
 
     /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if there is none. The
@@ -262,33 +262,8 @@ impl Lock {
     }
 }
 
-/// A holder of a lock, or a waiter.
-///
-/// ```
-/// use quorate::testing::Cluster;
-///
-/// let cluster = Cluster::new(3);
-/// let session = cluster.node(0).session();
-/// let lock = session.lock("/lock")?;
-/// let guard = lock.acquire().wait()?;
-/// let contenders = lock.contenders().wait()?;
-/// assert_eq!(contenders[0].path, guard.path());
-/// assert_eq!(contenders[0].session, Some(session.id()));
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockContender {
-    /// The path of its znode.
-    pub path: String,
-    /// What it holds or waits for: `lock`, `read`, `write` or `lease`.
-    pub kind: &'static str,
-    /// Its session; `None` if somebody has created the znode by hand.
-    pub session: Option<SessionId>,
-}
-
-/// A held [`Lock`]: [`Held`], with requests to release. Dropping it releases the lock, without waiting for the
-/// reply.
+/// A held [`Lock`], or a shared hold of a [`ReadWriteLock`](crate::recipes::ReadWriteLock): [`Held`], with requests to
+/// release. Dropping it releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::testing::Cluster;

@@ -128,7 +128,7 @@ pub use election::{Candidate, LeaderLatch, Leadership};
 pub use group::{Group, Member, Membership};
 pub use held::{Held, Lost};
 pub use ids::IdGenerator;
-pub use lock::{Lock, LockContender, LockGuard};
+pub use lock::{Lock, LockGuard};
 pub use multi_lock::{MultiLock, MultiLockGuard};
 pub use participant::Participant;
 #[cfg(any(test, feature = "simulator"))]
@@ -137,7 +137,7 @@ pub use partitions::{Partition, PartitionMember, PartitionPlan, Partitions, Shar
 pub use persistent_ephemeral::PersistentEphemeral;
 pub use queue::{Item, NewItem, Queue};
 pub use rate_limiter::{KeyedRateLimiter, RateLimiter};
-pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};
+pub use read_write_lock::{ReadWriteLock, WriteGuard};
 pub use reentrant_lock::{ReentrantGuard, ReentrantLock};
 pub use registry::{Instance, Registration, Registry};
 pub use revocation::Revocations;

@@ -5,10 +5,10 @@
 
 use crate::api::session::Session;
 use crate::recipes::contenders::{
-    Contenders, ListedContender, Naming, READ, WRITE, change, predecessor,
+    Contenders, Contending, ListedContender, Naming, READ, WRITE, change, predecessor,
 };
 use crate::recipes::held::{Held, guard};
-use crate::recipes::{LockContender, LockGuard, revocation};
+use crate::recipes::{LockGuard, revocation};
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 
@@ -88,23 +88,23 @@ impl ReadWriteLock {
     ///
     /// # Errors
     /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
-    pub fn read(&self) -> Pending<'_, ReadGuard> {
+    pub fn read(&self) -> Pending<'_, LockGuard> {
         self.session().steps("read", self.path(), self.reading()).unlimited()
     }
 
-    async fn reading(&self) -> Result<ReadGuard> {
+    async fn reading(&self) -> Result<LockGuard> {
         let held = self.contenders.acquire(&READ, b"", blocker_of_reader).await?;
-        Ok(ReadGuard { guard: LockGuard { held } })
+        Ok(LockGuard { held })
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it; returns `None` otherwise.
-    pub fn try_read(&self) -> Pending<'_, Option<ReadGuard>> {
+    pub fn try_read(&self) -> Pending<'_, Option<LockGuard>> {
         self.session().steps("try_read", self.path(), self.trying_to_read())
     }
 
-    async fn trying_to_read(&self) -> Result<Option<ReadGuard>> {
+    async fn trying_to_read(&self) -> Result<Option<LockGuard>> {
         let held = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
-        Ok(held.map(|held| ReadGuard { guard: LockGuard { held } }))
+        Ok(held.map(|held| LockGuard { held }))
     }
 
     /// Acquires the lock for writing. Waits until it is held, for as long as the session lives.
@@ -136,8 +136,8 @@ impl ReadWriteLock {
     ///
     /// # Errors
     /// The errors of a session that is over.
-    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
-        self.session().steps("contenders", self.path(), self.contenders.list_with_sessions())
+    pub fn contenders(&self) -> Pending<'_, Vec<Contending>> {
+        self.session().steps("contenders", self.path(), self.contenders.contending())
     }
 
     /// Asks all holders to release, and returns how many were asked: see
@@ -149,7 +149,7 @@ impl ReadWriteLock {
         self.session().steps("revoke", self.path(), revocation::ask(&self.contenders, holders))
     }
 
-    /// Asks one holder to release: the holder whose znode has this path, as in [`LockContender::path`] and
+    /// Asks one holder to release: the holder whose znode has this path, as in [`Contending::path`] and
     /// [`Held::path`]. Returns `false`, without a request, if the contender does not hold the lock, because it waits
     /// or is gone. Costs a round trip and a write.
     ///
@@ -187,24 +187,6 @@ fn holders(listed: &[ListedContender]) -> usize {
     }
 }
 
-/// A shared hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
-/// releases the lock, without waiting for the reply.
-///
-/// ```
-/// use quorate::recipes::ReadWriteLock;
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let guard = ReadWriteLock::new(&session, "/lock")?.read().wait()?;
-/// assert!(guard.is_held());
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct ReadGuard {
-    guard: LockGuard,
-}
-
-guard!(ReadGuard, guard: LockGuard);
-
 /// An exclusive hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
 /// releases the lock, without waiting for the reply.
 ///
@@ -232,14 +214,14 @@ impl WriteGuard {
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
-    pub fn downgrade(self) -> Pending<'static, ReadGuard> {
+    pub fn downgrade(self) -> Pending<'static, LockGuard> {
         let (session, path) = (self.session().clone(), self.path().to_owned());
         session.steps("downgrade", &path, self.downgrading())
     }
 
-    async fn downgrading(self) -> Result<ReadGuard> {
+    async fn downgrading(self) -> Result<LockGuard> {
         let held = change(self.guard.held, &READ, self.naming).await?;
-        Ok(ReadGuard { guard: LockGuard { held } })
+        Ok(LockGuard { held })
     }
 }
 

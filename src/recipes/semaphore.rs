@@ -23,10 +23,10 @@ pub use self::permits::Permits;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
+use crate::recipes::contenders::{Contender, Contenders, Contending, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, Naming, revocation};
+use crate::recipes::{Naming, revocation};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -409,7 +409,7 @@ impl Semaphore {
             .map(drop)
     }
 
-    /// Asks one holder to give its permits back: the holder whose znode has this path, as in [`LockContender::path`]
+    /// Asks one holder to give its permits back: the holder whose znode has this path, as in [`Contending::path`]
     /// and [`Held::path`](crate::recipes::Held::path). The holder receives the request if it has called
     /// [`Permits::revocations`], and decides for itself. Returns `false`, without a request, if the contender holds
     /// no permits, because it waits or is gone. Costs a round trip and a write.
@@ -443,14 +443,14 @@ impl Semaphore {
     ///
     /// # Errors
     /// The errors of a session that is over.
-    pub fn contenders(&self) -> Pending<'_, Vec<LockContender>> {
+    pub fn contenders(&self) -> Pending<'_, Vec<Contending>> {
         self.session().steps("contenders", self.path(), self.listing())
     }
 
-    async fn listing(&self) -> Result<Vec<LockContender>> {
+    async fn listing(&self) -> Result<Vec<Contending>> {
         match &self.leases {
-            Some(leases) => leases.contenders().await,
-            None => self.contenders.list_with_sessions().await,
+            Some(leases) => leases.contending().await,
+            None => self.contenders.contending().await,
         }
     }
 }

@@ -13,11 +13,11 @@
 //! Sources: Curator 5.9, `InterProcessSemaphoreV2`; kazoo 2.11, `Semaphore`.
 
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contenders, LEASE, LOCK, Naming, predecessor};
+use crate::recipes::Held;
+use crate::recipes::contenders::{Contenders, Contending, LEASE, LOCK, Naming, predecessor};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, if_exists, inner};
 use crate::recipes::parents::Parents;
-use crate::recipes::{Held, LockContender};
 use crate::runtime::either::{Either, either};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
@@ -108,21 +108,17 @@ impl Leases {
     }
 
     /// All leases, and those who wait for the lock.
-    pub(super) async fn contenders(&self) -> Result<Vec<LockContender>> {
-        let session = self.session();
-        let mut contenders = Vec::new();
-        for name in children_or_none(session.children(&self.path).await)? {
-            let path = path::join(&self.path, &name);
-            if let Some(stat) = session.exists(&path).await? {
-                contenders.push(LockContender {
-                    path,
-                    kind: LEASE.name,
-                    session: stat.ephemeral_owner,
-                });
-            }
-        }
-        contenders.extend(self.lock.list_with_sessions().await?);
-        Ok(contenders)
+    pub(super) async fn contending(&self) -> Result<Vec<Contending>> {
+        let snapshot = self.session().snapshot_of(&self.path).await?;
+        let lease = |name: &String| {
+            let path = path::join(&self.path, name);
+            let (data, stat) = snapshot.get(&path)?;
+            Ok(Contending::new(path, LEASE.name, &data, Some(&stat)))
+        };
+        let leases = children_or_none(snapshot.children(&self.path))?;
+        let mut contending = leases.iter().map(lease).collect::<Result<Vec<_>>>()?;
+        contending.extend(self.lock.contending().await?);
+        Ok(contending)
     }
 }
 

@@ -405,7 +405,7 @@ impl World {
             self.send(place, 0, to, &message);
         }
         let (closed, idle) = (life.host.is_closed(), life.host.is_idle());
-        let stopped = life.host.shared().stopped().map(str::to_owned);
+        let stopped = life.host.shared().end.reason().map(str::to_owned);
         let client = self.client_at_mut(place);
         let wake_at = client.clock.when(wake_at);
         client.life = Some(life);

@@ -63,7 +63,7 @@ impl World {
 
     pub(super) fn stopped(&self, place: usize) -> Option<String> {
         let coordinators = self.kernel.coordinators.borrow();
-        coordinators[place].as_ref()?.shared().stopped().map(str::to_owned)
+        coordinators[place].as_ref()?.shared().end.reason().map(str::to_owned)
     }
 
     /// A process has closed. It starts again after a while.

@@ -277,7 +277,7 @@ impl Handle {
     ) -> CheckedReply<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait(what, self.place);
-        let version = self.session.shared().status().version;
+        let version = self.session.shared().readiness.status().version;
         let refused = pending.has_failed();
         if !refused {
             self.issued.set(self.issued.get() + 1);

@@ -102,7 +102,7 @@ impl BackupFile {
         let permit = Permit(Arc::clone(under_way));
         let process = PROCESS.get_or_try_init(entropy::number)?;
         let own = format!("{PREFIX}{process:016x}-");
-        let directory = match coordinator.shared().directory() {
+        let directory = match coordinator.shared().readiness.directory() {
             Some(directory) => {
                 clear(directory.path(), &own);
                 directory.path().to_owned()

@@ -213,7 +213,7 @@ impl Routes {
                 probe("healthy", works)
             }
             Route::Ready => probe("ready", self.coordinator.is_ready()),
-            Route::Live => probe("live", self.coordinator.shared().stopped().is_none()),
+            Route::Live => probe("live", self.coordinator.shared().end.reason().is_none()),
             Route::Status => Response::json(200, &status(&self.coordinator)),
             _ => return None,
         })

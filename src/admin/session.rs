@@ -76,7 +76,7 @@ impl AdminSession {
     }
 
     pub(super) fn late(&self, operation: &str, waited: Duration) -> Error {
-        let reason = self.coordinator.shared().waiting_for();
+        let reason = self.coordinator.shared().readiness.waiting_for();
         Error::Timeout { operation: operation.to_owned(), waited, reason }
     }
 }

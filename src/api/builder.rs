@@ -527,7 +527,7 @@ impl Builder {
         let for_task = |join: Work<Coordinator>| {
             // Set before the task receives the coordinator, since the call may have been dropped.
             let by_task = |joined: &Coordinator| {
-                joined.shared().joined_by_task.store(true, Ordering::Relaxed);
+                joined.shared().end.joined_by_task.store(true, Ordering::Relaxed);
             };
             on_a_thread(Box::new(move || join().inspect(by_task)))
         };

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
 
 use crate::api::session::Session;
 use crate::runtime::pending::Pending;
@@ -97,7 +96,7 @@ impl Session {
     /// # Errors
     /// The errors of a session that is over.
     pub fn causal_token(&self) -> Pending<'_, CausalToken> {
-        let cluster = || self.shared().cluster.load(Ordering::Relaxed);
+        let cluster = || self.shared().cluster.id();
         match self.has_replica() {
             true => self
                 .snapshot_of("/")
@@ -157,7 +156,7 @@ impl Session {
     }
 
     fn check_cluster(&self, token: CausalToken) -> Result<()> {
-        let own = self.shared().cluster.load(Ordering::Relaxed);
+        let own = self.shared().cluster.id();
         match (token.cluster, own) {
             (0, _) | (_, 0) => Ok(()),
             (theirs, own) if theirs == own => Ok(()),

@@ -14,9 +14,10 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::either::{Either, either};
+use crate::runtime::end::CLOSED;
 use crate::runtime::own_thread;
 use crate::runtime::pending::{Pending, on_a_thread};
-use crate::runtime::shared::{CLOSED, NodeShared};
+use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
@@ -276,7 +277,7 @@ impl Coordinator {
     async fn ready(&self, is_synced: &AtomicBool) -> Result<()> {
         self.session().sync_in_any_case().await?;
         is_synced.store(true, Ordering::Relaxed);
-        while !self.shared().status().is_placed {
+        while !self.shared().readiness.status().is_placed {
             self.shared().timer(PLACE_PERIOD).await?;
         }
         Ok(())
@@ -285,10 +286,10 @@ impl Coordinator {
     /// The error of an instance that is not ready after this time.
     fn not_ready(&self, waited: Duration, is_synced: bool) -> Error {
         let shared = self.shared();
-        if let Some(refusal) = shared.refusal().filter(|_| !is_synced) {
+        if let Some(refusal) = shared.readiness.refusal().filter(|_| !is_synced) {
             return refusal;
         }
-        let reason = shared.waiting_for();
+        let reason = shared.readiness.waiting_for();
         Error::Timeout { operation: "joining the cluster".to_owned(), waited, reason }
     }
 
@@ -296,7 +297,7 @@ impl Coordinator {
     /// is the IP address from which its host reaches the members, without a port, or empty if no
     /// route to them was known when it joined.
     pub fn address(&self) -> String {
-        self.shared().own_address()
+        self.shared().cluster.own_address()
     }
 
     /// Leaves the cluster for good: hands its vote to another instance if one can take it, is
@@ -321,7 +322,7 @@ impl Coordinator {
         let until = shared.clock.now().saturating_add(timeout);
         shared.leave();
         loop {
-            if let Some(reason) = shared.stopped() {
+            if let Some(reason) = shared.end.reason() {
                 if !has_left(reason) {
                     return Err(Error::Stopped { reason: reason.to_owned() });
                 }
@@ -333,12 +334,12 @@ impl Coordinator {
                 return Err(Error::Timeout {
                     operation: "leaving the cluster".to_owned(),
                     waited: timeout,
-                    reason: shared.waiting_for(),
+                    reason: shared.readiness.waiting_for(),
                 });
             }
             // When the node ends, the channel is closed.
             let ended = changes.events().recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
-            if ended && shared.stopped().is_none() {
+            if ended && shared.end.reason().is_none() {
                 return Err(Error::Stopped { reason: CLOSED.to_owned() });
             }
         }
@@ -373,7 +374,7 @@ impl Coordinator {
         let steps = async {
             // The changes end when the instance has stopped.
             let mut changes = self.availability_changes();
-            while self.shared().stopped().is_none() && changes.recv().await?.is_some() {}
+            while self.shared().end.reason().is_none() && changes.recv().await?.is_some() {}
             self.end()
         };
         Pending::steps(self.shared(), "wait_stopped", "", steps).unlimited()
@@ -382,9 +383,9 @@ impl Coordinator {
     /// How this instance has ended, which has stopped.
     fn end(&self) -> Result<()> {
         let shared = self.shared();
-        match shared.stopped() {
+        match shared.end.reason() {
             None | Some(CLOSED) => Ok(()),
-            Some(reason) if shared.leaves() && has_left(reason) => Ok(()),
+            Some(reason) if shared.end.leaves.load(Ordering::Relaxed) && has_left(reason) => Ok(()),
             Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
         }
     }

@@ -739,7 +739,7 @@ impl Coordinator {
             return Err(Error::Timeout {
                 operation: operation.to_owned(),
                 waited: shared.limits.request_timeout,
-                reason: shared.waiting_for(),
+                reason: shared.readiness.waiting_for(),
             });
         }
         let members = replies.iter_mut().find_map(|(_, reply)| match reply {

@@ -27,7 +27,7 @@ pub(crate) enum Runs {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").field("node", &self.shared.node).finish_non_exhaustive()
+        f.debug_struct("Owner").field("node", &self.shared.cluster.node).finish_non_exhaustive()
     }
 }
 
@@ -68,7 +68,7 @@ impl Drop for Owner {
         }
         drop(self.shared.close());
         if let Some(thread) = thread {
-            self.shared.wait_end(thread);
+            self.shared.end.wait(thread);
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     /// that is set once the thread has ended.
     fn owner(by_task: bool) -> (Owner, crossbeam_channel::Sender<()>, Arc<AtomicBool>) {
         let shared = Arc::clone(Cluster::new(1).node(0).shared());
-        shared.joined_by_task.store(by_task, Ordering::Relaxed);
+        shared.end.joined_by_task.store(by_task, Ordering::Relaxed);
         let (go, goes) = bounded(0);
         let ended = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&ended);

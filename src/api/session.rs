@@ -359,7 +359,7 @@ impl Session {
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        self.inner.shared.over(&self.inner.session).map_or(Ok(()), Err)
+        self.inner.session.over(&self.inner.shared.end).map_or(Ok(()), Err)
     }
 
     /// Marks the session as being closed through this handle.

@@ -3,7 +3,6 @@
 use crate::runtime::pending::Pending;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::api::changes::Changes;
@@ -201,13 +200,13 @@ impl Coordinator {
     /// Returns the state of this instance and of its cluster. Does not block.
     pub fn status(&self) -> Status {
         let shared = self.shared();
-        let status = shared.status();
+        let status = shared.readiness.status();
         let now = shared.clock.now();
-        let members = shared.members.load_full();
+        let members = shared.cluster.members.load_full();
         let members = members.iter().map(|member| {
             let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
             let reported = status.versions.iter().find(|(peer, _)| *peer == member.node);
-            let is_self = member.node == shared.node;
+            let is_self = member.node == shared.cluster.node;
             MemberStatus {
                 address: member.address.clone(),
                 id: format!("{:016x}", member.node),
@@ -219,7 +218,7 @@ impl Coordinator {
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone()))
-                    .or_else(|| shared.not_listening.reason().filter(|_| is_self)),
+                    .or_else(|| shared.readiness.not_listening.reason().filter(|_| is_self)),
                 last_report: {
                     let told = status.last_reports.iter().find(|(peer, _)| *peer == member.node);
                     told.map(|(_, (at, text))| LastReport {
@@ -231,12 +230,12 @@ impl Coordinator {
             }
         });
         let replica = shared.has_replica;
-        let cluster = shared.cluster.load(Ordering::Relaxed);
+        let cluster = shared.cluster.id();
         Status {
             address: self.address(),
-            id: format!("{:016x}", shared.node),
+            id: format!("{:016x}", shared.cluster.node),
             cluster: (cluster != 0).then(|| format!("{cluster:016x}")),
-            leader: status.leader.and_then(|leader| shared.address(leader)),
+            leader: status.leader.and_then(|leader| shared.cluster.address(leader)),
             is_leader: status.is_leader,
             term: replica.then_some(status.term),
             zxid: status.zxid,
@@ -247,10 +246,14 @@ impl Coordinator {
             version: status.version,
             members: members.collect(),
             refuses_writes: status.availability.refuses_writes,
-            not_ready: shared.not_ready(),
-            stopped: shared.stopped().map(str::to_owned),
-            damaged: shared.directory().and_then(DataDirectory::damage),
-            former_data: shared.directory().map(DataDirectory::former).unwrap_or_default(),
+            not_ready: shared.readiness.not_ready(),
+            stopped: shared.end.reason().map(str::to_owned),
+            damaged: shared.readiness.directory().and_then(DataDirectory::damage),
+            former_data: shared
+                .readiness
+                .directory()
+                .map(DataDirectory::former)
+                .unwrap_or_default(),
         }
     }
 
@@ -263,7 +266,7 @@ impl Coordinator {
     /// Returns how many more failures the cluster tolerates, as this instance sees it. A client
     /// reports what its member sees, and no quorum while no member serves it. Does not block.
     pub fn availability(&self) -> Availability {
-        self.shared().availability()
+        self.shared().readiness.availability()
     }
 
     /// Follows [`Coordinator::availability`]: first the current value, and then each change. If changes are not read in
@@ -281,9 +284,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn availability_changes(&self) -> Changes<Availability> {
-        let availability = &self.shared().availability;
-        let (changes, wakers) =
-            (availability.add(&self.shared().availability()), availability.waiting());
+        let (changes, wakers) = self.shared().readiness.subscribe();
         Changes::new(changes, wakers, self.shared())
     }
 
@@ -303,7 +304,7 @@ impl Coordinator {
     /// because it is not ready, and do not let the instances of a new cluster wait for each other
     /// one by one: see [`Availability`].
     pub fn is_ready(&self) -> bool {
-        self.shared().not_ready().is_none()
+        self.shared().readiness.not_ready().is_none()
     }
 
     /// Whether the cluster could go on writing without this instance, as far as is known now: there is a
@@ -323,8 +324,8 @@ impl Coordinator {
     /// ```
     pub fn safe_to_stop(&self) -> bool {
         let shared = self.shared();
-        let seen = shared.status().availability;
+        let seen = shared.readiness.status().availability;
         let known = seen.has_leader && seen.is_reported;
-        shared.stopped().is_none() && known && seen.spare(Some(shared.node)).is_some()
+        shared.end.reason().is_none() && known && seen.spare(Some(shared.cluster.node)).is_some()
     }
 }

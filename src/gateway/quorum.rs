@@ -39,7 +39,7 @@ impl Quorum {
 
     /// Called regularly. Returns whether the service has changed, so that no client may stay connected.
     pub(super) fn look(&mut self, shared: &NodeShared, reads_alone: bool, now: Duration) -> bool {
-        let missing = !shared.status().availability.has_leader;
+        let missing = !shared.readiness.status().availability.has_leader;
         self.missing_since = missing.then(|| self.missing_since.unwrap_or(now));
         let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
         // A replica without any state cannot serve reads.
@@ -53,7 +53,7 @@ impl Quorum {
         if !changed {
             return false;
         }
-        let reason = shared.availability();
+        let reason = shared.readiness.availability();
         match service {
             Service::Full => tracing::info!("the gateway serves reads and writes"),
             Service::ReadOnly => tracing::warn!(%reason, "the gateway serves reads alone"),

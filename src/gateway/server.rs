@@ -83,7 +83,7 @@ impl Server {
                 files_max.unwrap_or(0)
             );
         }
-        while !self.port.is_stopped() && self.shared.stopped().is_none() {
+        while !self.port.is_stopped() && self.shared.end.reason().is_none() {
             let pause = match self.clients.turns.is_busy() {
                 true => Duration::ZERO,
                 false => self.clients.turns.next_sweep(self.shared.clock.now()),

@@ -44,7 +44,7 @@ const VERSION: &str = concat!("3.9.4-quorate-", env!("CARGO_PKG_VERSION"));
 /// The data for the answers.
 impl Clients {
     fn state(&self) -> &'static str {
-        let status = self.shared.status();
+        let status = self.shared.readiness.status();
         match (status.is_leader, status.leader) {
             _ if self.quorum.service() == Service::ReadOnly => "read-only",
             (true, _) => "leader",
@@ -56,7 +56,7 @@ impl Clients {
 
     /// The zxid of the last write here, and the number of znodes. The status may be a little older.
     fn contents(&self) -> (Zxid, usize) {
-        let (tree, status) = (self.shared.tree(), self.shared.status());
+        let (tree, status) = (self.shared.tree(), self.shared.readiness.status());
         match self.shared.has_replica {
             true => (tree.zxid(), tree.len()),
             false => (status.zxid, status.znodes),
@@ -154,7 +154,7 @@ fn configuration(text: &mut String, seen: &Clients) {
     let port = i32::from(seen.address.port());
     let (plain, secure) = if seen.settings.is_secure() { (-1, port) } else { (port, -1) };
     let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
-    if let Some(directory) = seen.shared.directory() {
+    if let Some(directory) = seen.shared.readiness.directory() {
         let (data, log) = sizes(seen);
         let (path, log_path) = (directory.path(), directory.log().unwrap_or_default());
         let _ = writeln!(text, "dataDir={}\ndataDirSize={data}", path.display());
@@ -165,7 +165,7 @@ fn configuration(text: &mut String, seen: &Clients) {
     let _ = writeln!(text, "minSessionTimeout={}", limits.timeouts.least.as_millis());
     let _ = writeln!(text, "maxSessionTimeout={}", limits.timeouts.most.as_millis());
     let _ = writeln!(text, "clientPortListenBacklog=-1");
-    let _ = writeln!(text, "serverId={}", server_id(seen.shared.node));
+    let _ = writeln!(text, "serverId={}", server_id(seen.shared.cluster.node));
 }
 
 /// A member's id as a positive number of Java's `long`.
@@ -260,7 +260,7 @@ fn short_name(op: i32) -> &'static str {
 }
 
 fn monitor(text: &mut String, seen: &Clients) {
-    let status = seen.shared.status();
+    let status = seen.shared.readiness.status();
     let mut line = |name: &str, value: &dyn Display| {
         let _ = writeln!(text, "zk_{name}\t{value}");
     };
@@ -314,7 +314,7 @@ fn monitor(text: &mut String, seen: &Clients) {
 
 /// The bytes of the data directory without the log, and those of the log.
 fn sizes(seen: &Clients) -> (u64, u64) {
-    let Some(directory) = seen.shared.directory() else { return (0, 0) };
+    let Some(directory) = seen.shared.readiness.directory() else { return (0, 0) };
     let all = size(directory.path());
     let Some(path) = directory.log() else { return (all, 0) };
     let log = size(&path);

@@ -25,7 +25,6 @@ use crate::runtime::pending::Pending;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use serde::Serializer;
@@ -191,20 +190,17 @@ impl Coordinator {
         let shared = self.shared();
         let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
         else {
-            return Err(match shared.stopped() {
-                Some(reason) => Error::Stopped { reason: reason.to_owned() },
-                None => Error::Timeout {
-                    operation: format!("backup {}", file.display()),
-                    waited: shared.limits.request_timeout,
-                    reason: shared.waiting_for(),
-                },
-            });
+            return Err(shared.end.error().unwrap_or_else(|| Error::Timeout {
+                operation: format!("backup {}", file.display()),
+                waited: shared.limits.request_timeout,
+                reason: shared.readiness.waiting_for(),
+            }));
         };
         let state = match state {
             Some(state) => state,
             None => self.received_state()?,
         };
-        let cluster = shared.cluster.load(Ordering::Relaxed);
+        let cluster = shared.cluster.id();
         back_up(file, cluster, shared.clock.wall_ms(), state, shared.at_rest())
     }
 }
@@ -244,7 +240,7 @@ impl Coordinator {
                     return Err(Error::Timeout {
                         operation: "a backup".to_owned(),
                         waited: shared.limits.request_timeout,
-                        reason: shared.waiting_for(),
+                        reason: shared.readiness.waiting_for(),
                     });
                 }
             }

@@ -4,8 +4,7 @@
 //! [`NodeShared`] is the state that it shares with the handles.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -19,12 +18,13 @@ use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::clock::Clock;
+use crate::runtime::end::CLOSED;
 use crate::runtime::engine::Engine;
 use crate::runtime::holder;
 use crate::runtime::inbox::{Asker, HostMessage, RequestOrigin};
 use crate::runtime::mailbox::{AnswerSink, MailboxDeliveries, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{CLOSED, Limits, NodeShared};
+use crate::runtime::shared::{Limits, NodeShared};
 use crate::runtime::timers::CallerTimers;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
@@ -297,7 +297,7 @@ impl Host {
         if held.is_some_and(|(holder, _)| *holder == session.holder) {
             return Ok(());
         }
-        let over = self.shared.over(session);
+        let over = session.over(&self.shared.end);
         Err(over.unwrap_or(Error::SessionExpired { session: session.id }))
     }
 
@@ -385,7 +385,7 @@ impl Host {
         }
         if let Some(reason) = &effects.stopped {
             self.answers.values_mut().for_each(|asked| asked.watch = None);
-            let _ = self.shared.stopped.set(reason.clone());
+            self.shared.end.set(reason);
             self.watches.clear();
         }
         for (of, until) in effects.leases {
@@ -420,10 +420,10 @@ impl Host {
             }
         }
         if let Some(members) = members {
-            self.shared.members.store(members);
+            self.shared.cluster.members.store(members);
         }
         if let Some(cluster) = effects.cluster {
-            self.shared.cluster.store(cluster, Ordering::Relaxed);
+            self.shared.cluster.set_id(cluster);
         }
         self.publish_status(now, effects.stopped.is_some());
         // Before the replies, so that who has one has seen its write.
@@ -450,7 +450,7 @@ impl Host {
         self.replies = effects.replies;
         self.outgoing.send(effects.zxid);
         if effects.stopped.is_some() {
-            self.shared.availability.end();
+            self.shared.readiness.end_changes();
         }
         self.timers.fire(now);
         if self.closing.is_some_and(|closing| !closing.done) && self.sessions.is_empty() {
@@ -486,7 +486,8 @@ impl Host {
         // Without a majority, no session can be closed.
         let is_done = closing.done || node.is_some_and(Node::is_abandoned);
         let is_free = || !node.is_some_and(|node| node.is_needed_to_close(closing.led));
-        self.shared.stopped().is_some() || (!closing.stays && (is_over || (is_done && is_free())))
+        self.shared.end.reason().is_some()
+            || (!closing.stays && (is_over || (is_done && is_free())))
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
@@ -498,10 +499,7 @@ impl Host {
         }
         self.status_key = key;
         self.status_at = now;
-        let status = self.engine.status();
-        let availability = self.shared.availability_in(&status);
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-        self.shared.availability.notify(&availability);
+        self.shared.readiness.publish(self.engine.status());
     }
 
     /// Answers all waiting requests for the last time.
@@ -509,11 +507,7 @@ impl Host {
         // Readers must not wait for a change that was interrupted.
         self.shared.tree.publish(None);
         // If the node has stopped before, the first reason stays.
-        let reason = match self.shared.stopped.try_insert(CLOSED.to_owned()) {
-            Ok(reason) => reason,
-            Err((reason, _)) => reason,
-        };
-        let error = Error::Stopped { reason: reason.clone() };
+        let error = self.shared.end.set(CLOSED);
         // As in a step, states are set before the answers that depend on them.
         for (_, (_, session)) in std::mem::take(&mut self.sessions) {
             if let Some(session) = session.upgrade() {
@@ -526,7 +520,7 @@ impl Host {
             sink.fail(error.clone());
         }
         self.timers.clear();
-        self.shared.availability.end();
+        self.shared.readiness.end_changes();
         // A call may still arrive after this loop. Its sender finds the channel closed when this host is
         // dropped.
         while let Ok(call) = self.calls.try_recv() {
@@ -535,7 +529,7 @@ impl Host {
         self.watches.clear();
         let mut status = self.engine.status();
         (status.leader, status.is_leader) = (None, false);
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        self.shared.readiness.publish(status);
     }
 }
 
@@ -577,7 +571,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let reason = "its thread panicked; see the panic message of the process";
-            let _ = self.shared.stopped.set(reason.to_owned());
+            self.shared.end.set(reason);
         }
         self.close();
     }

@@ -8,10 +8,10 @@ use once_cell::sync::OnceCell;
 
 use crate::node::io::{Input, WatchId};
 use crate::node::request::ClientRequest;
+use crate::runtime::end::CLOSED;
 use crate::runtime::host::Host;
 use crate::runtime::mailbox::{AnswerSink, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::CLOSED;
 use crate::runtime::timers::CallerTimer;
 use crate::transport::tcp::Wake;
 use crate::types::error::{Error, Result};

@@ -7,7 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` measures for how long they hang, and `disk_watch` decides what that means |
 //! | `shared`, `session` | the state that handles share with the host |
-//! | `inbox`, `figures` | parts of it: what handles send, and what is counted |
+//! | `inbox`, `end`, `cluster`, `readiness`, `figures` | parts of it: what handles send, whether the node runs, what it knows of its cluster, whether it is ready, and what is counted |
 //! | `ask` | what handles ask of their node, each request with the type of its answer |
 //! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
@@ -25,10 +25,12 @@ pub(crate) mod availability;
 pub(crate) mod certificates;
 pub(crate) mod chroot;
 pub(crate) mod clock;
+pub(crate) mod cluster;
 pub(crate) mod directory;
 pub(crate) mod disk;
 pub(crate) mod disk_watch;
 pub(crate) mod either;
+pub(crate) mod end;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 mod figures;
@@ -43,6 +45,7 @@ pub(crate) mod own_thread;
 pub(crate) mod pending;
 #[cfg(any(feature = "gateway", feature = "admin"))]
 pub(crate) mod port;
+mod readiness;
 pub(crate) mod session;
 pub(crate) mod shared;
 mod spans;

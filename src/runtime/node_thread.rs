@@ -6,7 +6,6 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -77,14 +76,14 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     let options = TransportOptions { security, resolver, ..TransportOptions::default() };
     let transport = TcpTransport::new().map_err(system("the network"))?;
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, schemes);
-    shared.cluster.store(start.local.cluster, Ordering::Relaxed);
-    shared.set_own_address(start.address);
-    shared.set_directory(start.directory);
+    shared.cluster.set_id(start.local.cluster);
+    shared.cluster.set_own_address(start.address);
+    shared.readiness.set_directory(start.directory);
     shared.figures.set_meter(transport.meter());
     shared.set_wake(transport.wake());
     let node_thread = NodeThread::new(host, clock, start.store, transport.wake());
     let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
-    shared.not_listening.set(start.listening.as_ref().map(Listening::first_reason));
+    shared.readiness.not_listening.set(start.listening.as_ref().map(Listening::first_reason));
     (node_thread.naming, node_thread.discovery) = (start.naming, start.discovery);
     node_thread.listening = start.listening;
     let Start { listener, local, remote, seeds, .. } = start;
@@ -227,7 +226,7 @@ impl NodeThread {
             work.disk.drain(..).for_each(|op| disk.submit(op));
         }
         let step_at = self.host.notify(effects);
-        if let Some(reason) = self.host.shared().stopped()
+        if let Some(reason) = self.host.shared().end.reason()
             && !std::mem::replace(&mut self.has_hung_up, true)
         {
             // The others must not count on a node whose process lives on.
@@ -310,7 +309,7 @@ impl NodeThread {
                 }
             },
         };
-        self.host.shared().not_listening.set(reason);
+        self.host.shared().readiness.not_listening.set(reason);
     }
 
     /// A hanging disk reports nothing, so this thread has to check it.
@@ -332,7 +331,10 @@ impl NodeThread {
         shared.certificates.set_members(network.certificates());
         let facts = HostFacts {
             disk_hangs_since: self.disk_watch.hangs().map(|busy| now.saturating_sub(busy)),
-            former_directories: shared.directory().map_or(0, DataDirectory::damaged_count),
+            former_directories: shared
+                .readiness
+                .directory()
+                .map_or(0, DataDirectory::damaged_count),
             certificate: shared.certificates.all().into_iter().next(),
         };
         if facts != self.facts {
@@ -586,13 +588,13 @@ mod tests {
         let founding =
             Genesis { cluster: 1, members: vec![Member::new(1, "127.0.0.1:1".to_owned())] };
         let (mut member, shared) = member(0, &founding, &clock);
-        let changes = shared.availability.add(&shared.availability());
+        let (changes, _) = shared.readiness.subscribe();
         member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
         let _ = member.turn(&mut Outbox::default());
         let seen: Vec<String> = changes.try_iter().map(|change| change.to_string()).collect();
         assert!(seen.last().is_some_and(|last| last.contains("the disk failed")), "{seen:?}");
         assert_eq!(changes.try_recv(), Err(TryRecvError::Disconnected));
-        let later = shared.availability.add(&shared.availability());
+        let (later, _) = shared.readiness.subscribe();
         assert_eq!(later.iter().count(), 1, "it is not open for ever");
     }
 }

@@ -102,7 +102,7 @@ impl Asked {
     }
 
     fn timed_out(&self, waited: Duration) -> Error {
-        let (operation, reason) = (self.named(), self.shared.waiting_for());
+        let (operation, reason) = (self.named(), self.shared.readiness.waiting_for());
         let in_flight = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
         match self.is_unlimited && !self.in_flight.as_ref().is_some_and(in_flight) {
             true => Error::NotInTime { operation, waited },

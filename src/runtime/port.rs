@@ -179,7 +179,7 @@ impl Drop for Serving {
             let _ = self.stop.waker.wake();
         }
         for thread in self.threads.drain(..).rev() {
-            self.shared.wait_end(thread);
+            self.shared.end.wait(thread);
         }
     }
 }

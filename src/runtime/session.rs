@@ -11,6 +11,7 @@ use once_cell::sync::OnceCell;
 
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
+use crate::runtime::end::NodeEnd;
 use crate::runtime::mailbox::{Delivery, MailboxDeliveries, Recipient};
 use crate::sync::states::States;
 use crate::sync::wakers::Wakers;
@@ -177,11 +178,12 @@ impl SessionShared {
         self.set_state(SessionState::AuthFailed);
     }
 
-    /// The error of its handles, if it is over for them.
-    pub(crate) fn over(&self) -> Option<Error> {
+    /// The error of its handles, if it is over for them: that the node has stopped, if this ended it.
+    pub(crate) fn over(&self, end: &NodeEnd) -> Option<Error> {
         let session = self.id;
         match self.state() {
-            SessionState::Expired => Some(Error::SessionExpired { session }),
+            // Not asked for in other states: that makes a system call, and every read comes here.
+            SessionState::Expired => Some(end.error().unwrap_or(Error::SessionExpired { session })),
             SessionState::Moved => Some(Error::SessionMoved { session }),
             SessionState::Closed => Some(Error::SessionClosed { session }),
             SessionState::Detached => Some(Error::SessionDetached { session }),

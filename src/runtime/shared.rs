@@ -2,51 +2,46 @@
 //! session also has a [`SessionShared`].
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, bounded};
 use once_cell::sync::OnceCell;
 
-use crate::addressing::listening::NotListening;
 use crate::encryption::AtRest;
 use crate::machine::Tree;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::{AdminReply, AdminRequest};
-use crate::node::io::{Input, NodeStatus, RequestId, WatchId};
+use crate::node::io::{Input, RequestId, WatchId};
 use crate::node::request::{ClientRequest, RequestBody};
 use crate::runtime::ask::Ask;
-use crate::runtime::availability::{Subscribers, spare};
+use crate::runtime::availability::spare;
 use crate::runtime::certificates::Certificates;
 use crate::runtime::clock::Clock;
+use crate::runtime::cluster::KnownCluster;
 use crate::runtime::directory::DataDirectory;
+use crate::runtime::end::NodeEnd;
 use crate::runtime::engine::Engine;
 use crate::runtime::figures::Figures;
 use crate::runtime::host::Host;
 use crate::runtime::inbox::{Asker, HostMessage, Inbox, RequestOrigin};
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot};
+use crate::runtime::readiness::Readiness;
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::CallerTimer;
 use crate::runtime::turns::Turns;
 use crate::runtime::watch_sender::WatchSender;
-use crate::runtime::{own_thread, spans, thread_end};
+use crate::runtime::{own_thread, spans};
 use crate::security::auth::Schemes;
 use crate::sync::published::Published;
 use crate::transport::tcp::Wake;
-use crate::types::availability::Availability;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
-use crate::types::reason::{Reason, ReasonKind};
 use crate::types::session::SessionState;
 use crate::types::znode::{SessionId, Zxid};
-
-/// Why a node has stopped that its user has closed.
-pub(crate) const CLOSED: &str = "it was closed";
 
 /// The limits of a host.
 #[derive(Clone, Copy, Debug)]
@@ -68,41 +63,25 @@ pub(crate) struct NodeShared {
     pub(super) tree: Published<Tree>,
     /// The last write that replies and events have shown.
     seen: AtomicU64,
-    pub(super) status: Mutex<NodeStatus>,
-    pub(super) stopped: OnceCell<String>,
-    /// The reason that `stopped` returns in a fork.
-    forked: OnceCell<String>,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
-    pub(crate) node: NodeId,
     /// Whether `tree` is a replica; otherwise this is a client.
     pub(crate) has_replica: bool,
-    /// The cluster's id; 0 while it is not known.
-    pub(crate) cluster: AtomicU64,
-    /// The address of this instance, used while it is not in the list of members.
-    own_address: OnceCell<String>,
-    /// The members, as this replica or a client's member knows them.
-    pub(crate) members: ArcSwap<Vec<Member>>,
-    pub(crate) availability: Subscribers,
-    pub(crate) not_listening: NotListening,
     pub(crate) certificates: Certificates,
     pub(crate) figures: Figures,
-    /// The member's data directory, if it is on a disk.
-    directory: OnceCell<Arc<DataDirectory>>,
     /// The keys for encryption at rest, if there are any.
     at_rest: OnceCell<AtRest>,
     pub(crate) schemes: Schemes,
-    /// Whether drops must not wait for threads: see `thread_end`.
-    pub(crate) joined_by_task: AtomicBool,
-    /// Whether a user has asked the node to leave the cluster.
-    leaves: AtomicBool,
     /// Where transactions of this instance take turns.
     pub(crate) turns: Arc<Turns>,
+    pub(crate) end: Arc<NodeEnd>,
+    pub(crate) cluster: Arc<KnownCluster>,
+    pub(crate) readiness: Readiness,
 }
 
 impl fmt::Debug for NodeShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeShared").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("NodeShared").field("node", &self.cluster.node).finish_non_exhaustive()
     }
 }
 
@@ -116,30 +95,25 @@ impl NodeShared {
         schemes: Schemes,
     ) -> (NodeShared, Receiver<HostMessage>) {
         let (inbox, calls) = Inbox::new();
+        let end = Arc::new(NodeEnd::new(clock.clone()));
+        let cluster = Arc::new(KnownCluster::new(engine.id(), members));
+        let readiness =
+            Readiness::new(engine.status(), clock.clone(), Arc::clone(&end), Arc::clone(&cluster));
         let shared = NodeShared {
             inbox,
             tree: Published::new(engine.tree()),
             seen: AtomicU64::new(0),
-            status: Mutex::new(engine.status()),
-            stopped: OnceCell::new(),
-            forked: OnceCell::new(),
             clock,
             limits,
-            node: engine.id(),
             has_replica: engine.node().is_some(),
-            cluster: AtomicU64::new(0),
-            own_address: OnceCell::new(),
-            members: ArcSwap::from_pointee(members),
-            availability: Subscribers::default(),
-            not_listening: NotListening::default(),
             certificates: Certificates::default(),
             figures: Figures::default(),
-            directory: OnceCell::new(),
             at_rest: OnceCell::new(),
             schemes,
-            joined_by_task: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
             turns: Arc::default(),
+            end,
+            cluster,
+            readiness,
         };
         (shared, calls)
     }
@@ -156,32 +130,6 @@ impl NodeShared {
 
     pub(super) fn note_seen(&self, zxid: Zxid) {
         self.seen.fetch_max(zxid, Ordering::AcqRel);
-    }
-
-    pub(crate) fn status(&self) -> NodeStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The error for a session's handles, if the session is over for them: that the node has stopped, if this
-    /// ended the session.
-    pub(crate) fn over(&self, session: &SessionShared) -> Option<Error> {
-        // `stopped` is not called first: it makes a system call, and every read comes here.
-        let over = session.over()?;
-        let is_expired = matches!(over, Error::SessionExpired { .. });
-        Some(self.stop_error().filter(|_| is_expired).unwrap_or(over))
-    }
-
-    /// Why the node has stopped, if it has. It does not run in a fork of its process either.
-    pub(crate) fn stopped(&self) -> Option<&str> {
-        if self.clock.is_forked() {
-            return Some(self.forked.get_or_init(|| self.clock.fork_reason()));
-        }
-        self.stopped.get().map(String::as_str)
-    }
-
-    /// The error of a node that has stopped.
-    pub(crate) fn stop_error(&self) -> Option<Error> {
-        self.stopped().map(|reason| Error::Stopped { reason: reason.to_owned() })
     }
 
     pub(crate) fn next_watch(&self) -> WatchId {
@@ -208,7 +156,7 @@ impl NodeShared {
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(A) -> Result<T> + Send + 'static,
     ) -> Pending<'static, T> {
-        if let Some(error) = self.stop_error() {
+        if let Some(error) = self.end.error() {
             return Pending::ready(Err(error));
         }
         if let Err(error) = self.inbox.admit(limit) {
@@ -253,7 +201,7 @@ impl NodeShared {
     ) {
         let watch = watch.map(|watch| (watch, WatchSink::Mailbox(to.clone())));
         let sink = AnswerSink::Mailbox { to, number };
-        if let Some(error) = self.stop_error() {
+        if let Some(error) = self.end.error() {
             return sink.fail(error);
         }
         let id = RequestId(self.inbox.next_id());
@@ -318,7 +266,7 @@ impl NodeShared {
     /// Whether handles of this instance held the session and nobody holds it now: see [`Host::has_left`].
     /// Always `false` on a client, which has another id at each start.
     pub(crate) fn has_left(self: &Arc<Self>, session: SessionId) -> Pending<'static, bool> {
-        if let Some(error) = self.stop_error() {
+        if let Some(error) = self.end.error() {
             return Pending::ready(Err(error));
         }
         let (slot, left) = (Arc::new(Slot::default()), Arc::new(AtomicBool::new(false)));
@@ -365,7 +313,7 @@ impl NodeShared {
 
     /// An answer that comes after this time.
     pub(crate) fn timer(self: &Arc<Self>, after: Duration) -> Pending<'static, ()> {
-        if let Some(error) = self.stop_error() {
+        if let Some(error) = self.end.error() {
             return Pending::ready(Err(error));
         }
         let slot = Arc::new(Slot::default());
@@ -377,11 +325,6 @@ impl NodeShared {
         pending
     }
 
-    /// Waits for the thread of a dropped handle to end: see `thread_end`.
-    pub(crate) fn wait_end(&self, thread: JoinHandle<()>) {
-        thread_end::wait(&self.clock, self.joined_by_task.load(Ordering::Relaxed), thread);
-    }
-
     /// Asks the node to stop. The channel closes when it has stopped.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
@@ -390,24 +333,6 @@ impl NodeShared {
         }
         self.inbox.put(HostMessage::Close(closed));
         closes
-    }
-
-    pub(crate) fn address(&self, node: NodeId) -> Option<String> {
-        let members = self.members.load();
-        let member = members.iter().find(|member| member.node == node)?;
-        Some(member.address.clone())
-    }
-
-    /// The address by which others reach this instance.
-    pub(crate) fn own_address(&self) -> String {
-        let listed = self.address(self.node);
-        listed.or_else(|| self.own_address.get().cloned()).unwrap_or_default()
-    }
-
-    /// Sets the address by which others reach this instance, unless the list of members has another
-    /// one.
-    pub(crate) fn set_own_address(&self, address: String) {
-        let _ = self.own_address.set(address);
     }
 
     /// Sets the keys for encryption at rest.
@@ -421,83 +346,10 @@ impl NodeShared {
         self.at_rest.get()
     }
 
-    /// Sets the member's data directory; a client has none.
-    pub(crate) fn set_directory(&self, directory: Option<Arc<DataDirectory>>) {
-        if let Some(directory) = directory {
-            let _ = self.directory.set(directory);
-        }
-    }
-
-    pub(crate) fn directory(&self) -> Option<&DataDirectory> {
-        self.directory.get().map(Arc::as_ref)
-    }
-
-    /// How many more failures the cluster tolerates.
-    pub(crate) fn availability(&self) -> Availability {
-        self.availability_in(&self.status())
-    }
-
-    /// How many more failures the cluster tolerates by this status.
-    pub(crate) fn availability_in(&self, status: &NodeStatus) -> Availability {
-        if let Some(reason) = self.stop_reason() {
-            return Availability::NoQuorum { reason };
-        }
-        let address = |node| self.address(node).unwrap_or_else(|| "a peer".to_owned());
-        let no_leader = || self.with_host(status.no_leader(|node| self.address(node)), status);
-        Availability::of(&status.availability, address, no_leader)
-    }
-
-    /// Why this instance is not ready; `None` if it is.
-    pub(crate) fn not_ready(&self) -> Option<Reason> {
-        self.stop_reason().or_else(|| {
-            let status = self.status();
-            let reason = status.not_ready(self.clock.now(), |node| self.address(node))?;
-            Some(self.with_host(reason, &status))
-        })
-    }
-
-    fn stop_reason(&self) -> Option<Reason> {
-        let reason = self.stopped()?;
-        Some(Reason::new(ReasonKind::Stopped, format!("the node has stopped: {reason}")))
-    }
-
-    /// A node's reason, with what only its host knows.
-    fn with_host(&self, mut reason: Reason, status: &NodeStatus) -> Reason {
-        if let Some(not_listening) = self.not_listening.reason() {
-            reason.text = format!("{not_listening}; {}", reason.text);
-        }
-        let Some(directory) = self.directory() else {
-            return reason;
-        };
-        if let Some(damage) = directory.damage() {
-            reason.kind = ReasonKind::Damaged;
-            reason.text.push_str(&format!(
-                "; the data directory {} is damaged ({damage}): nothing in it was changed, and it is \
-                 put aside when a leader has admitted this instance as a new member; see \
-                 docs/recovery.md",
-                directory.path().display()
-            ));
-        }
-        let former = directory.former();
-        if status.leader.is_none() && !former.is_empty() {
-            let former: Vec<String> = former.iter().map(|dir| dir.display().to_string()).collect();
-            let former = format!("; former data of this instance is in {}", former.join(", "));
-            reason.text.push_str(&former);
-        }
-        reason
-    }
-
-    /// Whether a user has asked the node to leave the cluster.
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaves.load(Ordering::Relaxed)
-    }
-
     /// Asks the node to leave the cluster.
     pub(crate) fn leave(&self) {
-        if !self.clock.is_forked() {
-            self.leaves.store(true, Ordering::Relaxed);
-            self.input(Input::Leave);
-        }
+        self.end.leaves.store(true, Ordering::Relaxed);
+        self.input(Input::Leave);
     }
 
     /// Sets how to wake the thread that takes the calls. Called once, before the first call.
@@ -514,11 +366,11 @@ impl NodeShared {
         let mut metrics = Metrics {
             has_leader: status.leader.is_some(),
             is_leader: status.is_leader,
-            members: self.members.load().len() as u64,
+            members: self.cluster.members.load().len() as u64,
             unreachable_members: unreachable.count() as u64,
             spare_voters: spare(&status.availability).map(|spare| spare as u64),
             refuses_writes: status.availability.refuses_writes,
-            former_directories: self.directory().map_or(0, DataDirectory::damaged_count),
+            former_directories: self.readiness.directory().map_or(0, DataDirectory::damaged_count),
             certificates_expire: {
                 // The first of each kind.
                 let all = self.certificates.all().into_iter().rev();
@@ -530,16 +382,5 @@ impl NodeShared {
         };
         self.figures.add_to(&mut metrics, now);
         metrics
-    }
-
-    /// A peer that refuses this node, if there is one.
-    pub(crate) fn refusal(&self) -> Option<Error> {
-        self.status().refusal(|node| self.address(node))
-    }
-
-    /// A description of what this node is waiting for.
-    pub(crate) fn waiting_for(&self) -> String {
-        let ready = || self.status().waiting_for(|node| self.address(node));
-        self.not_ready().map_or_else(ready, |reason| reason.text)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::machine::command::Reply;
 use crate::node::io::Time;
 use crate::node::query::Answer;
+use crate::runtime::end::CLOSED;
 use crate::runtime::pending::Slot;
-use crate::runtime::shared::CLOSED;
 use crate::types::error::Error;
 
 /// From this many timers on, abandoned ones are removed.

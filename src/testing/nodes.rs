@@ -3,7 +3,6 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
@@ -201,9 +200,9 @@ impl Nodes {
         let members = members.map(|(member, _)| member.clone()).collect();
         let clock = Clock::new(Arc::<NodeTime>::clone(&self.slots[node].clock));
         let (mut host, shared) = Host::new(engine, clock, limits, members, schemes);
-        shared.set_own_address(self.members[node].address.clone());
+        shared.cluster.set_own_address(self.members[node].address.clone());
         shared.set_at_rest(self.settings.encryption.clone());
-        shared.cluster.store(self.cluster, Ordering::Relaxed);
+        shared.cluster.set_id(self.cluster);
         let calls = host.calls();
         self.slots[node].is_frozen = false;
         if self.slots[node].is_full {

@@ -14,7 +14,6 @@ const FIELDS_MAX: usize = 15;
 const LARGE: &[(&str, &str)] = &[
     ("Builder", "settings, each with a call that sets it"),
     ("Metrics", "figures, which one call adds up"),
-    ("NodeShared", "what threads share, each field with a lock of its own or none"),
     ("NodeStatus", "a report, which a few calls read"),
 ];
 

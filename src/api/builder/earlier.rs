@@ -26,7 +26,7 @@ struct Earlier {
 
 impl Earlier {
     fn runs(&self) -> bool {
-        self.node.upgrade().is_some_and(|node| node.stopped().is_none())
+        self.node.upgrade().is_some_and(|node| node.end.reason().is_none())
     }
 
     /// Who uses what this member uses, or has used.

@@ -52,8 +52,8 @@ fn peers_of_stopped_nodes_count_them_as_missing_and_know_why() {
         shared
     };
     let shared: Vec<Arc<NodeShared>> = listeners.into_iter().enumerate().map(start).collect();
-    until(&clock, "a leader", || shared.iter().all(|one| one.status().leader.is_some()));
-    let leader = shared.iter().position(|one| one.status().is_leader).unwrap_or(0);
+    until(&clock, "a leader", || shared.iter().all(|one| one.readiness.status().leader.is_some()));
+    let leader = shared.iter().position(|one| one.readiness.status().is_leader).unwrap_or(0);
     let (stopped, left) = ([leader, (leader + 1) % 3], &shared[(leader + 2) % 3]);
     // Whoever opened a disk before fails when it writes.
     stopped.iter().for_each(|place| drop(disks[*place].open()));
@@ -64,10 +64,10 @@ fn peers_of_stopped_nodes_count_them_as_missing_and_know_why() {
         let session = Arc::new(SessionShared::new(SessionId(id), 1, [0; 16], timeout));
         let ask = Ask::open(&session, timeout);
         left.ask_and_forget(RequestOrigin::Opener(session), ask);
-        stopped.iter().all(|place| shared[*place].stopped().is_some())
+        stopped.iter().all(|place| shared[*place].end.reason().is_some())
     });
     until(&clock, "both are missing", || {
-        left.not_ready().is_some_and(|reason| {
+        left.readiness.not_ready().is_some_and(|reason| {
             let is_told = reason.text.matches("it has stopped: the disk failed").count() == 2;
             reason.kind == ReasonKind::VotersMissing && is_told
         })

@@ -10,6 +10,7 @@ use super::message::PeerMessage;
 use super::raft::configuration::{NodeRole, VotingChange};
 use super::raft::core::Raft;
 use super::raft::divergence::{self, Hashes, Verdict};
+use super::raft::persistence::BACKLOG_BYTES_MAX;
 use super::raft::ready::{CommittedEntry, Sender, TakenState};
 use super::raft::snapshot_transfer::ReceivedSnapshot;
 use super::replica::watches::Fired;
@@ -142,26 +143,10 @@ impl Node {
     /// of requests, and only a part of an entry that deletes very many znodes.
     pub(super) fn go_on_applying(&mut self) -> Result<(), String> {
         self.applying.goes_on = false;
-        let mut last = None;
-        while let Some(entry) = self.raft.next_unapplied() {
-            let index = entry.position().index;
-            if index > self.raft.log().applied().index && !self.apply_entry(&entry)? {
-                self.raft.put_back(entry);
-                self.applying.goes_on = true;
-                break;
-            }
-            last = Some(index);
-        }
-        if let Some(last) = last {
-            self.raft.applied_to(last);
-        }
-        if !self.raft.persistence.installs() && !self.applying.goes_on {
-            while let Some(entry) = self.raft.next_in_log() {
-                if !self.apply_entry(&entry)? {
-                    self.applying.goes_on = true;
-                    break;
-                }
-            }
+        while !self.applying.goes_on
+            && let Some(entry) = self.raft.next_to_apply()
+        {
+            self.applying.goes_on = !self.apply_entry(&entry)?;
         }
         self.local.applied();
         Ok(())
@@ -169,7 +154,8 @@ impl Node {
 
     /// Whether so much waits to be applied that the node should take no more entries for now.
     pub(super) fn applies_too_late(&self) -> bool {
-        self.applying.goes_on && self.raft.has_backlog(&self.cx)
+        let most = self.cx.config.log.memory_bytes + BACKLOG_BYTES_MAX as u64;
+        self.applying.goes_on && self.raft.log().bytes() > most
     }
 
     /// Returns whether the entry is applied. If not, the next step goes on with it.
@@ -211,8 +197,7 @@ impl Node {
         {
             self.cx.metrics.commit.record(self.cx.now.mono.saturating_sub(proposed_at));
         }
-        self.raft.log_mut().set_applied(at);
-        self.raft.checkpoints.applied(entry.bytes());
+        self.raft.applied(entry);
         if of_voters && !self.bootstrap.joins && !self.raft.is_own_member() {
             return Err(REMOVED.to_owned());
         }
@@ -240,11 +225,6 @@ impl Node {
             Err(error) => {
                 tracing::warn!(index, %error, "an impossible change of the voters was ignored")
             }
-        }
-        if self.raft.leads() && !self.raft.has_vote(self.cx.id) {
-            // Only the former leader can have proposed that. raft-rs would go on leading, and
-            // panic.
-            self.raft.step_down();
         }
     }
 

@@ -281,13 +281,7 @@ impl Node {
             self.take(input)?;
         }
         if self.ticks.take(now.mono, from_leader) {
-            let (raft, membership) = (&mut self.raft, &self.membership);
-            let leads = !raft.persistence.installs() && raft.leads();
-            if raft.may_campaign(membership, &self.cx) || leads {
-                raft.tick_elections();
-            }
-            raft.elections.stands_last = membership.clocks.differs_from_leader(now);
-            raft.hasten_election(membership, &self.cx)?;
+            self.raft.tick_elections(&self.membership, &self.cx)?;
             self.tick();
         }
         self.step_bootstrap()?;

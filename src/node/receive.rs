@@ -153,7 +153,6 @@ impl Node {
         self.replica.drop_client(peer);
         self.administration.peer_lost(peer, cx);
         self.membership.closing.gone(peer, cx);
-        self.raft.unreachable(peer);
         if let Some(leading) = &mut self.leading {
             leading.replication.lost(peer, &mut self.raft);
         }

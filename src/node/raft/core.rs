@@ -206,11 +206,6 @@ impl Raft {
         decide(&voting.voters) && decide(&voting.voters_outgoing)
     }
 
-    /// Whether a node votes, by the changes that are applied.
-    pub(in crate::node) fn has_vote(&self, node: NodeId) -> bool {
-        self.raw.raft.prs().conf().voters().contains(node)
-    }
-
     /// Whether a change of the voters is not applied yet.
     pub(in crate::node) fn is_changing(&self) -> bool {
         self.raw.raft.has_pending_conf()
@@ -241,7 +236,7 @@ impl Raft {
     }
 
     /// The leader is lost. Another one is known once it sends something.
-    pub(in crate::node) fn forget_leader(&mut self) {
+    pub(super) fn forget_leader(&mut self) {
         self.raw.raft.leader_id = 0;
     }
 
@@ -259,12 +254,17 @@ impl Raft {
         self.raw.propose_conf_change(change.encode(), change.to_raft()).is_ok()
     }
 
-    /// Changes who votes, as an applied entry says. Returns who does now.
+    /// Changes who votes, as an applied entry says. If this node does not any more, it ceases to lead.
     ///
     /// # Errors
     /// Why the change is impossible.
     pub(in crate::node) fn apply_change(&mut self, change: &VotingChange) -> Result<(), String> {
         let voting = self.raw.apply_conf_change(&change.to_raft());
+        if self.leads() && !self.raw.raft.prs().conf().voters().contains(self.id()) {
+            // Only the former leader can have proposed that. raft-rs would go on leading, and
+            // panic.
+            self.step_down();
+        }
         let voting = voting.map_err(|error| error.to_string())?;
         self.log_mut().set_voting(Voting::from(&voting));
         Ok(())
@@ -279,17 +279,17 @@ impl Raft {
         self.raw.has_ready()
     }
 
-    pub(in crate::node) fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.raw.tick();
     }
 
     /// Sets the election timeout in place of the one that raft-rs draws.
-    pub(in crate::node) fn set_election_timeout(&mut self, ticks: usize) {
+    pub(super) fn set_election_timeout(&mut self, ticks: usize) {
         self.raw.raft.set_randomized_election_timeout(ticks);
     }
 
     /// What was sent to a peer may be lost.
-    pub(in crate::node) fn unreachable(&mut self, peer: NodeId) {
+    pub(super) fn unreachable(&mut self, peer: NodeId) {
         self.raw.report_unreachable(peer);
     }
 

@@ -15,12 +15,21 @@ const ELECTION_SPREAD: u64 = 3;
 const LAST: usize = 2;
 
 impl Raft {
-    /// A tick passes, for elections and heartbeats.
-    pub(in crate::node) fn tick_elections(&mut self) {
-        self.elections.leaderless_ticks += usize::from(self.leader() == 0);
-        self.elections.asked = None;
-        self.draw_timeout();
-        self.tick();
+    /// A tick passes, for elections and heartbeats. Campaigns if it is this node's turn.
+    pub(in crate::node) fn tick_elections(
+        &mut self,
+        membership: &Membership,
+        cx: &Context,
+    ) -> Result<(), String> {
+        let leads = !self.persistence.installs() && self.leads();
+        if leads || self.may_campaign(membership, cx) {
+            self.elections.leaderless_ticks += usize::from(self.leader() == 0);
+            self.elections.asked = None;
+            self.draw_timeout();
+            self.tick();
+        }
+        self.elections.stands_last = membership.clocks.differs_from_leader(cx.now);
+        self.hasten_election(membership, cx)
     }
 
     /// Replaces the election timeout that raft-rs draws from a generator that cannot be seeded.
@@ -44,7 +53,7 @@ impl Raft {
     /// Whether this node may stand for election: only if its whole log is on its disk, or the state
     /// that replaces it. raft-rs relies on that, and a node that cannot write should not lead. Neither
     /// should one that is being closed.
-    pub(in crate::node) fn may_campaign(&self, membership: &Membership, cx: &Context) -> bool {
+    pub(super) fn may_campaign(&self, membership: &Membership, cx: &Context) -> bool {
         self.persisted() == self.last_index() && !membership.leaves_election(self, cx)
     }
 

@@ -34,6 +34,7 @@ impl Raft {
         membership: &Membership,
         cx: &Context,
     ) -> Result<(), String> {
+        self.unreachable(peer);
         if peer != self.leader() || peer == cx.id {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl Raft {
     }
 
     /// Campaigns if it is this node's turn. Called when the leader is lost, and at each tick.
-    pub(in crate::node) fn hasten_election(
+    pub(super) fn hasten_election(
         &mut self,
         membership: &Membership,
         cx: &Context,

@@ -14,7 +14,7 @@ use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::configuration::VotingChange;
 use crate::node::raft::core::Raft;
 use crate::node::raft::log::{Position, changes_voting, size};
-use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
+use crate::node::raft::persistence::AwaitingPersistence;
 use crate::node::raft::replication::Replication;
 use crate::node::raft::snapshot_transfer::OutgoingSnapshots;
 use crate::node::stored::{HardState, LogEntry, LogWrite, Voting};
@@ -74,7 +74,7 @@ impl CommittedEntry {
     }
 
     /// How many bytes it takes in the log.
-    pub(in crate::node) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         size(&self.0)
     }
 
@@ -198,31 +198,26 @@ impl Raft {
         self.log_mut().reset(position, voting);
     }
 
-    /// The next entry that raft-rs has handed out and that is not applied yet.
-    pub(in crate::node) fn next_unapplied(&mut self) -> Option<CommittedEntry> {
-        self.unapplied.pop_front().map(CommittedEntry)
+    /// The next entry to apply: one that raft-rs has handed out, or else one that is committed although this disk does
+    /// not have it yet, up to the next change of the voters.
+    pub(in crate::node) fn next_to_apply(&mut self) -> Option<CommittedEntry> {
+        let applied = self.log().applied().index;
+        let done = self.unapplied.iter().take_while(|entry| entry.index <= applied).count();
+        if let Some(last) = self.unapplied.drain(..done).next_back() {
+            self.raw.advance_apply_to(last.index);
+        }
+        let next = match self.unapplied.front() {
+            None if self.persistence.installs() => None,
+            None => self.log().next_to_apply(self.committed()),
+            handed_out => handed_out.cloned(),
+        };
+        next.map(CommittedEntry)
     }
 
-    /// The entry is not applied yet: it becomes the next one again.
-    pub(in crate::node) fn put_back(&mut self, entry: CommittedEntry) {
-        self.unapplied.push_front(entry.0);
-    }
-
-    /// The entries that raft-rs has handed out are applied up to this one.
-    pub(in crate::node) fn applied_to(&mut self, index: u64) {
-        self.raw.advance_apply_to(index);
-    }
-
-    /// The next committed entry that raft-rs has not handed out, since this disk does not have it yet, up to
-    /// the next change of the voters.
-    pub(in crate::node) fn next_in_log(&self) -> Option<CommittedEntry> {
-        self.log().next_to_apply(self.committed()).map(CommittedEntry)
-    }
-
-    /// Whether the log in memory has so much that waits to be applied that the node should take no more
-    /// entries for now.
-    pub(in crate::node) fn has_backlog(&self, cx: &Context) -> bool {
-        self.log().bytes() > cx.config.log.memory_bytes + BACKLOG_BYTES_MAX as u64
+    /// The entry is applied.
+    pub(in crate::node) fn applied(&mut self, entry: &CommittedEntry) {
+        self.log_mut().set_applied(entry.position());
+        self.checkpoints.applied(entry.bytes());
     }
 }
 

@@ -6,7 +6,7 @@
 
 It starts the example (three members, traffic, a lock), opens the page in headless Chromium, and checks over the
 DevTools protocol: no error in the console, values equal to the endpoint's own, a leader that is lost and comes
-back, the tree by keyboard, an edit, no sideways scrolling on a phone. With --pictures it also draws all views in
+back, the tree by keyboard and 30 levels deep, an edit, a parent's children, whole tables on a phone. With --pictures it also draws all views in
 both themes and on a phone. Without Chromium it prints that and exits with 0.
 """
 
@@ -25,6 +25,8 @@ import urllib.parse
 import urllib.request
 
 PATIENCE = 60
+DEPTH = 30
+CHILDREN = 120
 
 
 class Socket:
@@ -203,6 +205,50 @@ def text(id):
     return f"document.getElementById('{id}').textContent"
 
 
+def post(here, path, data=""):
+    request = urllib.request.Request(here + "tree/" + urllib.parse.quote(path[1:]), data.encode(), method="POST")
+    assert urllib.request.urlopen(request).status == 201
+
+
+def check_deep(browser, here):
+    """The selected znode of a deep tree is in sight, also after a change near the root; a parent lists its children."""
+    path = ""
+    for level in range(DEPTH):
+        path += f"/level-{level:02}-of-a-deep-tree"
+        post(here, path)
+    at = "document.querySelector('#nodes [aria-selected=true] .name').getBoundingClientRect()"
+    panel = "document.getElementById('nodes').getBoundingClientRect()"
+    in_sight = f"(({at}, {panel}) => at.top >= panel.top && at.bottom <= panel.bottom && at.left >= panel.left && at.left < panel.left + 150 && at.right <= panel.right && at.bottom < innerHeight)"
+    in_sight = in_sight.replace(f"({at}, {panel})", "(at, panel)") + f"({at}, {panel})"
+    for width, phone in [(1280, False), (390, True)]:
+        browser.screen(width, 844, phone=phone)
+        browser.run("location.hash = '#/tree'")
+        browser.run(f"location.hash = '#/tree{path}'")
+        browser.wait(f"document.querySelector('#znode h3')?.textContent === '{path}'", "the deepest znode is shown")
+        browser.wait(in_sight, f"its name is in sight at a width of {width}")
+        assert browser.run("document.querySelector('#znode h3').offsetHeight") < 100, "its path leaves room"
+        post(here, f"/beside-{width}")
+        browser.wait(f"nodes.items.has('/beside-{width}')", "a change near the root is shown")
+        assert browser.run(in_sight), f"its name has left the sight at a width of {width}"
+    browser.screen(1280, 900)
+    for child in range(CHILDREN):
+        post(here, f"/beside-390/child-{child:03}")
+    browser.run("document.querySelector('#znode h3 a').click()")
+    browser.wait("document.querySelector('#znode h3')?.textContent === '/level-00-of-a-deep-tree'", "its path has links")
+    browser.run("location.hash = '#/tree/beside-390'")
+    browser.wait(f"document.getElementById('children-count').textContent === '{CHILDREN}'", "children are counted")
+    rows = "[...document.querySelectorAll('#children-list tbody th')].map((one) => one.textContent)"
+    assert browser.run(rows) == [f"child-{child:03}" for child in range(100)]
+    browser.run("[...document.querySelectorAll('#children button')].pop().click()")
+    assert len(browser.run(rows)) == CHILDREN
+    post(here, "/beside-390/another")
+    browser.wait(f"{rows}[0] === 'another'", "a new child is listed")
+    browser.run("document.querySelector('#children-list a').click()")
+    browser.wait("document.querySelector('#znode h3')?.textContent === '/beside-390/another'", "a child is opened")
+    assert browser.run("document.getElementById('children').hidden"), "it has no children"
+    print("ok: the selected znode of a deep tree is in sight; a parent lists its children")
+
+
 def check(browser, example, pictures):
     leader = read(next(iter(example.pages.values())) + "status")["leader"]
     here = next(page for address, page in example.pages.items() if address != leader)
@@ -219,6 +265,13 @@ def check(browser, example, pictures):
     assert browser.run(leads) == members["leader"] == leader
     browser.wait("document.querySelector('#tiles .value').textContent === 'Healthy'", "the cluster is healthy")
     browser.wait("document.querySelectorAll('#changes li').length > 3", "changes are shown")
+    # A colour is a member's, whatever the order of the rows.
+    marks = "Object.fromEntries([...document.querySelectorAll('.member')].map((one) => [one.querySelector('.address').textContent, one.querySelector('.mark').className]))"
+    colours = browser.run(marks)
+    assert len(set(colours.values())) == len(colours) == 3, colours
+    for _ in range(2):
+        browser.run("document.querySelector('#members .sort').click()")
+        assert browser.run(marks) == colours
     print("ok: members and status are those of the endpoint; changes are shown")
 
     # Znodes, by keyboard.
@@ -244,8 +297,7 @@ def check(browser, example, pictures):
     # Whatever its name, by its link, from another view, and by the box.
     for name in ["".join(map(chr, range(33, 127))).replace("/", ""), "10.0.0.1:7400", "a b", "\u00e4 100%"]:
         path = f"/app/{name}"
-        post = urllib.request.Request(here + "tree/" + urllib.parse.quote(path[1:]), name.encode(), method="POST")
-        assert urllib.request.urlopen(post).status == 201
+        post(here, path, name)
         shown = f"document.querySelector('#znode h3')?.textContent === {json.dumps(path)}"
         data = f"document.querySelector('#znode pre')?.textContent === {json.dumps(name)}"
         for way in [f"nodes.choose({json.dumps(path)})", "document.getElementById('tab-tree').click()",
@@ -256,6 +308,8 @@ def check(browser, example, pictures):
             browser.wait(f"view === 'tree' && {shown} && {data}", f"{path} is shown by {way}")
         assert browser.run(f"linkedPath(location.hash) === {json.dumps(path)}")
     print("ok: the tree by keyboard, JSON with long numbers, hexadecimal digits, an edit, any name")
+
+    check_deep(browser, here)
 
     browser.run("location.hash = '#/locks'")
     browser.wait("document.querySelectorAll('.lock .holds').length >= 2", "locks are shown")
@@ -319,6 +373,11 @@ def check(browser, example, pictures):
     browser.wait(f"{story}.includes('{now} leads')", "the story has the new leader")
     browser.wait(f"{story}.includes('{leader} is silent')", "and the lost one")
     browser.wait("!document.getElementById('banner').hidden", "the banner is up")
+    # It is one cause, and the others that cannot reach it need nothing.
+    browser.wait(f"{text('member-count')} === '3; 1 silent'", "it is counted once")
+    browser.open(here)
+    browser.wait("document.querySelectorAll('.member').length === 3", "the page is loaded again")
+    assert browser.run(marks) == colours, "a member has another colour after the page was loaded again"
     if pictures:
         browser.picture(os.path.join(pictures, "lost.png"))
     example.send("again")
@@ -334,6 +393,10 @@ def check(browser, example, pictures):
         time.sleep(0.5)
         wide = browser.run("document.documentElement.scrollWidth")
         assert wide <= 390, f"{view} is {wide} pixels wide on a phone"
+        # Each cell of a table is in sight, or below it.
+        cut = browser.run("[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length")
+        hidden = browser.run("[...document.querySelectorAll(`#${view} tbody td`)].filter((one) => !one.offsetWidth).length")
+        assert (cut, hidden) == (0, 0), f"{view}: {cut} tables are cut and {hidden} cells hidden"
     assert browser.problems == [], browser.problems
     print("ok: it fits a phone; no errors in the console")
 

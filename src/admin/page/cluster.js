@@ -6,16 +6,26 @@ const HISTORY_SPAN = 3600000;
 
 const tone = (value, [warn, bad]) => (value === null || value === undefined ? 'quiet' : value >= bad ? 'bad strong' : value >= warn ? 'warn strong' : value === 0 ? 'quiet' : '');
 
+// A member's colour follows from its address, so that it is the same on every page, however the rows are sorted. That of
+// another member is avoided while there are enough.
+const COLOURS = 6;
 const marks = new Map();
-const mark = (address) => {
-  if (!marks.has(address)) marks.set(address, `m${marks.size % 6}`);
-  return marks.get(address);
-};
+function mark(address) {
+  if (!marks.has(address)) {
+    const taken = new Set(marks.values());
+    let colour = [...address].reduce((sum, letter) => sum + letter.codePointAt(0), 0) % COLOURS;
+    for (let tries = 0; tries < COLOURS && taken.has(colour); tries += 1) colour = (colour + 1) % COLOURS;
+    marks.set(address, colour);
+  }
+  return `m${marks.get(address)}`;
+}
 
 let leaderNow = null;
 let versionMost = 0;
+let silentNow = new Set();
 
-// What is wrong with a member, the worst first.
+// What is wrong with a member, the worst first. A cause is named once: not that the others cannot reach a silent member,
+// nor at each member that the cluster refuses writes, which the banner says.
 function alarms(member) {
   const { state } = member;
   const last = member.last_report;
@@ -26,9 +36,9 @@ function alarms(member) {
   if (state.former_directories) found.push([`keeps former data, ${count(state.former_directories)} director${state.former_directories === 1 ? 'y' : 'ies'}`, 'warn']);
   if (state.checkpoint_error) found.push([`it cannot write a checkpoint: ${state.checkpoint_error}`, 'bad']);
   if (state.disk_low) found.push([`its disk is nearly full: ${bytes(state.disk_free_bytes)} of room`, 'bad']);
-  if (state.refuses_writes) found.push(['refuses writes', 'bad']);
   if (state.not_ready) found.push([`not ready: ${state.not_ready.text ?? ''}`, 'warn']);
-  if (state.unreachable.length) found.push([`cannot reach ${state.unreachable.map((other) => other.address).join(', ')}`, 'warn']);
+  const unreachable = state.unreachable.map((other) => other.address).filter((address) => !silentNow.has(address));
+  if (unreachable.length) found.push([`cannot reach ${unreachable.join(', ')}`, 'warn']);
   if (state.disk_sync && state.disk_sync.p99_us >= LIMITS.disk[0]) found.push(['slow disk', state.disk_sync.p99_us >= LIMITS.disk[1] ? 'bad' : 'warn']);
   if (member.lag >= LIMITS.lag[0]) found.push([`lags by ${count(member.lag)} entries`, member.lag >= LIMITS.lag[1] ? 'bad' : 'warn']);
   if (state.version < versionMost) found.push([`version ${state.version}, others have ${versionMost}`, 'warn']);
@@ -52,9 +62,9 @@ const memberTable = new Table({
     { name: 'Lag', kind: 'number', value: (member) => member.lag, cell: (member) => ({ text: count(member.lag), tone: tone(member.lag, LIMITS.lag), title: 'entries that are committed and not applied yet' }) },
     { name: 'Disk p99', kind: 'number', value: (member) => member.state?.disk_sync?.p99_us, cell: ({ state }) => ({ text: state?.disk_sync ? time(state.disk_sync.p99_us / 1000) : unknown, tone: tone(state?.disk_sync?.p99_us, LIMITS.disk), title: 'one of a hundred writes to the log took longer, in the last minute' }) },
     { name: 'Stale by', kind: 'number', value: (member) => member.state?.stale_by, cell: ({ state }) => ({ text: time(state?.stale_by), tone: tone(state?.stale_by, LIMITS.stale) === '' ? 'quiet' : tone(state?.stale_by, LIMITS.stale) }) },
-    { name: 'Room', kind: 'number wide', value: (member) => member.state?.disk_free_bytes, cell: ({ state }) => ({ text: bytes(state?.disk_free_bytes), tone: state?.disk_low ? 'bad strong' : 'quiet' }) },
-    { name: 'Version', kind: 'number wide', value: (member) => member.state?.version, cell: ({ state }) => ({ text: count(state?.version), tone: state && state.version < versionMost ? 'warn strong' : 'quiet' }) },
-    { name: 'Zone', kind: 'wide', value: (member) => member.zone, cell: (member) => ({ text: member.zone || unknown, tone: 'quiet' }) },
+    { name: 'Room', kind: 'number', value: (member) => member.state?.disk_free_bytes, cell: ({ state }) => ({ text: bytes(state?.disk_free_bytes), tone: state?.disk_low ? 'bad strong' : 'quiet' }) },
+    { name: 'Version', kind: 'number', value: (member) => member.state?.version, cell: ({ state }) => ({ text: count(state?.version), tone: state && state.version < versionMost ? 'warn strong' : 'quiet' }) },
+    { name: 'Zone', value: (member) => member.zone, cell: (member) => ({ text: member.zone || unknown, tone: 'quiet' }) },
   ],
   more(member, cell) {
     const { state, address } = member;
@@ -166,14 +176,16 @@ function show(sample) {
   if (reports) {
     notePages(all);
     versionMost = Math.max(0, ...all.map((member) => member.state?.version ?? 0));
+    silentNow = new Set(all.filter((member) => member.is_silent).map((member) => member.address));
+    all.forEach((member) => mark(member.address));
     memberTable.fill(all);
     $('member-filter').hidden = all.length <= 8;
-    const silent = all.filter((member) => member.is_silent).length;
-    const need = all.filter((member) => alarmed(member) > 0).length;
-    $('member-count').textContent = `${count(all.length)}; ${need ? `${count(need)} to look at${silent ? `, ${count(silent)} silent` : ''}` : 'all well'}`;
+    const need = all.filter((member) => !member.is_silent && alarmed(member) > 0).length;
+    const attention = [silentNow.size && `${count(silentNow.size)} silent`, need && `${count(need)} to look at`].filter(Boolean);
+    $('member-count').textContent = `${count(all.length)}; ${attention.join(', ') || 'all well'}`;
   }
   story(sample, leader, all);
-  before = { time: sample.time, zxid, leader, availability: state.kind, silent: new Set(all.filter((member) => member.is_silent).map((member) => member.address)), addresses: new Set(all.map((member) => member.address)) };
+  before = { time: sample.time, zxid, leader, availability: state.kind, silent: silentNow, addresses: new Set(all.map((member) => member.address)) };
 }
 
 // ---- What has happened while the page was open ----

@@ -38,7 +38,7 @@ function tableOf(of) {
   const actions = (row) => (row.state === 'paused' ? [timer(row, 'resume', 'Resume')] : [timer(row, 'pause', 'Pause')]).concat(timer(row, 'fire', 'Fire now'));
   const acts = writable && of.recipe === 'schedule';
   const head = h('tr', {}, ...columns.map(({ name }) => h('th', { scope: 'col' }, name.replaceAll('_', ' '))), acts ? h('th') : '');
-  const line = (row) => h('tr', {}, ...columns.map((column) => h('td', { class: isWrong(column, row) ? 'bad strong' : '' }, tableCell(column, row))), acts ? h('td', { class: 'bar' }, ...actions(row)) : '');
+  const line = (row) => h('tr', {}, ...columns.map((column) => h('td', { class: `${isWrong(column, row) ? 'bad strong' : ''} ${column.kind === 'session' ? 'path' : ''}`, 'data-label': column.name.replaceAll('_', ' ') }, tableCell(column, row))), acts ? h('td', { class: 'bar' }, ...actions(row)) : '');
   return [h('div', { class: 'scroll' }, h('table', { class: 'work' }, h('thead', {}, head), h('tbody', {}, ...rows.slice(0, 200).map(line)))), rows.length > 200 || more ? h('p', { class: 'quiet' }, `${count(Math.max(0, rows.length - 200) + more)} more.`) : ''];
 }
 
@@ -54,7 +54,7 @@ const lockTable = new Table({
     waitersColumn,
     { name: 'Held by', kind: 'path', value: (of) => who(of.holders[0]), cell: (of) => (of.table ? { text: of.table.columns[0].kind === 'count' ? of.table.columns.filter(({ kind }) => kind === 'count').map(({ name }) => `${count(of.table.rows[0][name])} ${name}`).join(', ') : `${count(total(of))} rows, ${count(wrongRows(of))} need attention`, tone: 'quiet' } : { text: of.holders.length > 1 ? `${who(of.holders[0])} and ${of.holders.length - 1} more` : who(of.holders[0]), tone: of.holders.length ? 'holds' : 'quiet', title: of.holders[0]?.session ?? '', note: of.holders[0]?.label }) },
     { name: 'For', kind: 'number', value: (of) => since(of.holders[0]), cell: (of) => time(since(of.holders[0])) },
-    { name: 'Kind', kind: 'wide', value: (of) => of.recipe, cell: (of) => ({ text: of.recipe, tone: 'quiet' }) },
+    { name: 'Kind', value: (of) => of.recipe, cell: (of) => ({ text: of.recipe, tone: 'quiet' }) },
     { name: '', cell: () => ({ text: 'All', opens: true }) },
   ],
   more(of, cell) {
@@ -75,13 +75,13 @@ const sessionTable = new Table({
   words: (session) => `${session.id} ${holder(session)} ${session.owner_id}`,
   columns: [
     { name: 'Instance', value: (session) => session.name ?? session.owner ?? session.served_by ?? '', cell: (session) => (session.owner ? { text: session.name ?? session.owner, note: session.name ? session.owner : '' } : { text: session.name ?? `client ${session.owner_id.slice(0, 8)}`, title: session.owner_id, note: session.served_by ? `of ${session.served_by}` : 'at no member now' }) },
-    { name: 'Address', value: (session) => session.from ?? '', cell: (session) => session.from ?? unknown },
+    { name: 'Address', kind: 'half', value: (session) => session.from ?? '', cell: (session) => session.from ?? unknown },
     { name: 'Ephemerals', kind: 'number', value: (session) => session.ephemerals, cell: (session) => (session.ephemerals ? { text: count(session.ephemerals), opens: true, title: 'Show them' } : { text: '0', tone: 'quiet' }) },
     { name: 'Renewed', kind: 'number', value: (session) => session.renewed, cell: (session) => (session.renewed === null ? unknown : { text: `${time(session.renewed)} ago`, tone: session.renewed > session.timeout / 2 ? 'warn strong' : '' }) },
     { name: 'Timeout', kind: 'number', value: (session) => session.timeout, cell: (session) => ({ text: time(session.timeout), tone: 'quiet' }) },
     { name: 'Age', kind: 'number', value: (session) => session.age, cell: (session) => ({ text: time(session.age), tone: 'quiet' }) },
-    { name: 'Watches', kind: 'number wide', value: (session) => session.watches, cell: (session) => ({ text: count(session.watches), tone: 'quiet' }) },
-    { name: 'Session', kind: 'mono', value: (session) => session.id, cell: (session) => ({ text: session.id, opens: true }) },
+    { name: 'Watches', kind: 'number', value: (session) => session.watches, cell: (session) => ({ text: count(session.watches), tone: 'quiet' }) },
+    { name: 'Session', kind: 'mono half', value: (session) => session.id, cell: (session) => ({ text: session.id, opens: true }) },
   ],
   more(session, cell) {
     const draw = () => {

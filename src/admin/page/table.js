@@ -80,7 +80,7 @@ class Table {
   line(key, row) {
     let line = this.lines.get(key);
     if (!line) {
-      const cells = this.columns.map((column, at) => h(at === 0 ? 'th' : 'td', { class: column.kind ?? '', scope: at === 0 ? 'row' : null }));
+      const cells = this.columns.map((column, at) => (at === 0 ? h('th', { class: column.kind ?? '', scope: 'row' }) : h('td', { class: column.kind ?? '', 'data-label': column.name || null })));
       line = { cells, signs: [], element: h('tr', {}, ...cells), below: null };
       this.lines.set(key, line);
     }

@@ -48,6 +48,23 @@ function hex(data) {
 
 const PERMISSIONS = { c: 'create', d: 'delete', r: 'read', w: 'write', a: 'admin' };
 const permissions = (of) => [...of].map((letter) => PERMISSIONS[letter] ?? letter).join(', ');
+const day = (ms) => (ms ? new Date(ms).toLocaleString('sv-SE') : 'with the cluster');
+const kindOf = (stat) => (stat.ephemeral_owner ? 'ephemeral' : stat.is_container ? 'container' : stat.ttl ? `lives ${time(stat.ttl)}` : 'persistent');
+
+// The children of the shown znode.
+const childTable = new Table({
+  element: $('children-list'),
+  key: ({ path }) => path,
+  words: ({ name }) => name,
+  columns: [
+    { name: 'Name', value: ({ name }) => name, cell: ({ path, name }) => ({ text: name, href: linkTo(path) }) },
+    { name: 'Children', kind: 'number', value: ({ stat }) => stat?.num_children, cell: ({ stat }) => ({ text: count(stat?.num_children), tone: stat?.num_children ? '' : 'quiet' }) },
+    { name: 'Length', kind: 'number', value: ({ stat }) => stat?.data_length, cell: ({ stat }) => bytes(stat?.data_length) },
+    { name: 'Version', kind: 'number', value: ({ stat }) => stat?.version, cell: ({ stat }) => ({ text: count(stat?.version), tone: 'quiet' }) },
+    { name: 'Kind', value: ({ stat }) => (stat ? kindOf(stat) : ''), cell: ({ stat }) => (stat ? { text: kindOf(stat), tone: 'quiet' } : 'not readable') },
+    { name: 'Set', kind: 'half', value: ({ stat }) => stat?.mtime ?? 0, cell: ({ stat }) => (stat ? day(stat.mtime) : unknown) },
+  ],
+});
 
 const nodes = {
   path: '/',
@@ -84,17 +101,28 @@ const nodes = {
     item.hint.textContent = stat ? [stat.ephemeral_owner && 'ephemeral', stat.num_children > 0 && count(stat.num_children)].filter(Boolean).join(' · ') : 'not readable';
   },
 
-  // Lists the first children, and more of them on demand: there may be 100,000.
+  // Lists the first children, and more of them on demand: there may be 100,000. What is listed already stays in its place.
   async expand(item, first = PAGE) {
-    const list = h('ul', { role: 'group' });
+    // The indent is bounded: a deep tree stays readable.
+    const depth = item.path.split('/').length;
+    const list = item.children ?? h('ul', { role: 'group', class: depth > 12 ? 'deepest' : depth > 6 ? 'deep' : null });
     item.shown = 0;
     const more = async (after, limit = PAGE) => {
       const page = await read(`${url(item.path)}?children&limit=${limit}${after ? `&after=${encodeURIComponent(after)}` : ''}`);
-      for (const { name, stat } of page.children) {
-        const path = join(item.path, name);
-        if (item.children === list && this.items.get(path)?.element.parentNode === list) continue;
-        list.append(this.item(path, stat).element);
+      const rows = page.children.map(({ name, stat }) => {
+        const known = this.items.get(join(item.path, name));
+        if (known) this.label(Object.assign(known, { stat }));
+        return (known ?? this.item(join(item.path, name), stat)).element;
+      });
+      if (!after) {
+        const kept = new Set(rows);
+        const chosen = this.items.get(this.path)?.element ?? null;
+        for (const old of [...list.children]) if (!kept.has(old) && !(page.next && old.contains(chosen))) old.remove();
       }
+      rows.forEach((row, at) => {
+        const place = list.children[item.shown + at];
+        if (place !== row) list.insertBefore(row, place ?? null);
+      });
       item.shown += page.children.length;
       if (page.next) {
         const failed = (error) => rest.append(h('span', { class: 'bad' }, visible(error.message)));
@@ -108,9 +136,8 @@ const nodes = {
       }
     };
     try { await more(null, Math.min(first, PAGE_MAX)); } catch (error) { list.append(h('li', { role: 'none', class: 'bad' }, visible(error.message))); }
-    item.children?.remove();
     item.children = list;
-    item.element.append(list);
+    if (!list.isConnected) item.element.append(list);
     this.label(item);
   },
 
@@ -189,21 +216,41 @@ const nodes = {
     for (const item of this.items.values()) item.element.setAttribute('aria-selected', item.path === path);
     const item = this.items.get(path) ?? this.items.get('/');
     this.rove(item.element);
-    item.row.querySelector('.name').scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    item.row.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    $('nodes').scrollLeft = 0;
+    childTable.filter('');
     await this.show();
+    await this.list();
+  },
+
+  // Lists the children of the shown znode.
+  async list() {
+    const { path } = this;
+    const { children, next } = await read(`${url(path)}?children&limit=${PAGE_MAX}`).catch(() => ({ children: [] }));
+    if (path !== this.path) return;
+    childTable.fill(children.map(({ name, stat }) => ({ name, stat, path: join(path, name) })));
+    $('children').hidden = !children.length;
+    $('children-count').textContent = next ? `The first ${count(children.length)}. The tree and the search have the others.` : count(children.length);
+  },
+
+  // Shows parts about a znode. The names in its path are links; the end of a long one is in sight.
+  put(path, ...parts) {
+    const names = [...path.matchAll(/\/[^/]*/g)].map(({ 0: name, index }) => [name, path.slice(0, index + name.length)]);
+    const heading = h('h3', {}, ...names.map(([name, to]) => (to === path ? name : h('a', { href: linkTo(to) }, name))));
+    $('znode').replaceChildren(heading, ...parts);
+    heading.scrollTop = heading.scrollHeight;
   },
 
   async show() {
     const { path } = this;
-    const pane = $('znode');
     try {
       const znode = await read(url(path));
       // What was asked for before an edit began does not replace it.
       if (path === this.path && !this.editing) this.fill(znode);
     } catch (error) {
       if (this.editing) return;
-      const again = error.status === 404 && writable ? h('div', { class: 'bar' }, h('button', { onclick: () => this.create(path) }, 'Create it')) : null;
-      pane.replaceChildren(h('h3', {}, path), h('p', { class: error.status === 404 ? 'quiet' : 'bad' }, error.message), again ?? '');
+      const again = error.status === 404 && writable ? h('div', { class: 'bar' }, h('button', { onclick: () => this.create(path) }, 'Create it')) : '';
+      this.put(path, h('p', { class: error.status === 404 ? 'quiet' : 'bad' }, error.message), again);
     }
   },
 
@@ -227,15 +274,14 @@ const nodes = {
       bar.append(h('button', { onclick: () => this.create(join(path, '')) }, 'Add a child'));
       if (path !== '/') bar.append(h('button', { class: 'danger', onclick: () => this.remove(path, stat) }, 'Delete'));
     }
-    const day = (ms) => (ms ? new Date(ms).toLocaleString('sv-SE') : 'with the cluster');
     const pairs = [
       ['version', count(stat.version)], ['length', bytes(stat.data_length)], ['children', count(stat.num_children)],
       ['set', day(stat.mtime)], ['created', day(stat.ctime)],
-      ['kind', stat.ephemeral_owner ? 'ephemeral' : stat.is_container ? 'container' : stat.ttl ? `lives ${time(stat.ttl)}` : 'persistent'],
+      ['kind', kindOf(stat)],
       ['owner', stat.ephemeral_owner ? h('a', { href: `#/sessions/${stat.ephemeral_owner}` }, stat.ephemeral_owner) : 'none'], ['mzxid', count(stat.mzxid)], ['czxid', count(stat.czxid)], ['pzxid', count(stat.pzxid)],
       ['cversion', count(stat.cversion)], ['aversion', count(stat.aversion)],
     ];
-    $('znode').replaceChildren(h('h3', {}, path), bar, view, facts(pairs), ...this.rules(acl, quotas));
+    this.put(path, bar, view, facts(pairs), ...this.rules(acl, quotas));
     const first = forms.json !== undefined && this.form !== 'hex' ? 'json' : 'text';
     draw(forms[this.form] !== undefined && this.form !== 'text' ? this.form : forms[first] !== undefined ? first : 'hex');
   },
@@ -267,7 +313,7 @@ const nodes = {
         await this.show();
       } catch (error) { failed.textContent = visible(error.message); }
     };
-    $('znode').replaceChildren(h('h3', {}, path), h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Save'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), text, failed);
+    this.put(path, h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Save'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), text, failed);
     text.focus();
   },
 
@@ -303,14 +349,11 @@ const nodes = {
   async again(path) {
     const item = this.items.get(path);
     if (!item) return;
-    const focused = document.activeElement?.closest?.('[role=treeitem]');
-    const at = [...this.items.values()].find((other) => other.element === focused)?.path;
-    const open = [...this.items.values()].filter((other) => other.children && other.path.startsWith(path)).map((other) => other.path);
     // A long list is not read again by itself: its reader would lose the place.
     if (item.shown > PAGE_MAX) return;
     if (item.children) {
       await this.expand(item, Math.max(PAGE, item.shown));
-      for (const other of open) if (other !== path && this.items.has(other)) await this.expand(this.items.get(other));
+      for (const [path, { element }] of this.items) if (!element.isConnected) this.items.delete(path);
     }
     if (item.stat) {
       item.stat = { ...item.stat, num_children: item.children && !item.children.querySelector(':scope > .rest') ? item.children.children.length : item.stat.num_children };
@@ -318,7 +361,7 @@ const nodes = {
     }
     const chosen = this.items.get(this.path);
     chosen?.element.setAttribute('aria-selected', 'true');
-    if (at && this.items.has(at)) { this.rove(this.items.get(at).element); this.items.get(at).element.focus(); } else if (chosen) this.rove(chosen.element);
+    if (chosen && !$('nodes').contains(document.activeElement)) this.rove(chosen.element);
   },
 
   // After a reported change, the shown znodes are read again, at most every second.
@@ -326,13 +369,14 @@ const nodes = {
     if (view !== 'tree') return;
     if (kind === 'created' || kind === 'deleted') this.stale.add(parent(path));
     if (path === this.path) this.stale.add('');
+    if (parent(path) === this.path) this.stale.add('children');
   },
 
   async freshen() {
     const stale = [...this.stale];
     this.stale.clear();
     for (const path of stale) {
-      if (path === '') { if (!this.editing) await this.show(); } else if (this.items.get(path)?.children) await this.again(path);
+      if (path === '') { if (!this.editing) await this.show(); } else if (path === 'children') await this.list(); else if (this.items.get(path)?.children) await this.again(path);
       else if (this.items.get(path)?.stat && this.items.get(path).stat.num_children === 0) { this.items.get(path).stat.num_children = 1; this.label(this.items.get(path)); }
     }
   },

@@ -381,6 +381,10 @@ pub struct SessionInfo {
     pub ephemerals: u64,
     /// How many watches it has; `None` if the member that holds or serves it does not report.
     pub watches: Option<u64>,
+    /// About how many requests a second it has made in the last ten seconds, as the member counts them that holds or serves
+    /// it: writes, and reads and watches that are requests to that member ([`Session`](crate::Session): an instance with a
+    /// replica reads at once, without one). `None` if that member does not report.
+    pub requests_per_second: Option<u64>,
 }
 
 /// The reports gathered from the members.
@@ -798,6 +802,7 @@ fn page_of(gathered: &GatheredReports) -> (Vec<SessionInfo>, Option<SessionId>) 
         renewed: of.renewed,
         ephemerals: of.ephemerals,
         watches: None,
+        requests_per_second: None,
     };
     let listed = listed.iter().filter(is_within).map(|session| (session.session, of(session)));
     let mut infos: BTreeMap<SessionId, SessionInfo> = listed.collect();
@@ -805,6 +810,7 @@ fn page_of(gathered: &GatheredReports) -> (Vec<SessionInfo>, Option<SessionId>) 
         for of in sessions.iter().filter(is_within) {
             if let Some(info) = infos.get_mut(&of.session).filter(|_| of.watches.is_some()) {
                 info.watches = of.watches;
+                info.requests_per_second = of.requests_per_second;
                 info.name.clone_from(&of.name);
                 info.served_by = gathered.address(from).filter(|_| from != of.owner);
                 info.from.clone_from(&of.from);

@@ -56,6 +56,7 @@ fn admin_replies() -> Vec<(NodeId, AdminReply)> {
         ephemerals: 1,
         renewed: Some(Duration::from_secs(1)),
         watches: None,
+        requests_per_second: Some(300),
         name: Some("name".to_owned()),
         from: Some("host:1".to_owned()),
     };

@@ -161,6 +161,9 @@ impl Node {
 
     fn take_request(&mut self, request: ClientRequest) {
         let ClientRequest { id, session, body } = request;
+        if matches!(body, RequestBody::Command(_) | RequestBody::Query(_)) {
+            self.local.note_request(session, self.cx.now.mono);
+        }
         match body {
             RequestBody::Query(query) => {
                 let zxid = self.machine.zxid();

@@ -461,7 +461,7 @@ impl Node {
             let leading = self.leading.as_ref().filter(|leading| leading.serves());
             let ends = leading.and_then(|leading| leading.session_ends(session));
             let since = |ends: Time| (self.cx.now.mono + timeout).saturating_sub(ends);
-            let is_here = self.local.has(session) || self.replica.clients.serves(session);
+            let rate = self.local.rate(session).or_else(|| self.replica.clients.rate(session));
             SessionReport {
                 session,
                 owner: record.owner,
@@ -469,7 +469,8 @@ impl Node {
                 age: Duration::from_millis(self.cx.now.wall_ms.saturating_sub(record.opened)),
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
-                watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+                watches: rate.map(|_| self.replica.watches.count_of(session) as u64),
+                requests_per_second: rate.map(|of| of.per_second(self.cx.now.mono)),
                 name: Some(self.name_of(session))
                     .filter(|name| !name.is_empty())
                     .map(str::to_owned),

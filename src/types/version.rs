@@ -39,7 +39,7 @@
 //! old. No release has it.
 
 /// The number of this build's formats, on the wire and on the disk.
-pub(crate) const FORMATS: u16 = 3;
+pub(crate) const FORMATS: u16 = 4;
 
 /// The highest version that this build supports.
 ///

@@ -218,8 +218,8 @@ def check_deep(browser, here):
         post(here, path)
     at = "document.querySelector('#nodes [aria-selected=true] .name').getBoundingClientRect()"
     panel = "document.getElementById('nodes').getBoundingClientRect()"
-    in_sight = f"(({at}, {panel}) => at.top >= panel.top && at.bottom <= panel.bottom && at.left >= panel.left && at.left < panel.left + 150 && at.right <= panel.right && at.bottom < innerHeight)"
-    in_sight = in_sight.replace(f"({at}, {panel})", "(at, panel)") + f"({at}, {panel})"
+    is_within = "at.top >= panel.top && at.bottom <= Math.min(panel.bottom, innerHeight) && at.left >= panel.left && at.left < panel.left + 150 && at.right <= panel.right"
+    in_sight = f"((at, panel) => {is_within})({at}, {panel})"
     for width, phone in [(1280, False), (390, True)]:
         browser.screen(width, 844, phone=phone)
         browser.run("location.hash = '#/tree'")
@@ -329,6 +329,8 @@ def check(browser, example, pictures):
 
     browser.run("location.hash = '#/sessions'")
     browser.wait("document.querySelectorAll('#session-list tbody tr').length >= 3", "sessions are shown")
+    rates = "[...document.querySelectorAll('#session-list [data-label=\"Requests/s\"]')].map((one) => Number(one.textContent))"
+    browser.wait(f"Math.max(...{rates}) > 3", "the session that writes has its requests a second")
     opens = "[...document.querySelectorAll('#session-list td.number button.open')][0]"
     browser.wait(f"!!{opens}", "a session has ephemerals")
     browser.run(opens + ".click()")

@@ -43,6 +43,32 @@ fn every_member_reports_to_members_and_clients_alike() {
     assert!(own.owner.is_none() && own.served_by.is_some() && own.renewed.is_some());
 }
 
+/// Whoever floods the cluster was found by nobody: no list of sessions said who asks how much.
+#[test]
+fn the_session_that_asks_most_is_seen() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let (held, served) = (cluster.node(0).session(), client.session());
+    let idle = client.open_session().unwrap();
+    held.create("/a", b"", CreateMode::Persistent).wait().unwrap();
+    idle.sync().wait().unwrap();
+    let sets: Vec<_> = (0..200).map(|_| held.set("/a", b"")).collect();
+    for set in sets {
+        set.wait().unwrap();
+    }
+    let gets: Vec<_> = (0..2000).map(|_| served.get("/a")).collect();
+    for get in gets {
+        get.wait().unwrap();
+    }
+    let listed = cluster.node(1).sessions().wait().unwrap();
+    let rate = |session: &Session| {
+        let info = listed.iter().find(|info| info.id == session.id());
+        info.expect("it is open").requests_per_second.expect("its member reports")
+    };
+    let rates = [&idle, &held, &served].map(rate);
+    assert!(rates.is_sorted() && rates[1] > 0 && rates[2] > rates[1], "{rates:?}");
+}
+
 #[test]
 fn sessions_are_listed_with_the_names_of_their_instances() {
     let dir = tempfile::tempdir().unwrap();

@@ -248,6 +248,7 @@ fn an_instance_and_its_cluster() {
         "renewed": u64::try_from(sessions[0].renewed.unwrap().as_millis()).unwrap(),
         "ephemerals": 1,
         "watches": 0,
+        "requests_per_second": sessions[0].requests_per_second.unwrap(),
     }]);
     assert_eq!(to_value(&sessions).unwrap(), form);
 

@@ -1,5 +1,6 @@
 //! Sessions, and who holds them: `sessions`, and each place where a session is shown.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,22 +20,36 @@ const DIGITS: usize = 16;
 
 pub(super) fn sessions(cluster: &ClusterArgs, coordinator: &Coordinator) -> Result<Exit> {
     reports(cluster, coordinator)?;
-    let sessions = coordinator.sessions().wait()?;
-    let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
-    let rows = sessions.iter().map(|session| row(session, in_full(session)));
-    cluster.print(Shown::new(table(titles, rows), json!({ "sessions": json(&sessions) })))
+    let mut sessions = coordinator.sessions().wait()?;
+    // The one that asks most comes first.
+    sessions.sort_by_key(|session| Reverse(session.requests_per_second));
+    let columns = columns(in_full);
+    let titles = columns.map(|(title, ..)| title).join(", ");
+    let rows = sessions.iter().map(|session| columns.map(|(.., cell)| cell(session)));
+    cluster.print(Shown::new(table(&titles, rows), json!({ "sessions": json(&sessions) })))
 }
 
-pub(super) fn row(session: &SessionInfo, holder: String) -> [String; 7] {
+/// A column of sessions: its title, its rank in `top` (see `Column`), and its cells.
+type SessionColumn = (&'static str, u8, fn(&SessionInfo) -> String);
+
+/// What is shown of a session, with this as its holder.
+pub(super) fn columns(held_by: fn(&SessionInfo) -> String) -> [SessionColumn; 8] {
     [
-        session.id.to_string(),
-        holder,
-        duration(session.age),
-        duration(session.timeout),
-        or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
-        session.ephemerals.to_string(),
-        or_unknown(session.watches.map(|watches| watches.to_string())),
+        ("ID", 0, |session| session.id.to_string()),
+        ("HELD BY", 0, held_by),
+        ("REQUESTS/S", 1, |session| count(session.requests_per_second)),
+        ("AGE", 6, |session| duration(session.age)),
+        ("TIMEOUT", 4, |session| duration(session.timeout)),
+        ("RENEWED", 2, |session| {
+            or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago))))
+        }),
+        ("EPHEMERALS", 3, |session| session.ephemerals.to_string()),
+        ("WATCHES", 5, |session| count(session.watches)),
     ]
+}
+
+fn count(of: Option<u64>) -> String {
+    or_unknown(of.map(|count| count.to_string()))
 }
 
 /// Who holds a session, with the id of an instance without a replica.

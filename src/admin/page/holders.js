@@ -76,6 +76,7 @@ const sessionTable = new Table({
   columns: [
     { name: 'Instance', value: (session) => session.name ?? session.owner ?? session.served_by ?? '', cell: (session) => (session.owner ? { text: session.name ?? session.owner, note: session.name ? session.owner : '' } : { text: session.name ?? `client ${session.owner_id.slice(0, 8)}`, title: session.owner_id, note: session.served_by ? `of ${session.served_by}` : 'at no member now' }) },
     { name: 'Address', kind: 'half', value: (session) => session.from ?? '', cell: (session) => session.from ?? unknown },
+    { name: 'Requests/s', kind: 'number', value: (session) => session.requests_per_second, cell: (session) => ({ text: count(session.requests_per_second), tone: session.requests_per_second ? '' : 'quiet', title: 'of the last ten seconds' }) },
     { name: 'Ephemerals', kind: 'number', value: (session) => session.ephemerals, cell: (session) => (session.ephemerals ? { text: count(session.ephemerals), opens: true, title: 'Show them' } : { text: '0', tone: 'quiet' }) },
     { name: 'Renewed', kind: 'number', value: (session) => session.renewed, cell: (session) => (session.renewed === null ? unknown : { text: `${time(session.renewed)} ago`, tone: session.renewed > session.timeout / 2 ? 'warn strong' : '' }) },
     { name: 'Timeout', kind: 'number', value: (session) => session.timeout, cell: (session) => ({ text: time(session.timeout), tone: 'quiet' }) },

@@ -223,6 +223,8 @@ pub(crate) struct SessionReport {
     pub(crate) renewed: Option<Duration>,
     /// How many watches it has; only the member that serves it knows.
     pub(crate) watches: Option<u64>,
+    /// How many requests a second it has made lately; only the member that serves it knows.
+    pub(crate) requests_per_second: Option<u64>,
     /// What the user of the instance that holds it calls that; only the member that serves it knows.
     pub(crate) name: Option<String>,
     /// Where its holder is: host and port of a client of the replying member's gateway, else the host.

@@ -523,7 +523,7 @@ fn claimed_session() {
     let messages = vec![first(from, 0), F::Claim(claim), F::Watch(held), F::Begun];
     assert!(send(&mut storm, client, 0, messages).is_empty());
     // Nor is it listed as served here for that.
-    assert!(!storm.cluster.node(1).replica.clients.serves(victim));
+    assert!(storm.cluster.node(1).replica.clients.rate(victim).is_none());
     let asked = storm.cluster.set(1, victim, "/hidden", "very secret");
     storm.cluster.answer(asked).unwrap();
     let mut seen = Vec::new();

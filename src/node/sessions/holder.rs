@@ -8,6 +8,7 @@ use crate::machine::command::Command;
 use crate::node::client_message::SessionClaim;
 use crate::node::io::{Effects, RequestId, SessionHolder};
 use crate::node::sessions::queue::{QueryQueue, Viewer};
+use crate::node::sessions::rate::RequestRate;
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -27,6 +28,7 @@ pub(crate) struct LocalSession {
     pub(super) ids: Arc<Vec<Id>>,
     /// The host and port of the client of a gateway that uses it.
     pub(super) from: Option<String>,
+    pub(super) rate: RequestRate,
 }
 
 /// The error that calls on a session in this final state get.

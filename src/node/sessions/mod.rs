@@ -16,6 +16,7 @@ pub(in crate::node) mod audit;
 pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
+pub(in crate::node) mod rate;
 pub(crate) mod read_index;
 mod requests;
 mod sending;
@@ -41,6 +42,7 @@ use crate::node::message::COMMAND_BYTES_MAX;
 use crate::node::query::Answer;
 use crate::node::request::{ClientRequest, RequestBody, milliseconds};
 use crate::node::session_timers::SessionTimers;
+use crate::node::sessions::rate::RequestRate;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
 use crate::node::versions::Gate;
 use crate::types::acl::{AccessList, Permissions};
@@ -163,9 +165,22 @@ impl LocalSessions {
                 closing: false,
                 ids: Arc::default(),
                 from,
+                rate: RequestRate::default(),
             },
         );
         self.agenda.add(SessionTask::Send, session);
+    }
+
+    /// Counts a request of a session, whatever becomes of it.
+    pub(crate) fn note_request(&mut self, session: SessionId, now: Time) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.rate.note(now);
+        }
+    }
+
+    /// The rate of a session's requests, if a user of this node holds it.
+    pub(in crate::node) fn rate(&self, session: SessionId) -> Option<RequestRate> {
+        Some(self.sessions.get(&session)?.rate)
     }
 
     /// The session, if it takes requests; else the request is answered.

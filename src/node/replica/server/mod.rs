@@ -31,6 +31,7 @@ use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{QuorumState, SessionHolder, Time, WatchId};
 use crate::node::sessions::audit::PassedWrites;
 use crate::node::sessions::queue::QueryQueue;
+use crate::node::sessions::rate::RequestRate;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
@@ -123,6 +124,7 @@ struct ClientSession {
     opened: bool,
     ids: Arc<Vec<Id>>,
     waits: QueryQueue<PendingQuery>,
+    rate: RequestRate,
 }
 
 /// The client's request that waits for its answer.
@@ -212,9 +214,10 @@ impl ClientServer {
         self.sessions.len()
     }
 
-    /// Whether one of its clients holds the session, and does not only name it.
-    pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
-        self.holders(session).any(|(_, held)| held.opened)
+    /// The rate of a session's requests, if one of its clients holds the session, and does not only name it.
+    pub(in crate::node) fn rate(&self, session: SessionId) -> Option<RequestRate> {
+        let of = self.holders(session).find(|(_, held)| held.opened);
+        of.map(|(_, held)| held.rate)
     }
 
     /// Whether this client holds the session, as this replica has seen.
@@ -335,6 +338,7 @@ impl ClientServer {
             opened: false,
             ids: Arc::default(),
             waits: QueryQueue::default(),
+            rate: RequestRate::default(),
         });
         if held.client != from {
             // The queries belong to the former client, and get no answer.

@@ -154,7 +154,7 @@ impl Replica {
         if client.holds_too_much() {
             return Err("it holds too much");
         }
-        let size = message.size();
+        let (size, now) = (message.size(), client.received_at);
         match message {
             FromClient::Begin { .. }
             | FromClient::Claim(_)
@@ -167,9 +167,14 @@ impl Replica {
                 if !may_ask(from, &request) {
                     return Err("a request that a client may not make");
                 }
+                let (session, holder) = (request.session, request.holder);
+                let session_holder = SessionHolder { session, holder };
                 if request.seq == 0 {
-                    let (session, holder) = (request.session, request.holder);
-                    self.clients.hold(from, SessionHolder { session, holder });
+                    self.clients.hold(from, session_holder);
+                }
+                let held = self.clients.sessions.get_mut(&session_holder);
+                if let Some(held) = held.filter(|held| held.client == from) {
+                    held.rate.note(now);
                 }
                 asked.writes.push(request);
             }
@@ -184,6 +189,7 @@ impl Replica {
                 }
                 let held = self.clients.hold(from, call.session_holder);
                 let asker = PendingQuery { request: call.request, size };
+                held.rate.note(now);
                 held.waits.push(asker, call.after, Some(query), Some(read_index));
                 self.clients.waiting.insert(call.session_holder);
             }

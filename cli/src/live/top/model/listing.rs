@@ -1,5 +1,6 @@
 //! The rows of members, sessions and locks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use quorate::session::SessionId;
 use super::super::super::cluster::{MEMBER, duration, or_unknown};
 use super::super::super::sessions::{self, holder};
 use super::super::super::tables;
-use super::{Clocks, Model};
+use super::{Clocks, Model, SessionOrder};
 
 /// A column of a list.
 #[derive(Clone, Debug)]
@@ -96,22 +97,25 @@ impl Model {
     }
 
     pub(super) fn list_sessions(&self) -> Listing {
-        let header = vec![
-            Column::left("ID", 0),
-            Column::left("HELD BY", 0),
-            Column::right("AGE", 5),
-            Column::right("TIMEOUT", 3),
-            Column::right(if self.by_renewal { "RENEWED v" } else { "RENEWED" }, 1),
-            Column::right("EPHEMERALS", 2),
-            Column::right("WATCHES", 4),
-        ];
+        let columns = sessions::columns(holder);
+        let column = |(title, rank, _): (&'static str, u8, _)| match (title, self.order) {
+            ("ID" | "HELD BY", _) => Column::left(title, rank),
+            ("REQUESTS/S", SessionOrder::Requests) => Column::right("REQUESTS/S v", rank),
+            ("RENEWED", SessionOrder::Renewal) => Column::right("RENEWED v", rank),
+            _ => Column::right(title, rank),
+        };
+        let header = columns.map(column).to_vec();
         let mut sessions: Vec<&SessionInfo> = self.sessions.value.iter().collect();
-        if self.by_renewal {
-            sessions.sort_by_key(|session| std::cmp::Reverse(session.renewed));
+        match self.order {
+            SessionOrder::Id => {}
+            SessionOrder::Requests => {
+                sessions.sort_by_key(|session| Reverse(session.requests_per_second));
+            }
+            SessionOrder::Renewal => sessions.sort_by_key(|session| Reverse(session.renewed)),
         }
         let rows = sessions.into_iter().map(|session| {
             let is_late = session.renewed.is_some_and(|ago| ago > session.timeout * 2 / 3);
-            let cells = sessions::row(session, holder(session)).to_vec();
+            let cells = columns.map(|(.., cell)| cell(session)).to_vec();
             let mark = if is_late { Mark::Bad } else { Mark::Plain };
             Row { key: session.id.to_string(), cells, mark }
         });

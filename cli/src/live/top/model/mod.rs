@@ -69,6 +69,17 @@ impl ScreenView {
     }
 }
 
+/// The order of the sessions.
+#[derive(Clone, Copy, Debug, Default)]
+enum SessionOrder {
+    #[default]
+    Id,
+    /// The one that asks most first.
+    Requests,
+    /// By the last renewal, the oldest first.
+    Renewal,
+}
+
 /// A znode that was read.
 #[derive(Clone, Debug)]
 pub(super) struct ShownZnode {
@@ -176,8 +187,7 @@ pub(super) struct Model {
     pub(super) is_typing: bool,
     pub(super) is_helping: bool,
     pub(super) is_over: bool,
-    /// Whether the sessions are sorted by their last renewal, oldest first, instead of by id.
-    by_renewal: bool,
+    order: SessionOrder,
     asked: ReadsInFlight,
 }
 
@@ -306,7 +316,13 @@ impl Model {
             UserAction::Move(by) | UserAction::Scroll(by) => {
                 self.select(now, |at, _| at.saturating_add_signed(by));
             }
-            UserAction::Sort => self.by_renewal = !self.by_renewal,
+            UserAction::Sort => {
+                self.order = match self.order {
+                    SessionOrder::Id => SessionOrder::Requests,
+                    SessionOrder::Requests => SessionOrder::Renewal,
+                    SessionOrder::Renewal => SessionOrder::Id,
+                }
+            }
             UserAction::Help => self.is_helping = !self.is_helping,
             UserAction::Filter => self.is_typing = true,
             UserAction::Type(letter) => {

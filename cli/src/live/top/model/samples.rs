@@ -68,6 +68,7 @@ pub(in super::super) fn sessions() -> Vec<SessionInfo> {
     (held.id, held.owner) = (session_id(1), Some("10.0.0.1:7400".to_owned()));
     held.renewed = Some(Duration::from_secs(1));
     held.age = Duration::from_secs(300);
+    held.requests_per_second = Some(2);
     let mut client = info;
     (client.id, client.owner) = (session_id(2), None);
     client.served_by = Some("10.0.0.3:7400".to_owned());
@@ -75,6 +76,7 @@ pub(in super::super) fn sessions() -> Vec<SessionInfo> {
     client.timeout = Duration::from_secs(10);
     client.renewed = Some(Duration::from_secs(9));
     client.age = Duration::from_secs(60);
+    client.requests_per_second = Some(16_000);
     vec![held, client]
 }
 

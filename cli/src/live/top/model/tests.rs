@@ -137,19 +137,22 @@ fn a_selection_stays_with_its_row() {
 }
 
 #[test]
-fn sessions_are_sorted_by_their_renewal_on_demand() {
+fn sessions_are_sorted_by_their_requests_or_their_renewal_on_demand() {
     let mut model = model();
     model.act(UserAction::Show(ScreenView::Sessions), at(1));
     assert_eq!(cells(&model, at(1), 1), ["10.0.0.1:7400", "10.0.0.9 of 10.0.0.3:7400"]);
     assert_eq!(model.listing(at(1)).rows[1].mark, Mark::Bad, "it is about to expire");
     model.act(UserAction::Sort, at(1));
-    assert_eq!(cells(&model, at(1), 4), ["9.0 s ago", "1.0 s ago"]);
+    assert_eq!(cells(&model, at(1), 2), ["16000", "2"]);
+    assert_eq!(model.listing(at(1)).header[2].title, "REQUESTS/S v");
+    model.act(UserAction::Sort, at(1));
+    assert_eq!(cells(&model, at(1), 5), ["9.0 s ago", "1.0 s ago"]);
     let mut unknown = sessions();
     unknown.iter_mut().for_each(|session| (session.renewed, session.watches) = (None, None));
     model.update(Update::Sessions(Ok(unknown)), at(2));
-    assert_eq!(cells(&model, at(2), 4), ["?", "?"]);
+    assert_eq!(cells(&model, at(2), 5), ["?", "?"]);
     model.update(Update::Sessions(Err("cut off".to_owned())), at(9));
-    assert_eq!(cells(&model, at(9), 4).len(), 2, "the last ones stay");
+    assert_eq!(cells(&model, at(9), 5).len(), 2, "the last ones stay");
     assert_eq!(model.sessions.condition(at(9)).0, Some(Duration::from_secs(7)));
 }
 

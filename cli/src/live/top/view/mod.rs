@@ -27,7 +27,7 @@ const KEYS: &[(&str, &str)] = &[
     ("Right Left", "open and close a znode; also Enter"),
     ("PgUp PgDn", "scroll; in the tree, the data"),
     ("/", "show only rows with some text; Esc: all"),
-    ("s", "sort the sessions by their renewal"),
+    ("s", "sort the sessions by their requests, or by their renewal"),
     ("q Ctrl-C", "quit"),
 ];
 
@@ -219,7 +219,7 @@ fn draw_footer(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
         (false, "") => {
             let keys = match model.view {
                 ScreenView::Members | ScreenView::Log => "q quit  ? keys  / filter",
-                ScreenView::Sessions => "q quit  ? keys  / filter  s sort by renewal",
+                ScreenView::Sessions => "q quit  ? keys  / filter  s sort",
                 ScreenView::Locks => "q quit  ? keys  / filter",
                 ScreenView::Tree => "q quit  ? keys  / filter  arrows walk  PgDn data",
             };

@@ -105,9 +105,9 @@ fn sessions_locks_and_changes() {
     assert_eq!(
         shown[3..6],
         [
-            "ID                  HELD BY                    TIMEOUT    RENEWED  EPHEMERALS",
-            "0x0000000000000001  10.0.0.1:7400                 10 s  1.0 s ago           0",
-            "0x0000000000000002  10.0.0.9 of 10.0.0.3:7400     10 s  9.0 s ago           0",
+            "ID                  HELD BY                    REQUESTS/S    RENEWED  EPHEMERALS",
+            "0x0000000000000001  10.0.0.1:7400                       2  1.0 s ago           0",
+            "0x0000000000000002  10.0.0.9 of 10.0.0.3:7400       16000  9.0 s ago           0",
         ]
     );
     let shown = lines(&showing(ScreenView::Locks), at(0), (80, 24));

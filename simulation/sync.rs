@@ -7,7 +7,6 @@ use super::disk_threads::Decided;
 use super::faults::Fault;
 use super::kernel::Phase;
 use super::process::{Life, Process};
-use super::surroundings;
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
 use crate::runtime::disk::change::ChangeStep;
@@ -25,8 +24,7 @@ impl World {
         }
     }
 
-    pub(super) fn submit(&mut self, place: usize, life: &mut Life, mut op: DiskOp) {
-        surroundings::spoil(&mut op);
+    pub(super) fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
         life.disk.submit(op);
         let at = self.now().max(self.processes[place].busy_until);
         self.disk_goes_on(place, life, at);

@@ -530,7 +530,8 @@ impl World {
             applied: life.host.node().applied().index,
             zxid: life.host.node().machine().zxid(),
         };
-        let (work, mut effects) = life.host.step();
+        let (mut work, mut effects) = life.host.step();
+        work.disk.iter_mut().for_each(surroundings::spoil);
         surroundings::misreport(&mut effects);
         surroundings::delay_events(&mut life.host, &mut effects, &mut life.late_events);
         let wake_at = life.host.notify(effects);

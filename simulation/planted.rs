@@ -37,6 +37,8 @@ macro_rules! bugs {
 bugs! {
     AckBeforeDurable: "votes and acknowledgements are sent before their writes are durable";
         ["I13 no vote before the sync", "I12 committed is durable", "I13 no acknowledgement before the sync"],
+    PartOfNoTerm: "a crash in the middle of a large write leaves entries of a term that the disk does not know of";
+        ["I14 a start knows the terms of its entries", "I14 a start knows what was durable"],
     StartTrustsRead: "a start takes what it can read for durable";
         ["I14 what is confirmed is on the device"],
     AppendUnsynced: "what is written to a file counts as durable before it is synced";
@@ -47,8 +49,12 @@ bugs! {
         ["I14 what is confirmed is on the device"],
     CurrentEarly: "CURRENT names an incarnation that is not complete yet";
         ["I14 what was written opens"],
+    ReadUnverified: "entries that are read for a peer are not verified";
+        ["I16 what is read was written"],
     MergeForgetsHardState: "the hard state of a write that joins another one is lost";
         ["I13 what is confirmed is durable"],
+    WitnessOneSlot: "the witness is written over its only copy";
+        ["I14 the witness keeps the record before"],
     RotAccepted: "a record with a flipped bit is accepted";
         ["I11 one log", "I14 a start knows what was durable", "I31 no node stops by itself"],
     CompactedTooFar: "the log is truncated beyond its checkpoint";
@@ -147,22 +153,36 @@ bugs! {
         ["I24 revocation"],
     ReaderOvertakes: "a reader does not wait for a writer that is queued before it";
         ["I23 readers wait for the writers before them"],
+    MultiLockUnordered: "several locks are acquired in the order in which they are named";
+        ["I31 several locks in one order"],
     VersionUnknown: "the version is raised although one member's version is unknown";
         ["I32 raised when all can", "I32 nobody is left behind"],
+    CommandAboveVersion: "a command runs although not all members support it";
+        ["I32 peers can read it", "I32 all can do what is in the log"],
     TwoLeaders: "the second candidate of an election believes that it leads";
         ["elections: one leader at a time"],
+    PlacedBehindNobody: "a candidate gets a place behind one that is gone";
+        ["elections: nobody passes the first"],
+    PriorityIgnored: "a candidate stays behind others of a lower priority";
+        ["elections: in the order of their priorities"],
+    HandOverBlind: "a leader names another candidate than the one that it has handed over to";
+        ["elections: handed over to the named one"],
     LeaderChangeMissed: "an observer of an election misses a change of leader";
         ["elections: a change is reported"],
     SelectorRunsOn: "a leader selector's task goes on after the leadership is lost";
         ["elections: runs while leading"],
     GoneMemberShown: "a watch of a group shows a member that is not there";
         ["groups: the present members", "groups: a change is reported"],
+    EphemeralStaysGone: "a persistent ephemeral that was deleted is not created again";
+        ["ephemerals: it goes on"],
     QueueItemTwice: "an item is taken although another consumer holds it";
         ["one consumer has an item", "what is done does not come again"],
     QueueItemLost: "an item is removed from its queue when it is taken, not when it is done";
         ["items leave when they are done"],
     QueueOverfills: "two puts that both saw the last free place in a queue succeed";
         ["queues are never too full"],
+    ResultsUnbounded: "the results of a multi may be longer than any message";
+        ["no message is too long"],
     QueuePriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";
@@ -181,10 +201,14 @@ bugs! {
         ["I9 counters", "ids are given once"],
     PermitTwice: "permits are used twice";
         ["a rate is never passed"],
+    PermitsKept: "permits of a rate limiter are used late";
+        ["permits are used in time"],
     PositionUnfenced: "the position of an owner that has lost its partition is stored";
         ["positions are their owner's"],
     PositionUnread: "the next owner of a partition begins without its position";
         ["positions never go back"],
+    PartitionForgotten: "a worker lets go of a partition at once, each time";
+        ["every partition has an owner"],
     MovesUnbounded: "a plan moves as many partitions as it likes";
         ["moves are bounded"],
     SilentKeeps: "a member whose share is in no call keeps its partitions";
@@ -193,6 +217,8 @@ bugs! {
         ["a follower receives the last value"],
     CacheMissesRemoval: "a cache does not notice deletions";
         ["caches follow"],
+    InstanceStays: "an instance is shown after its session has ended";
+        ["I18 instances"],
     VoteLost: "a transaction commits although a participant voted no";
         ["all have voted for what is committed"],
     LostHoldingShared: "a clone of a reentrant lock acquires it by a hold that is already lost";
@@ -201,12 +227,14 @@ bugs! {
         ["I31 everything is answered"],
     PermitsOfOld: "a semaphore's handle never sees a change of the number of permits";
         ["I23 permits are given in order"],
+    UsageUnchecked: "a transaction commits although the quota usage that it has read has changed";
+        ["I8 transactions"],
     ReleasedByPath: "a release deletes a lock's znode although another session has taken it over";
         ["I22 what is taken stays"],
     LearnerPromotedBehind: "a learner votes before it has caught up";
         ["I25 voters were learners"],
     VoterRemovedBelowQuorum: "a change leaves a configuration without a live majority";
-        [],
+        ["I25 a majority is alive"],
     JoinsAsVoter: "a new member votes before it has received the log";
         ["I25 voters were learners"],
     LivingReplaced: "a member that is alive is replaced";
@@ -215,6 +243,8 @@ bugs! {
         ["I26 an id is of one disk"],
     FormerDataDeleted: "a directory put aside always replaces the one put aside before";
         ["I34 former data is kept"],
+    PutAsideWithoutLeader: "a damaged directory is put aside before a leader has answered";
+        ["I34 nothing is put aside without a leader"],
     LearnerCounted: "a learner's acknowledgement counts as a voter's";
         ["I12 committed is durable"],
     LeadPriorityIgnored: "a leader keeps the lead though a fit voter has a higher priority";
@@ -243,6 +273,8 @@ bugs! {
         ["I4 answers in order"],
     ReadyBeforePlace: "an instance reports ready before it has the vote that it is to get";
         ["I31 the cluster comes back"],
+    ClosesWithoutHandover: "a leader closes without a handover";
+        ["M3 a close fails no writes of others"],
     AnswersAwaitDisk: "a heartbeat response waits for the writes before it";
         [
             "U1 requests are answered in time",
@@ -258,6 +290,8 @@ bugs! {
         ["W6 only what is forgotten is too old"],
     VersionStays: "the version is not raised although all members support a higher one";
         ["I32 the version is that of all"],
+    VersionMistold: "a command is refused with a version that is not the cluster's";
+        ["I32 refused for its version"],
     SnapshotAhead: "a snapshot is labelled with the index after its own";
         ["I11 no gap"],
     CutUnderTransfer: "a leader truncates the log that a peer needs after the snapshot being sent";
@@ -268,6 +302,8 @@ bugs! {
         ["the log's time goes on"],
     WaitSpins: "a task that waits wakes itself repeatedly";
         ["I31 nobody spins"],
+    CloneHoldsApart: "a clone of a held reentrant lock acquires it a second time";
+        ["I22 clones share a holding"],
     LostAtOnce: "a guard reports from the start that it is lost";
         ["I22 held"],
     OutcomeMistold: "a participant learns that a transaction was aborted, whatever the decision";
@@ -290,6 +326,10 @@ bugs! {
         ["I22 lost stays lost", "elections: lost stays lost", "I22 the last one releases"],
     LearnersForgotten: "checkpoints and snapshots do not say who is a learner";
         ["I25 who votes follows from the log"],
+    RefusedUnasked: "a write is refused without being proposed";
+        ["I9 answered is in the log"],
+    RemovalDenied: "the removal of existing watches reports that there are none";
+        ["W4 what is there is removed"],
     FutureAccepted: "a watch is accepted from a zxid that does not exist yet";
         ["W6 a replica comes to the zxid first"],
     StepPanics: "a step panics";
@@ -320,6 +360,10 @@ bugs! {
         [],
     VetoForgotten: "a cluster is founded although an unreachable peer already had one";
         [],
+    ClientDialsAll: "a client connects to all members";
+        ["K4 a client has a member and a spare"],
+    ClientsAnywhere: "a client attaches to any member, even to the leader";
+        ["K4 clients cost the leader nothing", "K4 learners serve all clients"],
     ClientClings: "a client waits for a member to which it has lost the connection";
         ["K5 clients of a dead member are served"],
     ElectionMovesClients: "all clients change members when a new leader is elected";
@@ -334,8 +378,12 @@ bugs! {
         ["I3 reads do not go back", "S4 open means caught up"],
     ClientStops: "a client stops by itself";
         ["I31 no client stops by itself"],
+    MoveFires: "a watch of a client that moves fires although nothing has changed";
+        ["W6 net changes after a move"],
     NewcomersUnready: "an instance that replaces another never becomes ready";
         ["M2 whoever is replaced becomes ready"],
+    ClosersLead: "members that are being closed hand the lead to each other";
+        ["M4 few elections when all are closed"],
     CloserLeavesOthers: "a leader that is closed stops although others still close their sessions by it";
         ["M4 who is closed closes its sessions", "M4 a close of all is short"],
     CloseLingers: "an instance does nothing for a second before it closes";
@@ -382,6 +430,8 @@ bugs! {
         ["timers fire in time"],
     RunForgotten: "a fire whose runner was lost does not run again";
         ["lost runs run again"],
+    RunShared: "a fire runs twice at a time";
+        ["one instance runs a fire"],
     WorkForgotten: "a fire is claimed without the work that it hands over";
         ["what fires is handed over in its write"],
 }

@@ -46,6 +46,9 @@ pub(super) fn misreport(of_step: &mut HandleEffects) {
         if matches!(answer, Ok(Answer::Reply(_))) && strikes!(AnswerMixed, 53) {
             *answer = Err(Error::NoNode { path: String::new() });
         }
+        if let Err(Error::Unsupported { cluster, .. }) = answer {
+            *cluster -= u16::from(planted!(VersionMistold));
+        }
     }
     let events = of_step.events_mut();
     if planted!(EventsOutOfOrder) {

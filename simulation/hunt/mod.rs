@@ -254,6 +254,8 @@ fn run_planted(
 pub fn kind_of(bug: Bug) -> Kind {
     match bug {
         Bug::ReadyBeforePlace
+        | Bug::ClosesWithoutHandover
+        | Bug::ClosersLead
         | Bug::NewcomersUnready
         | Bug::CloserLeavesOthers
         | Bug::CloseLingers => Kind::Rolled,
@@ -266,10 +268,15 @@ pub fn kind_of(bug: Bug) -> Kind {
         | Bug::StepDawdles
         | Bug::UrgentWaits => Kind::Loaded,
         Bug::ClientClings
+        | Bug::ClientDialsAll
+        | Bug::ClientsAnywhere
         | Bug::ElectionMovesClients
         | Bug::SessionsDieWithConnection
         | Bug::ChangeUntold => Kind::FanOut(CLIENTS),
         Bug::StartTrustsRead
+        | Bug::PartOfNoTerm
+        | Bug::WitnessOneSlot
+        | Bug::ReadUnverified
         | Bug::RotAccepted
         | Bug::AppendUnsynced
         | Bug::NamesUnsynced

@@ -117,6 +117,7 @@ async fn hand_over(client: &Client, handle: &Handle, latch: &LeaderLatch, from: 
     let patience = client.random.around(kernel.plan.think * 3);
     let handed = first(from.handing_over(named, false), kernel.sleep(patience)).await;
     let Ok(Ok(leader)) = handed else { return };
+    let leader = unless!(HandOverBlind, leader, candidates[0].clone());
     kernel.count("hand the lead over");
     let session = handle.session().id();
     let token = leader.fencing_token().unwrap_or_default();
@@ -371,7 +372,10 @@ async fn keep_ephemeral(client: &Client, handle: &Handle) {
     };
     // Half of them are closed, the others dropped.
     let closes = client.random.percent(50);
-    let ended = first(znode.run(), live).await;
+    let mut ended = first(znode.run(), live).await;
+    if planted!(EphemeralStaysGone) {
+        ended = Ok(Err(Error::NoNode { path: path.clone() }));
+    }
     if let Ok(ended) = ended {
         let stopped = ended.as_ref().is_err_and(crate::types::error::Error::is_session_lost);
         kernel.check(require(stopped, "ephemerals: it goes on", || format!("{path}: {ended:?}")));

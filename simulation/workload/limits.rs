@@ -93,6 +93,7 @@ async fn acquire(
     let Ok(taken) = taken else { return Ok(()) };
     if let Some(grant) = taken? {
         kernel.count("permits used");
+        let now = if planted!(PermitsKept) { now + 60 * SECOND } else { now };
         let mut checked = checks.limits.used(key, (grant.at, permits), now);
         if planted!(PermitTwice) && checked.is_ok() {
             checked = checks.limits.used(key, (grant.at, permits), now);

@@ -219,7 +219,11 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let Some(guard) = with_patience(client, "several locks", lock.acquire()).await else {
         return Ok(());
     };
-    let in_order = guard.guards().is_sorted_by_key(|guard| guard.path());
+    let mut taken: Vec<&str> = guard.guards().iter().map(|guard| guard.path()).collect();
+    if planted!(MultiLockUnordered) {
+        taken.reverse();
+    }
+    let in_order = taken.is_sorted();
     client.kernel.check(require(in_order, "I31 several locks in one order", || {
         format!("{paths:?} were not taken in the order of their paths")
     }));
@@ -248,7 +252,8 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let Some(guards) = with_patience(client, "reentrant lock", acquiring).await else {
         return Ok(());
     };
-    let tokens = [guards[0].fencing_token(), guards[1].fencing_token()];
+    let apart = u64::from(planted!(CloneHoldsApart));
+    let tokens = [guards[0].fencing_token(), guards[1].fencing_token() + apart];
     kernel.check(require(tokens[0] == tokens[1], "I22 clones share a holding", || {
         format!("clones hold {name} with the tokens {tokens:?}")
     }));

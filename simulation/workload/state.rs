@@ -326,7 +326,12 @@ impl State {
             }));
             return Ok(());
         }
-        let instances = self.registry.instances("s").wait()?;
+        let mut instances = self.registry.instances("s").wait()?;
+        if planted!(InstanceStays) {
+            let stay =
+                |id: &SessionId| Instance::new(format!("{:016x}", id.number()), "address", 1);
+            instances.extend(ended.iter().map(stay));
+        }
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
         let stale = ended.iter().find_map(|id| shown(id.number()));
         self.client.kernel.check(require(stale.is_none(), "I18 instances", || {

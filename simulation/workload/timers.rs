@@ -122,8 +122,11 @@ async fn take(client: &Client, handle: &Handle) -> Result<()> {
         run.fire().timer(),
         run.fencing_token()
     ));
-    let checked = kernel.checks.borrow_mut().runs(&run, session);
-    kernel.check(checked);
+    let times = if planted!(RunShared) { 2 } else { 1 };
+    for _ in 0..times {
+        let checked = kernel.checks.borrow_mut().runs(&run, session);
+        kernel.check(checked);
+    }
     client.think().await;
     if client.random.percent(30) {
         // It runs again.

@@ -68,7 +68,7 @@ impl ClosingMembers {
 
     /// Refuses the lead if this member is being closed. Returns whether it does.
     pub(super) fn refuses_lead(&self, from: NodeId, cx: &mut Context) -> bool {
-        let Some(done) = self.own else {
+        let Some(done) = self.own.filter(|_| !planted!(ClosersLead)) else {
             return false;
         };
         cx.send(from, PeerMessage::Closing { done });
@@ -89,7 +89,7 @@ impl ClosingMembers {
 
     /// Whether another member is being closed, or has been a moment ago.
     pub(super) fn is_closing(&self, node: NodeId) -> bool {
-        self.others.contains_key(&node)
+        self.others.contains_key(&node) && !planted!(ClosersLead)
     }
 
     pub(super) fn is(&self, node: NodeId, progress: ClosingProgress) -> bool {

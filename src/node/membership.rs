@@ -261,7 +261,7 @@ impl Membership {
     /// another voter may stand. The others get the time of one election timeout more. If none of them can
     /// win, since only this member has the whole log, it stands after that.
     pub(super) fn leaves_election(&self, raft: &Raft, cx: &Context) -> bool {
-        let Some(done) = self.closing.own else {
+        let Some(done) = self.closing.own.filter(|_| !planted!(ClosersLead)) else {
             return false;
         };
         // Followers send each other nothing, so whether one answers is not known.

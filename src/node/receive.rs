@@ -165,6 +165,10 @@ impl Node {
             self.local.note_request(session, self.cx.now.mono);
         }
         match body {
+            RequestBody::Command(_) if strikes!(RefusedUnasked, 97) => {
+                let error = crate::types::error::Error::NoNode { path: String::new() };
+                self.cx.effects.reply(id, Err(error));
+            }
             RequestBody::Query(query) => {
                 let zxid = self.machine.zxid();
                 self.local.query(id, session, query, zxid, &mut self.cx.effects);

@@ -339,7 +339,7 @@ impl Host {
             }
             closing.done = self.sessions.is_empty();
             // The node resigns at once: the next leader closes the sessions.
-            let resigns = !closing.stays;
+            let resigns = !closing.stays && !planted!(ClosesWithoutHandover);
             self.inputs.push(Input::Closing { done: closing.done, resigns });
         }
         let mut effects = self.engine.step(now, self.inputs.drain(..));

@@ -38,7 +38,9 @@ impl Provisional {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-        Ok(Provisional { empty, begin: Some(begin), begun: None })
+        let mut store = Provisional { empty, begin: Some(begin), begun: None };
+        planted!(PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
+        Ok(store)
     }
 
     /// The store on disk, which the first call creates.

@@ -60,7 +60,7 @@ pub(crate) const INVENTED: u16 = VERSION + 1;
 
 /// Whether `needed` is higher than the `version` that the cluster uses.
 pub(crate) fn is_above(needed: u16, version: u16) -> bool {
-    needed > version
+    needed > version && !planted!(CommandAboveVersion)
 }
 
 /// Why bytes of a build with these formats cannot be read.

@@ -441,7 +441,7 @@ pub(super) fn results_fit(results: &[OpResult], path: &str) -> Result<(), OpErro
         };
     }
     let limit = RESULTS_BYTES_MAX as u64;
-    match size > limit {
+    match size > limit && !planted!(ResultsUnbounded) {
         true => Err(OpError::TooLarge { path: path.to_owned(), size, limit }),
         false => Ok(()),
     }

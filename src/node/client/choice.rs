@@ -66,6 +66,7 @@ impl Choice {
         cx: &mut Context,
     ) -> Option<NodeId> {
         let mut wanted = match attached.filter(|of| of.is_calm()) {
+            _ if planted!(ClientDialsAll) => ranked.to_vec(),
             Some(of) => self.keep_or_improve(of.member, ranked, members, cx),
             None => self.find(attached.map(|of| of.member), ranked, members, cx),
         };

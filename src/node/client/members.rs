@@ -156,7 +156,7 @@ impl Members {
 
     pub(super) fn rank(&self, node: NodeId, cx: &Context) -> Rank {
         let failure = self.known.get(&node).map_or(0, |member| member.failure);
-        let role = self.role(node, cx.now.mono);
+        let role = unless!(ClientsAnywhere, self.role(node, cx.now.mono), ServerRole::Voter);
         (failure, role, mixed(mixed(cx.id) ^ node), node)
     }
 

@@ -186,7 +186,7 @@ impl Answering<'_> {
                 let watches = &mut *self.watches;
                 let some =
                     watches.remove_watches(session, path, *which, of_client, zxid, self.fired);
-                if some {
+                if some && !planted!(RemovalDenied) {
                     Ok(Answer::Reply(Reply::Done))
                 } else {
                     Err(Error::NoWatch { path: path.to_string() })

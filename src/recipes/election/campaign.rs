@@ -54,7 +54,10 @@ struct CandidatePlace {
 
 impl CandidatePlace {
     fn require_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
-        multi.require(&self.behind, Condition::Czxid(self.czxid))
+        match planted!(PlacedBehindNobody) {
+            true => multi,
+            false => multi.require(&self.behind, Condition::Czxid(self.czxid)),
+        }
     }
 }
 
@@ -78,6 +81,7 @@ impl LeaderLatch {
     async fn joined(&self) -> Result<Contender> {
         // Without a priority, few have to come in front of anybody. These find out when they wait.
         if self.priority != 0
+            && !planted!(PriorityIgnored)
             && let Some(ephemeral) = self.joined_in_front().await?
         {
             return Ok(Contender::new(ephemeral));
@@ -146,7 +150,8 @@ impl LeaderLatch {
                 continue;
             };
             let standing = Standing::of(path::name(candidate.path())).unwrap_or_default();
-            if let Some(at) = behind(names(&listed[..own]), standing)
+            if let Some(at) =
+                behind(names(&listed[..own]), standing).filter(|_| !planted!(PriorityIgnored))
                 && self.moved(&mut candidate, &election, &listed, own, at..own - 1, false).await?
             {
                 called = None;

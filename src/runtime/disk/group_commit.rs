@@ -50,5 +50,5 @@ pub(crate) fn take_part(write: &mut LogWrite, entries: usize) -> LogWrite {
     let hard_state = write
         .hard_state
         .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
-    LogWrite { hard_state, entries }
+    LogWrite { hard_state: hard_state.filter(|_| !planted!(PartOfNoTerm)), entries }
 }

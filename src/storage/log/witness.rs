@@ -115,7 +115,7 @@ impl Witness {
     pub(in crate::storage) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
         self.file.write_at(&block(record), self.next as u64)?;
         self.file.sync_data()?;
-        self.next = BLOCK_BYTES - self.next;
+        self.next = unless!(WitnessOneSlot, BLOCK_BYTES - self.next, self.next);
         Ok(())
     }
 }

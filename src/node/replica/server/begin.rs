@@ -123,6 +123,7 @@ impl Replica {
         let up_to = unless!(ClientWatchFromNow, up_to, machine.zxid());
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
+        let existed = unless!(MoveFires, existed, !existed);
         let missed = MissedEvent { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path, kind);

@@ -207,7 +207,7 @@ bugs! {
         ["positions are their owner's"],
     PositionUnread: "the next owner of a partition begins without its position";
         ["positions never go back"],
-    PartitionForgotten: "a worker lets go of a partition at once, each time";
+    PartitionForgotten: "a plan forgets the last partition whose member has gone";
         ["every partition has an owner"],
     MovesUnbounded: "a plan moves as many partitions as it likes";
         ["moves are bounded"],

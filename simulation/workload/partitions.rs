@@ -104,9 +104,6 @@ async fn work(
         }
         if let Ok(taken) = first(share.take(), kernel.sleep(random.around(pause))).await {
             let partition = Rc::new(taken?);
-            if planted!(PartitionForgotten) && partition.number() == 0 {
-                continue;
-            }
             let position = partition.position().filter(|_| !planted!(PositionUnread));
             let count = position.and_then(parse_position).map_or(0, |it| it.1);
             kernel.count("partition taken");

@@ -127,6 +127,11 @@ impl PartitionPlan {
         for (_, partition) in moving.into_iter().skip(moves) {
             to[partition] = now[partition];
         }
+        if planted!(PartitionForgotten)
+            && let Some(orphan) = now.iter().rposition(Option::is_none)
+        {
+            to[orphan] = None;
+        }
         PartitionPlan::of(&members, &to)
     }
 
